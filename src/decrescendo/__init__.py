@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from decrescendo import optim as optim
     from decrescendo import plans as plans
     from decrescendo import report as report
+    from decrescendo import row_independence as row_independence
     from decrescendo import training as training
     from decrescendo.accounting import Budget, Guarantee, Ledger, Release, Unit
     from decrescendo.base import Secure, Streams
@@ -52,7 +53,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = (
     "accounting", "audit", "base", "clipping", "distributed", "errors", "federated", "hf", "integrations", "optim",
-    "plans", "report", "steering", "training",
+    "plans", "report", "row_independence", "steering", "training",
 )  # fmt: skip
 
 __all__ = [

@@ -11,8 +11,9 @@ from scipy.stats import norm
 
 from decrescendo.accounting import Allocated, Pld
 from decrescendo.accounting.gaussian import delta_of
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.allocation import Epoch, epoch_masses
+from decrescendo.accounting.release import Release
 from decrescendo.errors import AccountingError, InvalidValue
 
 

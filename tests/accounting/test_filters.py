@@ -31,7 +31,8 @@ from decrescendo.accounting import (
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.filters.metered import SAFE, MeteredFilter, round_down, round_up
 from decrescendo.accounting.filters.renyi import ORDERS, renyi_limit, renyi_step
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.errors import AccountingError, ImpossibleBudget, InvalidValue
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import growing_mu

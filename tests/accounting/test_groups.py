@@ -13,10 +13,11 @@ from scipy.stats import binom, norm
 from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Truncated
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.gaussian import epsilon_of
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.mixture import BinomialMixture, composed
 from decrescendo.accounting.pld.discretisation import masses_above, masses_below, place_grid
 from decrescendo.accounting.pld.groups import Group
+from decrescendo.accounting.release import Release
 from decrescendo.accounting.verify import verify_epsilon
 from decrescendo.errors import AccountingError, InvalidValue
 

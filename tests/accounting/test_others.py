@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from decrescendo.accounting import GdpClt, Pld, Rdp, Tcdp, Zcdp, clt_mu, rho_of
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down
+from decrescendo.accounting.release import Release
 from decrescendo.errors import AccountingError
 
 P, DELTA, STEPS = 250 / 60_000, 1 / 600_000, 4_800

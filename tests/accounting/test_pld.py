@@ -15,9 +15,10 @@ from scipy.special import ndtr
 
 from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, epsilon_of
 from decrescendo.accounting.budget import Guarantee, Unit
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.accountant import _PILOT, _Effort, _Steps
 from decrescendo.accounting.pld.single import delta_of_one
+from decrescendo.accounting.release import Release
 from decrescendo.accounting.verify import verify_epsilon
 from decrescendo.errors import AccountingError, InvalidType, InvalidValue
 

@@ -12,9 +12,10 @@ from often import some
 from scipy.stats import norm
 
 from decrescendo.accounting import Gaussian, Pld
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.accountant import _exposed
 from decrescendo.accounting.pld.discretisation import LARGEST_MU
+from decrescendo.accounting.release import Release
 
 
 def exact_gaussian(epsilon: mp.mpf, mu: mp.mpf) -> mp.mpf:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from tests.accounting.test_pld import composed_elsewhere, two_steps_exactly
 
 from decrescendo.accounting import Pld
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld import accountant
 from decrescendo.accounting.pld.discretisation import OneRecord, losses
 from decrescendo.accounting.pld.interpolation import Mixtures, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.inversion import Inversion
 from decrescendo.accounting.pld.rates import Cell
 from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, log_mgf, transform
+from decrescendo.accounting.release import Release
 
 DELTA = 1e-6
 

@@ -13,8 +13,9 @@ from scipy.special import gammaln, logsumexp
 
 from decrescendo.accounting import Gaussian, Pld, Rdp, Selection, Trials
 from decrescendo.accounting.budget import Budget, Unit
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import accountant_of
+from decrescendo.accounting.release import Release
 from decrescendo.errors import ImpossibleBudget, InvalidType, InvalidValue
 from decrescendo.plans.calibration import calibrate, calibrate_selection
 from decrescendo.plans.curves import constant

@@ -31,11 +31,11 @@ import decrescendo as dc
 from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.proof.called import ours
 from decrescendo.clipping.recording import Recorder
 from decrescendo.clipping.rules import segments
 from decrescendo.clipping.tape import Operations
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.user_callbacks import ours
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -48,7 +48,7 @@ pytestmark = [
 def _python_draws_nothing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The run's type checker draws random numbers of Python's."""
     if "device" not in request.node.name:
-        monkeypatch.setattr("decrescendo.clipping.prover._drawn_by_python", lambda held: ())
+        monkeypatch.setattr("decrescendo.clipping.checker._drawn_by_python", lambda held: ())
 
 
 CAPTURE = EngineSettings(capture=True)

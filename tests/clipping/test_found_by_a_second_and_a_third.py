@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 from decrescendo.clipping import Engine, Reference
-from decrescendo.clipping.proof import whose
-from decrescendo.clipping.proof.remembered import following, numbers_of
 from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.row_independence import code_origin as whose
+from decrescendo.row_independence.python_state import following, numbers_of
 
 ZEROS = torch.zeros(100)
 ZEROS[0] = -0.0
@@ -229,10 +229,10 @@ def test_a_folder_named_like_torch_is_a_users() -> None:
 ROWS = list[int]()
 
 
-class Counts(nn.Module):
+class DynamicSizes(nn.Module):
     """Keeps how many examples it has seen, and is another function from the ``until``-th on."""
 
-    def __init__(self, keep: Callable[["Counts", int], int], until: int = 121) -> None:
+    def __init__(self, keep: Callable[["DynamicSizes", int], int], until: int = 121) -> None:
         super().__init__()
         self.layer, self.keep, self.until = nn.Linear(6, 1), keep, until
         self.seen, self.calls, self.best, self.rate = 0, 0, math.inf, 1.0
@@ -242,22 +242,22 @@ class Counts(nn.Module):
         return self.layer(x).squeeze(1) * (1.0 if self.keep(self, len(x)) < self.until else -1.0)
 
 
-def _counted(m: Counts, n: int) -> int:
+def _counted(m: DynamicSizes, n: int) -> int:
     m.seen += n
     return m.seen
 
 
-def _round(m: Counts, n: int) -> int:
+def _round(m: DynamicSizes, n: int) -> int:
     m.seen = (m.seen + n) % 1000
     return m.seen
 
 
-def _listed(m: Counts, n: int) -> int:
+def _listed(m: DynamicSizes, n: int) -> int:
     m.inner["rows"].extend([0] * n)
     return len(m.inner["rows"])
 
 
-def _global(m: Counts, n: int) -> int:
+def _global(m: DynamicSizes, n: int) -> int:
     ROWS.extend([0] * n)
     return len(ROWS)
 
@@ -268,12 +268,12 @@ def call(model: Any, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("keep", [_counted, _round, _listed, _global])
 def test_a_program_that_counts_examples_and_changes_by_it_is_refused(
-    keep: Callable[[Counts, int], int],
+    keep: Callable[[DynamicSizes, int], int],
 ) -> None:
     """One example less in the first batch turned the sign of all examples of a later one: 7 C."""
     torch.manual_seed(0)
     ROWS.clear()
-    engine = Engine(Counts(keep), call)
+    engine = Engine(DynamicSizes(keep), call)
     engine.clipped_sum(torch.randn(6, 6), 0.1)
     assert "the number of examples" in engine.assumptions[0]
     batches = torch.randn(40, 6, 6)
@@ -282,13 +282,13 @@ def test_a_program_that_counts_examples_and_changes_by_it_is_refused(
 
 
 def test_who_counts_examples_for_nothing_is_taken_and_it_is_said() -> None:
-    engine = Engine(Counts(_counted, until=10**9), call)
+    engine = Engine(DynamicSizes(_counted, until=10**9), call)
     for rows in (1, 2, 5, 7):
         engine.clipped_sum(torch.randn(rows, 6), 0.1)
-    assert engine.assumptions == ("the number of examples, kept in Counts.seen, steers no later pass",)
+    assert engine.assumptions == ("the number of examples, kept in DynamicSizes.seen, steers no later pass",)
 
 
-def _called(m: Counts, n: int) -> int:
+def _called(m: DynamicSizes, n: int) -> int:
     del n
     m.calls, m.rate, m.best = m.calls + 1, m.rate * 0.99, min(m.best, math.inf)
     return m.calls
@@ -296,7 +296,7 @@ def _called(m: Counts, n: int) -> int:
 
 def test_who_counts_passes_for_nothing_is_proven() -> None:
     """It does the same whatever the batches were; decays and best values so far that are none do not matter."""
-    engine = Engine(Counts(_called, until=10**9), call)
+    engine = Engine(DynamicSizes(_called, until=10**9), call)
     for _ in range(20):
         engine.clipped_sum(torch.randn(6, 6), 0.1)
     assert engine.assumptions == ()

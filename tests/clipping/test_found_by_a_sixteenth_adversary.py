@@ -35,8 +35,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from decrescendo.base.rng import Seeds
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.batches import Ragged
-from decrescendo.clipping.proof.called import called
 from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.row_independence.user_callbacks import called
 
 ROWS = 8
 aten: Any = torch.ops.aten
@@ -150,7 +150,7 @@ class TestWrites:
             Engine(nn.Linear(3, 1), scaled(factor)).per_example_norms(data())
 
     def test_nor_are_they_left_in_a_model(self) -> None:
-        class Kept(nn.Linear):
+        class StateSnapshot(nn.Linear):
             def __init__(self) -> None:
                 super().__init__(3, 1)
                 self.register_buffer("mean", torch.zeros(3))
@@ -160,7 +160,7 @@ class TestWrites:
                 return super().forward(x)
 
         with pytest.raises(UnsupportedModel, match=r"must see what writes to memory|keeps statistics"):
-            Engine(Kept(), lambda model, x: model(x).sum(1)).per_example_norms(data())
+            Engine(StateSnapshot(), lambda model, x: model(x).sum(1)).per_example_norms(data())
 
 
 class TestQuantised:
@@ -955,7 +955,7 @@ class TestANineteenth:
     def test_shapes_that_were_forgotten_are_compared_all_the_same(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("decrescendo.clipping.prover._SHAPES", 3)
+        monkeypatch.setattr("decrescendo.clipping.checker._SHAPES", 3)
         monkeypatch.setenv("KEPT", "0")
 
         def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -1151,7 +1151,7 @@ class TestATwentieth:
             def __index__(self) -> int:
                 return 1
 
-        class Kept(defaultdict[Any, Any]):
+        class StateSnapshot(defaultdict[Any, Any]):
             pass
 
         index = Index()
@@ -1163,7 +1163,7 @@ class TestATwentieth:
         engine = Engine(nn.Linear(3, 1), proxied)
         engine.clipped_sum(data(), 1.0)
         assert any(one.startswith("ProxyType") for one in engine.assumptions)
-        for kept, said in ((Kept(list), ["_CachingTorchDispatchMode"]), (defaultdict(list), [])):
+        for kept, said in ((StateSnapshot(list), ["_CachingTorchDispatchMode"]), (defaultdict(list), [])):
             with mode(None, kept):
                 assert list(called(None, torch.relu, (), (), {})) == said
 
@@ -1199,7 +1199,7 @@ class TestATwentieth:
             Engine(nn.Linear(3, 1), loss).clipped_sum(data(), 1.0)
 
 
-class Kept(nn.Module):
+class StateSnapshot(nn.Module):
     """Rows of four features are counted in some place; those of five are turned by what lies there."""
 
     def __init__(self, put: Callable[[Any, int], object], got: Callable[[Any], bool]) -> None:
@@ -1308,7 +1308,7 @@ class TestATwentyFirst:
 
     @pytest.mark.parametrize("place", PLACES)
     def test_every_place_in_a_module_is_looked_at(self, place: str) -> None:
-        engine = Engine(Kept(*PLACES[place]), squares)
+        engine = Engine(StateSnapshot(*PLACES[place]), squares)
         engine.clipped_sum(torch.randn(ROWS, 4), 1.0)
         engine.clipped_sum(torch.randn(6, 5), 1.0)
         assert any("is no other for other examples" in sentence for sentence in engine.assumptions)
@@ -1747,7 +1747,7 @@ class TestATwentyFifth:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # (The run's type checker draws random numbers of Python's.)
-        monkeypatch.setattr("decrescendo.clipping.prover._drawn_by_python", lambda held: ())
+        monkeypatch.setattr("decrescendo.clipping.checker._drawn_by_python", lambda held: ())
         engine = Engine(self.Net(), lambda m, ids: m(ids), EngineSettings(capture=True))
         trainer.append(engine)
         try:

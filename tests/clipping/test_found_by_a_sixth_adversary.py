@@ -16,8 +16,8 @@ from often import some
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, Reference
-from decrescendo.clipping.proof.remembered import numbers_of
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.python_state import numbers_of
 
 
 def call(model: Any, x: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 from decrescendo.clipping import Engine
-from decrescendo.clipping.proof.surroundings import settings
 from decrescendo.errors import DecrescendoError
+from decrescendo.row_independence.process_settings import settings
 
 TABLE = torch.arange(100.0)
 ONES = torch.ones(100)

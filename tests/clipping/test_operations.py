@@ -15,8 +15,8 @@ from often import some
 from operation_cases import OPERATIONS
 
 from decrescendo.clipping import Engine, EngineSettings
-from decrescendo.clipping.proof.labels import Mixed, Place, Public
 from decrescendo.clipping.rules.fallback import FallbackKernel
+from decrescendo.row_independence.labels import Mixed, Public, RowLayout
 
 # What vmap does: forms without a closed form of their own.
 FALLBACK = {
@@ -154,10 +154,10 @@ def test_a_label_that_does_not_hold_is_found() -> None:
     x = torch.arange(8.0).reshape(4, 2)
     moved = x.clone()
     moved[1] += 1
-    own, other = [(x, Place(0))], [(moved, Place(0))]
+    own, other = [(x, RowLayout(0))], [(moved, RowLayout(0))]
     assert overloads.broken(own, other, changed=1) == ""
     assert "example 1" in overloads.broken(own, other, changed=2)
-    assert overloads.broken(own, [(x[overloads.ORDER], Place(0))], changed=None) == ""
+    assert overloads.broken(own, [(x[overloads.ORDER], RowLayout(0))], changed=None) == ""
     assert "example" in overloads.broken(own, own, changed=None)
     assert "public" in overloads.broken([(x, Public.ANY)], [(moved, Public.ANY)], changed=1)
     assert overloads.broken([(x, Mixed("it is"))], [(moved, Mixed("it is"))], changed=1) == ""

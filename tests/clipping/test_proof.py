@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference, register_rule
-from decrescendo.clipping.proof.labels import Mixed, Place, Public
-from decrescendo.clipping.proof.memory import Memory
-from decrescendo.clipping.proof.places import span_of, view_of
-from decrescendo.clipping.proof.script import Event, Script
-from decrescendo.clipping.proof.watch import Watch
 from decrescendo.errors import InvalidValue, UnsupportedModel
+from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.labels import Mixed, Public, RowLayout
+from decrescendo.row_independence.row_layout import span_of, view_of
+from decrescendo.row_independence.trace import Event, Trace
+from decrescendo.row_independence.tracer import Tracer
 
 N = 5
 
 
 @st.composite
-def views(draw: Any) -> tuple[Tensor, Place, Tensor]:
+def views(draw: Any) -> tuple[Tensor, RowLayout, Tensor]:
     """Memory with its examples somewhere, and some view of it."""
     before, inner, after = (draw(st.integers(1, 3)) for _ in range(3))
     whole = torch.arange(before * N * inner * after).reshape(before, N * inner, after)
@@ -45,11 +45,11 @@ def views(draw: Any) -> tuple[Tensor, Place, Tensor]:
             view = view.unflatten(dim, (factor, size // factor))
         elif kind == 5 and view.is_contiguous() and view.dim() > 1 and dim + 1 < view.dim():
             view = view.flatten(dim, dim + 1)
-    return whole, Place(1, inner), view
+    return whole, RowLayout(1, inner), view
 
 
 @given(views())
-def test_a_views_label_says_of_each_index_whose_it_is(case: tuple[Tensor, Place, Tensor]) -> None:
+def test_a_views_label_says_of_each_index_whose_it_is(case: tuple[Tensor, RowLayout, Tensor]) -> None:
     whole, place, view = case
     span = span_of(whole, place, N)
     assert span is not None
@@ -69,12 +69,13 @@ def test_a_views_label_says_of_each_index_whose_it_is(case: tuple[Tensor, Place,
 def test_the_usual_views_do_have_a_label() -> None:
     """The power of the test above: it is not passed by never saying anything."""
     rows = torch.zeros(N, 4, 6)
-    span = span_of(rows, Place(0), N)
+    span = span_of(rows, RowLayout(0), N)
     assert span is not None
-    usual: list[tuple[Callable[[Tensor], Tensor], Place]] = [
-        (lambda x: x, Place(0)), (lambda x: x.transpose(0, 2), Place(2)), (lambda x: x[:, 1:], Place(0)),
-        (lambda x: x.flatten(0, 1), Place(0, 4)), (lambda x: x[:, 2, None], Place(0)), (lambda x: x.mT, Place(0)),
-        (lambda x: x.unflatten(1, (2, 2)), Place(0)), (lambda x: x.expand(3, N, 4, 6), Place(1)),
+    usual: list[tuple[Callable[[Tensor], Tensor], RowLayout]] = [
+        (lambda x: x, RowLayout(0)), (lambda x: x.transpose(0, 2), RowLayout(2)), (lambda x: x[:, 1:], RowLayout(0)),
+        (lambda x: x.flatten(0, 1), RowLayout(0, 4)), (lambda x: x[:, 2, None], RowLayout(0)),
+        (lambda x: x.mT, RowLayout(0)),
+        (lambda x: x.unflatten(1, (2, 2)), RowLayout(0)), (lambda x: x.expand(3, N, 4, 6), RowLayout(1)),
     ]  # fmt: skip
     for make, place in usual:
         view = make(rows)
@@ -86,8 +87,8 @@ def test_the_usual_views_do_have_a_label() -> None:
 
 def labelled(run: Callable[[Tensor], Any], x: Tensor) -> tuple[list[Tensor], list[Any]]:
     """What a function gives, and the labels of it."""
-    watch, own = Watch(N, Memory(), torch.initial_seed()), x.clone()
-    watch.assign(own, Place(0))
+    watch, own = Tracer(N, Memory(), torch.initial_seed()), x.clone()
+    watch.assign(own, RowLayout(0))
     with watch:
         out = run(own)
     made = [out] if isinstance(out, Tensor) else [t for t in out if isinstance(t, Tensor)]
@@ -189,9 +190,9 @@ def test_what_is_said_to_be_an_examples_own_moves_with_that_example_alone(name: 
         other = x.clone()
         other[row] += torch.randn(4, 6, generator=torch.Generator().manual_seed(4))
         moved, _ = labelled(APART[name], other)
-        assert any(isinstance(label, Place) for label in labels)
+        assert any(isinstance(label, RowLayout) for label in labels)
         for one, two, label in zip(made, moved, labels, strict=True):
-            assert isinstance(label, Place), label
+            assert isinstance(label, RowLayout), label
             assert label.owners is None
             mine = torch.arange(one.shape[label.dim]) // label.inner % N == row
             rest = torch.nonzero(~mine).flatten()
@@ -383,18 +384,18 @@ def test_a_choice_by_the_number_of_examples_is_refused(name: str) -> None:
 
 def test_one_number_in_two_places_is_compared_exactly() -> None:
     """The power of the comparison: the last digit of a number, another tensor, one operation more."""
-    first = Script(4, [Event("mul", (0.5,), (1, 2))])
-    assert not first.differs(Script(2, [Event("mul", (0.5,), (1, 2))]))
+    first = Trace(4, [Event("mul", (0.5,), (1, 2))])
+    assert not first.differs(Trace(2, [Event("mul", (0.5,), (1, 2))]))
     for event in (
         Event("mul", (0.5000000001,), (1, 2)),
         Event("mul", (0.5,), (2, 1)),
         Event("div", (0.5,), (1, 2)),
     ):
-        assert first.differs(Script(2, [event]))
-    assert first.differs(Script(2, [*first.events, *first.events]))
-    grown = Script(4, [Event("zeros", ((8, 3),), (), sized=(0,))])
-    assert not grown.differs(Script(2, [Event("zeros", ((4, 3),), (), sized=(0,))]))
-    assert grown.differs(Script(2, [Event("zeros", ((3, 3),), (), sized=(0,))]))
+        assert first.differs(Trace(2, [event]))
+    assert first.differs(Trace(2, [*first.events, *first.events]))
+    grown = Trace(4, [Event("zeros", ((8, 3),), (), sized=(0,))])
+    assert not grown.differs(Trace(2, [Event("zeros", ((4, 3),), (), sized=(0,))]))
+    assert grown.differs(Trace(2, [Event("zeros", ((3, 3),), (), sized=(0,))]))
 
 
 class Remembers(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
+from decrescendo.clipping.checker import drawing
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.prover import drawing
 from decrescendo.errors import UnsupportedModel
 
 CHANCE = torch.distributions

@@ -11,18 +11,18 @@ from often import some
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decrescendo.base.storages import content_of
 from decrescendo.clipping import Engine, Reference
-from decrescendo.clipping.proof.labels import Label, Mixed, Place
-from decrescendo.clipping.proof.operations import Operation, operation
-from decrescendo.clipping.proof.script import Recipe
-from decrescendo.clipping.proof.storage import content_of
-from decrescendo.clipping.proof.watch import Watch
 from decrescendo.errors import DecrescendoError
+from decrescendo.row_independence.labels import Label, Mixed, RowLayout
+from decrescendo.row_independence.torch_schemas import Operation, operation
+from decrescendo.row_independence.trace import ReplayedOperation
+from decrescendo.row_independence.tracer import Tracer
 
 PROGRAMS: list[Program] = [p for family in programs("benign").values() for p in family]
 
 
-class Withheld(dict[int, Recipe]):
+class Withheld(dict[int, ReplayedOperation]):
     """Recipes that are there to compare with, and never given."""
 
     def get(self, *_: Any) -> None:
@@ -53,7 +53,7 @@ def test_a_repeated_label_is_what_the_rules_say_at_any_size(program: Program) ->
         assert accepted is not None
         for batch in [first, *others]:
             prover._script = replace(accepted, recipes=Withheld())
-            found = engine.prove(batch).watch.script
+            found = engine.prove(batch).tracer.trace
             for at, recipe in accepted.recipes.items():
                 if at >= len(found.events) or found.events[at] != recipe.event:
                     continue
@@ -87,13 +87,13 @@ def test_views_are_repeated_whatever_the_number_of_examples(monkeypatch: pytest.
     engine = Engine(model, lambda model, batch: model(batch).square().sum((1, 2)))
     engine.clipped_sum(torch.randn(6, 5, 8), 1.0)
     asked: list[str] = []
-    follow = Watch._follow
+    follow = Tracer._follow
 
-    def noted(self: Watch, func: Any, *rest: Any) -> Any:
+    def noted(self: Tracer, func: Any, *rest: Any) -> Any:
         asked.append(str(func))
         return follow(self, func, *rest)
 
-    monkeypatch.setattr(Watch, "_follow", noted)
+    monkeypatch.setattr(Tracer, "_follow", noted)
     for rows in (4, 9, 1):
         engine.clipped_sum(torch.randn(rows, 5, 8), 1.0)
     assert not any("view" in name for name in asked)
@@ -147,16 +147,16 @@ def test_rules_that_may_be_repeated_look_at_no_value_without_saying_so(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, list[str]] = {}
-    unwatched = Watch._labels
+    unwatched = Tracer._labels
 
-    def watched(self: Watch, op: Operation, *args: Any) -> Any:
+    def watched(self: Tracer, op: Operation, *args: Any) -> Any:
         with Forbidding() as mode:
             labels, looked = unwatched(self, op, *args)
         if op.structural and mode.seen and not looked:
             seen[op.name] = mode.seen
         return labels, looked
 
-    monkeypatch.setattr(Watch, "_labels", watched)
+    monkeypatch.setattr(Tracer, "_labels", watched)
     with quiet():
         model, loss = program.build()
         try:
@@ -197,8 +197,8 @@ def test_a_value_that_was_the_same_for_all_and_is_no_more_is_seen() -> None:
 
 
 def test_places_are_compared_by_what_they_say() -> None:
-    assert Place(0, 2, 1) != Place(0, 1, 2)
-    assert Place(0) == Place(0, 1, 1, None, None)
+    assert RowLayout(0, 2, 1) != RowLayout(0, 1, 2)
+    assert RowLayout(0) == RowLayout(0, 1, 1, None, None)
 
 
 def test_what_is_remembered_of_a_large_constant_is_short() -> None:

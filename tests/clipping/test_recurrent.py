@@ -490,7 +490,7 @@ def test_a_pass_back_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.Mon
 def test_a_pass_forward_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from decrescendo.clipping.recurrent import layers as recurrent
+    from decrescendo.clipping.recurrent import scan_functions as recurrent
 
     torch.manual_seed(0)
     model = Reader("gru")

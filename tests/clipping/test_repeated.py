@@ -96,7 +96,7 @@ def test_a_tied_embedding_never_holds_a_matrix_for_every_example() -> None:
     engine = Engine(model, words_loss, EngineSettings(cache_bytes=0))
     largest = 0
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    class Tracer(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             nonlocal largest
             out = func(*args, **(kwargs or {}))
@@ -104,7 +104,7 @@ def test_a_tied_embedding_never_holds_a_matrix_for_every_example() -> None:
                 largest = max(largest, out.numel())
             return out
 
-    with Watch():
+    with Tracer():
         engine.clipped_sum(torch.randint(20_000, (16, 5)), 1.0)
     assert largest <= 16 * 5 * 20_000  # the logits, not 16 x 20,000 x 64
 

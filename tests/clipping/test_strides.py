@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 from decrescendo.clipping import Engine, Reference
-from decrescendo.clipping.proof.strides import grid_of
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.strides import grid_of
 
 T, C = 5, 4
 

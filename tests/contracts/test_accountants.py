@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 
 from decrescendo.accounting import Accountant, Budget, Pld, Rdp, Selection, Trials, Truncated, Unit, Zcdp
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import estimate
+from decrescendo.accounting.release import Release
 from decrescendo.accounting.table import KNOWN
 from decrescendo.errors import AccountingError
 

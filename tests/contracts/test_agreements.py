@@ -6,7 +6,8 @@ import pytest
 from fuzzing import seeds
 
 from decrescendo.accounting import Pld
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.errors import AccountingError, InvalidValue
 from decrescendo.plans import Agreement, Plan, PoissonSampling
 from decrescendo.plans.agreement import read_agreement

@@ -12,7 +12,7 @@ import pytest
 
 from decrescendo.accounting import Filter, GdpFilter, RenyiFilter, ZcdpFilter
 from decrescendo.accounting.budget import Budget
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue
 
 BUDGET = Budget(2.0, 1e-6)

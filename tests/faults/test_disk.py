@@ -26,7 +26,7 @@ from fuzzing.seeds import ROWS, plan
 from often import some
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.base import sealed as kept
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import DecrescendoError, FileRefused
@@ -166,7 +166,7 @@ def _limited(limit: int) -> Callable[[], None]:
 FILL = """
 import sys
 from decrescendo.errors import FileRefused
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.training.store import Store
 store = Store(sys.argv[1])
 account = store.account("a" * 32)

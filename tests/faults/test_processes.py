@@ -18,7 +18,7 @@ from decrescendo.training.store import Store
 TAKE = """
 import sys
 from decrescendo.errors import ImpossibleBudget
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.plans.plan import Plan
 from decrescendo.training.store import Store
 plan = Plan.load(sys.argv[2])

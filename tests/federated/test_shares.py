@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.federated import Placement, Reply, Round, Server
 from decrescendo.federated.simulation import client_streams

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import decrescendo as dc
 from decrescendo.errors import FileRefused, PlanViolation
-from decrescendo.integrations.hf.mixin import PUBLIC_EVAL
+from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL
 from decrescendo.integrations.hf.resuming import FOLDER
 
 pytestmark = [

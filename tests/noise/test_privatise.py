@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.optim.noise import NoisyMean, privatise

@@ -11,7 +11,7 @@ from decrescendo.base.rng import Keystream, SecureStream, Streams
 from decrescendo.base.rng.rounded import grid
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType
-from decrescendo.optim import noise
+from decrescendo.optim import noise_drawing
 from decrescendo.optim.noise import NoisyMean, complete, privatise
 from decrescendo.plans.sampling import PoissonSampling
 
@@ -73,7 +73,7 @@ def test_bits_do_not_depend_on_what_is_laid_side_by_side(
         "p_g": torch.ones(1).expand(6),
     }  # fmt: skip
     expected = noised(SecureStream(KEY), **sums).gradients
-    monkeypatch.setattr(noise, "_TOGETHER", {"cpu": together})
+    monkeypatch.setattr(noise_drawing, "_TOGETHER", {"cpu": together})
     found = noised(SecureStream(KEY), **sums).gradients
     whole = torch.cat([sums[name].flatten() for name in sorted(sums)]).numpy()
     exact = torch.from_numpy(SecureStream(KEY).add_gaussian(whole, 1.5 * 0.5, divisor=8))

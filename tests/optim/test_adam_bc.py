@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.base.rng import Streams
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
 from decrescendo.errors import InvalidType, InvalidValue

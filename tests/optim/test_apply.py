@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.optim import apply

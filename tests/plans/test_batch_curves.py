@@ -13,12 +13,13 @@ from torch import nn
 from decrescendo import curves
 from decrescendo.accounting import Pld, Rdp
 from decrescendo.accounting.budget import Budget, Guarantee, Unit
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.accounting.verify import verify_epsilon
 from decrescendo.base.rng import Streams
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue
 from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, Schedule, calibrate
-from decrescendo.plans.sampling import only_constant
+from decrescendo.plans.sampling_refusals import only_constant
 from decrescendo.training import Checkpoints, Run, Store, Trainer, train
 
 ROWS, STEPS = 60, 6

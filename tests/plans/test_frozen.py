@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.plans.schedule import Schedule
 
 SCHEDULE = Schedule([2.0, 1.0], [1.0, 0.5])

@@ -14,7 +14,7 @@ from torch import nn
 
 import decrescendo as dc
 from decrescendo.accounting.budget import Unit
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, PlanViolation, UnsupportedModel
 from decrescendo.plans.plan import Plan
 from decrescendo.training.store import Account, Store, new_id

@@ -19,7 +19,8 @@ from torch import nn
 from decrescendo.accounting import Pld
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.filters import RenyiFilter
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.clipping import Batch
 from decrescendo.errors import (
     DecrescendoError,

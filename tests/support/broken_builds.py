@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.clipping import Batch, ClippedSum, Engine
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan

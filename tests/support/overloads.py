@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import Label, Mixed, Place
-from decrescendo.clipping.proof.memory import Memory
-from decrescendo.clipping.proof.operations import REJECTING
-from decrescendo.clipping.proof.reading import Reading
-from decrescendo.clipping.proof.watch import Watch
 from decrescendo.errors import DecrescendoError
+from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.labels import Label, Mixed, RowLayout
+from decrescendo.row_independence.torch_schemas import REJECTING
+from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.unobserved_reads import UnobservedReads
 
 N, SEED = 4, 5
 ORDER = torch.tensor([1, 2, 3, 0])
@@ -168,7 +168,7 @@ def outcome(
     Raises:
         DecrescendoError: it is refused.
     """
-    watch = Watch(N, Memory(), SEED)
+    watch = Tracer(N, Memory(), SEED)
     given = list[Tensor]()
 
     def made(value: Any) -> Any:
@@ -178,13 +178,13 @@ def outcome(
             return value
         found = value.tensor(changed, turned)
         if value.dim is not None:
-            watch.assign(found, Place(value.dim))
+            watch.assign(found, RowLayout(value.dim))
         given.append(found)
         return found
 
     args, kwargs = made(args), {name: made(value) for name, value in kwargs.items()}
     torch.manual_seed(SEED)
-    with watch, Reading(watch):
+    with watch, UnobservedReads(watch):
         returned = op(*args, **kwargs)
     watch.check_blanks()
     found = [*flat(returned), *given]
@@ -208,7 +208,7 @@ def is_same(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one, two)
 
 
-def rows(value: Tensor, place: Place, example: int) -> Tensor:
+def rows(value: Tensor, place: RowLayout, example: int) -> Tensor:
     units = torch.arange(N) if place.owners is None else place.owners.example
     along = units[torch.arange(value.shape[place.dim]) // place.inner % max(len(units), 1)]
     return value.index_select(place.dim, (along == example).nonzero().flatten())
@@ -223,8 +223,8 @@ def broken(one: list[Any], two: list[Any], *, changed: int | None) -> str:
                 return f"a number, {first} and {second}"
         elif isinstance(label, Mixed) or isinstance(other, Mixed):
             continue
-        elif isinstance(label, Place) and not label.constant:
-            if not isinstance(other, Place) or other.dim != label.dim:
+        elif isinstance(label, RowLayout) and not label.constant:
+            if not isinstance(other, RowLayout) or other.dim != label.dim:
                 continue
             for example in range(N):
                 where = example if changed is not None else ORDER.tolist().index(example)

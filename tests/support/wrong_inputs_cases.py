@@ -21,7 +21,8 @@ from torch import nn
 
 import decrescendo as dc
 from decrescendo.accounting import Gaussian, Pld, Selection, Tcdp, Trials
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.accounting.table import OPTIONS
 from decrescendo.base.rng import Streams
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference

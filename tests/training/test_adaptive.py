@@ -17,7 +17,8 @@ from torch import nn
 
 from decrescendo.accounting import Filter, GdpFilter, Pld, Rdp, RenyiFilter, ZcdpFilter
 from decrescendo.accounting.budget import Budget
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.base import sealed
 from decrescendo.errors import (
     AccountingError,

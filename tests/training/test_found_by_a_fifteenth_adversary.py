@@ -13,9 +13,9 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 import decrescendo as dc
 from decrescendo.accounting import Filter, RenyiFilter
 from decrescendo.clipping import Engine, recording
-from decrescendo.clipping.proof.watch import OWN_GENERATOR
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.integrations.loggers import Log
+from decrescendo.row_independence.tracer import OWN_GENERATOR
 from decrescendo.training import Trainer
 from decrescendo.training.between import (
     READ_AND_ENDED,

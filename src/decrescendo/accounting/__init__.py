@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     )
     from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
     from decrescendo.accounting.gdp import GdpClt, clt_mu
-    from decrescendo.accounting.ledger import Ledger, Release
+    from decrescendo.accounting.ledger import Ledger
     from decrescendo.accounting.overflow import smallest_cap
     from decrescendo.accounting.pld import Pld
     from decrescendo.accounting.protocol import Accountant, check_poisson
     from decrescendo.accounting.rdp import Rdp
+    from decrescendo.accounting.release import Release
     from decrescendo.accounting.selection import Selection, Trials
     from decrescendo.accounting.trade_off_curve import trade_off
     from decrescendo.accounting.truncated import Truncated

@@ -270,3 +270,8 @@ def _examples(value: object, unit: Unit) -> int:
 
 def _protected(unit: Unit, examples: int) -> str:
     return f"{unit} with at most {examples} examples" if examples > 1 else str(unit)
+
+
+def row_of(promise: Budget | Guarantee) -> Unit:
+    """What a row is, of those that are drawn and clipped: of people with several examples, an example."""
+    return Unit.EXAMPLE if promise.examples_per_person > 1 else promise.unit

@@ -9,10 +9,11 @@ from jaxtyping import Float
 
 from decrescendo.accounting.allocated import Allocated
 from decrescendo.accounting.budget import Guarantee, rounded
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.mixture import BinomialMixture, composed
 from decrescendo.accounting.overflow import left_of
 from decrescendo.accounting.rdp import round_down, round_up
+from decrescendo.accounting.release import Release
 from decrescendo.errors import AccountingError, check_integer
 
 # Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It

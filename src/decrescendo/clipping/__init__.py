@@ -3,8 +3,8 @@
 from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics, Loss
 from decrescendo.clipping.engine import Engine
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.proof.tables import register_rule
 from decrescendo.clipping.reference import Reference
+from decrescendo.row_independence.rules import register_rule
 
 __all__ = [
     "Batch", "ClippedSum", "Clipper", "Diagnostics", "Engine", "EngineSettings", "Loss", "Reference", "register_rule",

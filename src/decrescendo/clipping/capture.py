@@ -22,22 +22,22 @@ from torch import Tensor, overrides
 from torch.nn.modules import module
 from torch.utils._device import DeviceContext
 
+from decrescendo.base.precision import full_precision
 from decrescendo.base.rng import seeded
+from decrescendo.base.storages import key_of
 from decrescendo.clipping.batches import count_rows, form_of, leaves_of, map_rows
+from decrescendo.clipping.checker import CHANGES, Checker, DoesOtherwise, DoneByHalves, draws
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.factors import Factors
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import is_out_of_memory, release
 from decrescendo.clipping.passes import Pass
-from decrescendo.clipping.precision import full_precision
-from decrescendo.clipping.proof.script import Number, Script
-from decrescendo.clipping.proof.storage import key_of
-from decrescendo.clipping.proof.surroundings import settings
-from decrescendo.clipping.proof.unchanged import Kept
-from decrescendo.clipping.prover import CHANGES, DoesOtherwise, DoneByHalves, Prover, draws
 from decrescendo.clipping.tape import Operations
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.row_independence.process_settings import settings
+from decrescendo.row_independence.state_snapshot import StateSnapshot
+from decrescendo.row_independence.trace import Number, Trace
 
 # What passes that do the same have in common.
 _Key: TypeAlias = tuple[object, ...]
@@ -143,7 +143,7 @@ class Captured:
     count: Int[Tensor, ""]
     limit: Float64[Tensor, ""]
     names: list[str]
-    script: Script
+    trace: Trace
     draws: bool
     capture: Capture
     # What it reads that was there before, which stays as long as it reads it; and what it may write to.
@@ -172,7 +172,7 @@ class Captures:
         wanted: without, nothing is captured.
     """
 
-    prover: Prover
+    prover: Checker
     workspace: Workspace
     factors: Callable[..., Factors]
     wanted: bool
@@ -184,7 +184,7 @@ class Captures:
     _captured: dict[_Key, Captured] = field(default_factory=dict[_Key, Captured])
     _seen: set[_Key] = field(default_factory=set[_Key])
     # What Python kept when passes were captured; how often it was forgotten, or did otherwise, what they do.
-    _kept: Kept | None = None
+    _kept: StateSnapshot | None = None
     _epoch: int = 0
     _otherwise: int = 0
     # Passes that were done again, and those of them that had to be done in Python after that or instead.
@@ -297,11 +297,11 @@ class Captures:
         """Whether a pass in Python did what the captured ones do."""
         otherwise, self._otherwise = self.prover.otherwise > self._otherwise, self.prover.otherwise
         made = self.wanted and self._captured
-        captured = self._captured.get(_key(batch, done.watch.count, held)) if made else None
+        captured = self._captured.get(_key(batch, done.tracer.count, held)) if made else None
         if captured is not None:
-            script, now = captured.script, done.watch.script
-            otherwise = otherwise or script.compared != now.compared or bool(now.differs(script))
-            otherwise = otherwise or (captured.capture.bakes_numbers and _numbers(script) != _numbers(now))
+            trace, now = captured.trace, done.tracer.trace
+            otherwise = otherwise or trace.compared != now.compared or bool(now.differs(trace))
+            otherwise = otherwise or (captured.capture.bakes_numbers and _numbers(trace) != _numbers(now))
         if made and otherwise:
             before = f"; at most {self._done} passes of this training were done as the ones before it changed"
             self._stop(
@@ -347,8 +347,8 @@ class Captures:
             memory = any(map(is_out_of_memory, causes))
         else:
             self._kept = self._kept or self.prover.kept()
-            names, script = list(sums), done.watch.script
-            return Captured(rows, own_count, limit, names, script, draws(script), capture, constants, block)
+            names, trace = list(sums), done.tracer.trace
+            return Captured(rows, own_count, limit, names, trace, draws(trace), capture, constants, block)
         if memory:
             release()
         self._stop(said)
@@ -399,6 +399,6 @@ def _is_called_everywhere() -> bool:
     return any(hooks) or any(type(mode) is not DeviceContext for mode in modes)
 
 
-def _numbers(script: Script) -> list[object]:
+def _numbers(trace: Trace) -> list[object]:
     """The values of constants of one number, which are no kernel's memory."""
-    return [wire.content for event in script.events for wire in event.wires if isinstance(wire, Number)]
+    return [wire.content for event in trace.events for wire in event.wires if isinstance(wire, Number)]

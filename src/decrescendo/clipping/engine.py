@@ -10,8 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from decrescendo.base.precision import full_precision
 from decrescendo.clipping.batches import count_rows, parts_of, slice_rows
 from decrescendo.clipping.capture import Captures
+from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import (
     Batch,
     ClippedSum,
@@ -29,11 +31,9 @@ from decrescendo.clipping.factors import factors_of, joint_norms, lost_in, seen_
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
 from decrescendo.clipping.passes import Pass
-from decrescendo.clipping.precision import full_precision
-from decrescendo.clipping.proof.memory import Memory
-from decrescendo.clipping.prover import Prover
 from decrescendo.clipping.workspace import Workspace, kept_on
 from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance
+from decrescendo.row_independence.dataflow import Memory
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class Engine:
         self._workspace = Workspace(kept, settings.wide)
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
-        self._prover = Prover(model, loss, settings.declared)
+        self._prover = Checker(model, loss, settings.declared)
         self._factors = partial(factors_of, gamma=settings.gamma, wide=settings.wide)
         self._captures = Captures(self._prover, self._workspace, self._factors, settings.capture)
         self._seeds = _no_seed if seeds is None else seeds

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from decrescendo.base.precision import full_precision
 from decrescendo.clipping.batches import count_rows, leaves_of
 from decrescendo.clipping.clipped import (
     MARGINS,
@@ -18,7 +19,6 @@ from decrescendo.clipping.clipped import (
     within_norm,
 )
 from decrescendo.clipping.passes import Pass
-from decrescendo.clipping.precision import full_precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping.proof.storage import pieces
+from decrescendo.base.storages import pieces
 
 # Which modules are in training mode: dropout, statistics, whatever else a model does differently then.
 Mode: TypeAlias = tuple[bool, ...]

@@ -5,8 +5,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from decrescendo.clipping.proof.places import Place
 from decrescendo.clipping.recurrent.packing import Packing
+from decrescendo.row_independence.row_layout import RowLayout
 
 # rows: (batch, ...)   folded: (batch * k, ...), example-major   columns: (k, batch, ...)
 # interleaved: (k * batch, ...), one example after another at each place
@@ -20,21 +20,21 @@ class Layout:
     """How to bring a tensor of an operation into the form (batch, ...).
 
     >>> import torch
-    >>> Layout.of(Place(0, inner=3), 2).split(torch.zeros(6, 4)).shape
+    >>> Layout.of(RowLayout(0, inner=3), 2).split(torch.zeros(6, 4)).shape
     torch.Size([2, 3, 4])
-    >>> Layout.of(Place(1), 2).split(torch.zeros(5, 2, 4)).shape
+    >>> Layout.of(RowLayout(1), 2).split(torch.zeros(5, 2, 4)).shape
     torch.Size([2, 5, 4])
-    >>> Layout.of(Place(2, inner=3), 2).split(torch.zeros(5, 4, 6)).shape
+    >>> Layout.of(RowLayout(2, inner=3), 2).split(torch.zeros(5, 4, 6)).shape
     torch.Size([2, 5, 4, 3])
     """
 
     kind: Kind
     batch: int
-    place: Place
+    place: RowLayout
     packing: Packing | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, place: Place, batch: int, packing: Packing | None = None) -> "Layout":
+    def of(cls, place: RowLayout, batch: int, packing: Packing | None = None) -> "Layout":
         """The layout of a tensor whose ``batch`` examples are at ``place``; ``packing`` of packed data."""
         kind: Kind = "deep"
         if packing is not None:

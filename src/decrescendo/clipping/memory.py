@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 from decrescendo.clipping.batches import map_rows, memory_order
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.proof.called import ours
 from decrescendo.errors import InvalidValue
+from decrescendo.row_independence.user_callbacks import ours
 
 # What memory depends on, apart from the number of rows: shapes, dtypes and memory formats of a row, and the model's
 # mode. Never values.

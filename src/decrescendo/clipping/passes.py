@@ -12,22 +12,22 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import CheckpointError
 
+from decrescendo.base.storages import is_hollow, key_of, paused
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.graph import shape_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
-from decrescendo.clipping.proof.labels import Mixed, Place, Public, constant_of, is_data
-from decrescendo.clipping.proof.reading import Reading, opened
-from decrescendo.clipping.proof.storage import is_hollow, key_of, paused
-from decrescendo.clipping.proof.surroundings import COLLECTOR
-from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recording import Recorder, Use
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.restored import gradients_kept, unchanged
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.labels import Mixed, Public, RowLayout, constant_of, is_data
+from decrescendo.row_independence.process_settings import COLLECTOR
+from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.unobserved_reads import UnobservedReads, opened
 
 _PARAMETRIZE: Any = parametrize
 # The functions that torch.jit.script made.
@@ -40,7 +40,7 @@ class Pass:
 
     losses: Float[Tensor, " batch"]
     measured: Measured
-    watch: Watch
+    tracer: Tracer
     uses: list[Use]
     # The program's own tensor, until all is summed: what it does where that ends must not come between norm and sum.
     returned: Tensor
@@ -54,11 +54,11 @@ class Pass:
 
 
 def run(
-    model: nn.Module, held: Inventory, loss: Loss, batch: Batch, workspace: Workspace, watch: Watch
+    model: nn.Module, held: Inventory, loss: Loss, batch: Batch, workspace: Workspace, tracer: Tracer
 ) -> Pass:
     """One recorded forward pass and one backward pass, every operation of both watched.
 
-    ``held`` is what the model holds; ``batch`` is in memory of its own, and the watch knows where its examples are.
+    ``held`` is what the model holds; ``batch`` is in memory of its own, and the tracer knows where its examples are.
 
     Raises:
         UnsupportedModel: an example's loss or gradient that may depend on other examples, a use of a parameter that
@@ -66,24 +66,24 @@ def run(
     """
     parameters = trainable_of(held)
     check_hooks(parameters.values())
-    recorder = Recorder(parameters, watch, workspace.fresh())
-    watch.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
-    watch.buffers = held.buffers.keys()
-    watch.labels.weights = frozenset(map(key_of, held.parameters.values()))
+    recorder = Recorder(parameters, tracer, workspace.fresh())
+    tracer.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
+    tracer.buffers = held.buffers.keys()
+    tracer.labels.weights = frozenset(map(key_of, held.parameters.values()))
     with COLLECTOR, gradients_kept(parameters.values()):
-        with torch.enable_grad(), eager(held), unchanged(model, held), watch, recorder:
+        with torch.enable_grad(), eager(held), unchanged(model, held), tracer, recorder:
             losses = loss(model, batch)
-        return _measured(losses, recorder, parameters, watch, wide=workspace.wide)
+        return _measured(losses, recorder, parameters, tracer, wide=workspace.wide)
 
 
 def _measured(
-    losses: object, recorder: Recorder, parameters: dict[str, nn.Parameter], watch: Watch, *, wide: bool
+    losses: object, recorder: Recorder, parameters: dict[str, nn.Parameter], tracer: Tracer, *, wide: bool
 ) -> Pass:
     """The backward pass from what the loss returned, to what the recorder saw."""
-    losses = check_losses(losses, watch.count)
-    check_apart(watch, losses)
+    losses = check_losses(losses, tracer.count)
+    check_apart(tracer, losses)
     reached = check_coverage(losses, recorder.uses, parameters, twice=recorder.twice)
-    watch.looks.check_functions(reached, watch.labels.counting)
+    tracer.reads.check_functions(reached, tracer.labels.counting)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
     uses = recorder.uses
@@ -91,11 +91,11 @@ def _measured(
     if made:  # which parts of it are trained, no operation tells
         names = {id(parameter): name for name, parameter in parameters.items()}
         shapes = tuple(shape_of(tensor, names) for tensor in made.values())
-        watch.consume("what is made from parameters", numbers=shapes)
-    with stream(uses, watch, wide=wide) as arrivals, watch, Reading(watch):
+        tracer.consume("what is made from parameters", numbers=shapes)
+    with stream(uses, tracer, wide=wide) as arrivals, tracer, UnobservedReads(tracer):
         others = [use for index, use in enumerate(uses) if index not in arrivals]
         try:
-            captured = iter(output_gradients(losses, watch, others))
+            captured = iter(output_gradients(losses, tracer, others))
         except CheckpointError as error:
             raise UnsupportedModel(
                 "a checkpointed part must save the same tensors when it is run again, but a layer in it is replaced in "
@@ -104,20 +104,20 @@ def _measured(
     check_arrived(list(arrivals.values()), reached)
     recorder.check_kept()
     gradients = [
-        arrivals[index].d if index in arrivals else _arrived(use, next(captured), watch, wide=wide)
+        arrivals[index].d if index in arrivals else _arrived(use, next(captured), tracer, wide=wide)
         for index, use in enumerate(uses)
     ]
-    watch.check_blanks()
-    if watch.refusal:
-        raise UnsupportedModel(watch.refusal)
-    check_raised(watch)
-    if watch.looks.poisoned and not all(
+    tracer.check_blanks()
+    if tracer.refusal:
+        raise UnsupportedModel(tracer.refusal)
+    check_raised(tracer)
+    if tracer.reads.poisoned and not all(
         bool(torch.isfinite(d).all()) for d in (losses.detach(), *gradients) if d is not None
     ):
-        raise UnsupportedModel(reads_a_number(watch.looks.poisoned))
+        raise UnsupportedModel(reads_a_number(tracer.reads.poisoned))
     dtype = norm_accumulator(parameters)
-    measured = Measured(parameters, watch.count, parts_of(uses, gradients), dtype, wide=wide)
-    return Pass(losses.detach(), measured, watch, uses, losses)
+    measured = Measured(parameters, tracer.count, parts_of(uses, gradients), dtype, wide=wide)
+    return Pass(losses.detach(), measured, tracer, uses, losses)
 
 
 def reads_a_number(where: str) -> str:
@@ -128,27 +128,27 @@ def reads_a_number(where: str) -> str:
     )
 
 
-def check_apart(watch: Watch, losses: Tensor) -> None:
+def check_apart(tracer: Tracer, losses: Tensor) -> None:
     """Refuse losses that are not each example's own."""
     if is_hollow(losses):
         raise UnsupportedModel(
             f"losses must be a tensor that has memory of its own, got a {type(losses).__name__}, which wraps others. "
             "Return the plain tensor inside of it"
         )
-    label = watch.label(losses)
-    watch.consume("the losses", losses)
-    if watch.refusal:
-        raise UnsupportedModel(watch.refusal)
-    check_raised(watch)
-    if constant_of(label) is not Public.FILL and not (is_data(label) and Place(0).same(label)):
-        watch.blame(label, "loss")
+    label = tracer.label(losses)
+    tracer.consume("the losses", losses)
+    if tracer.refusal:
+        raise UnsupportedModel(tracer.refusal)
+    check_raised(tracer)
+    if constant_of(label) is not Public.FILL and not (is_data(label) and RowLayout(0).same(label)):
+        tracer.blame(label, "loss")
 
 
-def check_raised(watch: Watch) -> None:
+def check_raised(tracer: Tracer) -> None:
     """Refuse a pass in which an operation raised an error that the program caught: it may tell of the data."""
-    if watch.raised:
+    if tracer.raised:
         raise UnsupportedModel(
-            f"no error of an operation may steer the pass, but {watch.raised}, which the program caught. Use "
+            f"no error of an operation may steer the pass, but {tracer.raised}, which the program caught. Use "
             "operations that do not raise (torch.linalg.cholesky_ex), or torch.where"
         )
 
@@ -164,7 +164,7 @@ def check_hooks(tensors: Iterable[Tensor]) -> None:
             )
 
 
-def output_gradients(losses: Float[Tensor, " batch"], watch: Watch, uses: list[Use]) -> list[Tensor | None]:
+def output_gradients(losses: Float[Tensor, " batch"], tracer: Tracer, uses: list[Use]) -> list[Tensor | None]:
     """Gradients of the sum of losses at the outputs of the recorded operations only."""
     if not uses:
         return []
@@ -172,14 +172,14 @@ def output_gradients(losses: Float[Tensor, " batch"], watch: Watch, uses: list[U
         # Of a vector torch would ask for the gradient, and import sympy to look at its shape.
         start = torch.ones_like(losses)
         total = (losses * start).sum()
-    watch.assign(start, Place(0))
-    watch.assign(total, Mixed("it is the sum of all losses"))
+    tracer.assign(start, RowLayout(0))
+    tracer.assign(total, Mixed("it is the sum of all losses"))
     # By itself it would take the mode off that watches what Python reads in hooks and functions of its own.
     return list(opened(torch.autograd.grad)(total, [use.edge for use in uses], allow_unused=True))
 
 
-def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, wide: bool) -> Tensor | None:
-    return None if gradient is None else arrived(use, gradient, watch, wide=wide)
+def _arrived(use: Use, gradient: Tensor | None, tracer: Tracer, *, wide: bool) -> Tensor | None:
+    return None if gradient is None else arrived(use, gradient, tracer, wide=wide)
 
 
 @contextmanager

@@ -16,26 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.graph import behind, leaf_of, walk
-from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
-from decrescendo.clipping.proof.labels import Public, constant_of, is_data
-from decrescendo.clipping.proof.places import Owners, Place, is_uniform
-from decrescendo.clipping.proof.reading import (
-    BACKWARD,
-    CHAINS,
-    COUNTED,
-    CTC,
-    DISTANCES,
-    NODES,
-    READS,
-    Reading,
-    check_counted,
-    opened,
-)
-from decrescendo.clipping.proof.refusals import SECOND_DERIVATIVE
-from decrescendo.clipping.proof.storage import (
+from decrescendo.base.storages import (
     FUNCTIONS_OFF,
     ORDINARY,
     is_hollow,
@@ -43,7 +24,9 @@ from decrescendo.clipping.proof.storage import (
     paused,
     tensors_of,
 )
-from decrescendo.clipping.proof.watch import Watch
+from decrescendo.clipping.clipped import accumulator
+from decrescendo.clipping.graph import behind, leaf_of, walk
+from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
 from decrescendo.clipping.recurrent.padding import packed_up, padded_again
@@ -53,6 +36,23 @@ from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.row_independence.dynamic_sizes import SHAPE, SIZES, is_given
+from decrescendo.row_independence.labels import Public, constant_of, is_data
+from decrescendo.row_independence.refusals import SECOND_DERIVATIVE
+from decrescendo.row_independence.row_layout import Owners, RowLayout, is_uniform
+from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.unobserved_reads import (
+    BACKWARD,
+    CHAINS,
+    COUNTED,
+    CTC,
+    DISTANCES,
+    NODES,
+    READS,
+    UnobservedReads,
+    check_counted,
+    opened,
+)
 
 RULES: dict[Callable[..., Any], Rule] = {
     **linear.RULES, **conv.RULES, **embedding.RULES, **bag.RULES, **lookup.RULES, **norm.RULES, **elementwise.RULES,
@@ -187,12 +187,12 @@ class Recorder(TorchFunctionMode):
 
     Args:
         parameters: the trainable ones, by name.
-        watch: says where the examples are in each tensor.
+        tracer: says where the examples are in each tensor.
         workspace: what the rules may spend.
     """
 
     parameters: Mapping[str, Tensor]
-    watch: Watch
+    tracer: Tracer
     workspace: Workspace
     uses: list[Use] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
@@ -205,14 +205,14 @@ class Recorder(TorchFunctionMode):
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
-        self.watch.looks.recorded = True
+        self.tracer.reads.recorded = True
         for name, parameter in self.parameters.items():
             self.tracked[id(parameter)] = Tracked(parameter, (name,), parameter._version, root=True)
 
     @property
     def batch(self) -> int:
         """How many examples there are."""
-        return self.watch.count
+        return self.tracer.count
 
     def __torch_function__(
         self,
@@ -223,7 +223,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         try:
             if func not in SIZES:
-                self.watch.check_called(func, types, args, kwargs or {})
+                self.tracer.check_called(func, types, args, kwargs or {})
             return self._seen(func, args, kwargs or {})
         except (DecrescendoError, AttributeError):
             raise
@@ -231,22 +231,22 @@ class Recorder(TorchFunctionMode):
             # Functions in Python raise others of their own, after answers that do not depend on the data; but they see
             # how many rows there are.
             told = not isinstance(func, FunctionType) or isinstance(error, (RuntimeError, IndexError))
-            if told or self.watch.counts.within:
-                self.watch.raised = self.watch.raised or f"{name_of(func)} raised {type(error).__name__}"
+            if told or self.tracer.counts.within:
+                self.tracer.raised = self.tracer.raised or f"{name_of(func)} raised {type(error).__name__}"
             raise
 
     def _seen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SIZES:
             return (
-                self.watch.counts.size(func, args, kwargs)
-                if self.watch.labels.counting
+                self.tracer.counts.size(func, args, kwargs)
+                if self.tracer.labels.counting
                 else func(*args, **kwargs)
             )
-        if self.watch.labels.counting:
-            self.watch.counts.enter(func, args, kwargs)
+        if self.tracer.labels.counting:
+            self.tracer.counts.enter(func, args, kwargs)
             if is_given(args, kwargs):
-                return self.watch.counts.given(func, args, kwargs, self._run)
-            with self.watch.counts.quiet():
+                return self.tracer.counts.given(func, args, kwargs, self._run)
+            with self.tracer.counts.quiet():
                 return self._chosen(func, args, kwargs)
         return self._chosen(func, args, kwargs)
 
@@ -268,35 +268,35 @@ class Recorder(TorchFunctionMode):
         @functools.wraps(func)
         def run(*args: Any, **kwargs: Any) -> Any:
             nodes = (node for node, _ in walk(_nodes_of((*args, *kwargs.values()))))
-            self.watch.looks.check_functions(nodes, self.watch.labels.counting)
-            with Reading(self.watch):
+            self.tracer.reads.check_functions(nodes, self.tracer.labels.counting)
+            with UnobservedReads(self.tracer):
                 return opened(func)(*args, **kwargs)
 
         return run
 
     def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
-            self.watch.read(func, args, kwargs)
+            self.tracer.read(func, args, kwargs)
         elif func in NODES:
-            self.watch.looks.check_node(self.watch.labels.counting)
+            self.tracer.reads.check_node(self.tracer.labels.counting)
         elif func in CTC:
-            with self.watch.looks.reading((*args, *kwargs.values())):
+            with self.tracer.reads.reading((*args, *kwargs.values())):
                 return self._run(func, args, kwargs)
         elif func in DISTANCES and not {"compute_mode"} & kwargs.keys() and len(args) < 4:
             # By default torch chooses by the number of rows; the result must not depend on it.
             kwargs = {**kwargs, "compute_mode": "donot_use_mm_for_euclid_dist"}
         elif func is _SHAPE:
-            self.watch.refuse(
+            self.tracer.refuse(
                 "a pass must do the same for any number of examples, but _SHAPE makes a tensor of it. "
                 "Use a constant"
             )
         elif func in _SHAPED and len(args) == 2:
             shape = (
-                self.watch.counts.size(SHAPE, args[1:], {}) if self.watch.labels.counting else args[1].shape
+                self.tracer.counts.size(SHAPE, args[1:], {}) if self.tracer.labels.counting else args[1].shape
             )
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
-                return self.watch.counts.given(func, args, kwargs, self._run)
+                return self.tracer.counts.given(func, args, kwargs, self._run)
         elif func is _LINEAR_ENTROPY:
             # In chunks of rows it is one kernel, of which nothing inside is seen.
             kwargs = {**kwargs, "options": None}
@@ -307,19 +307,19 @@ class Recorder(TorchFunctionMode):
             # By default torch chooses the order of the products by the number of rows.
             with self:
                 return functools.reduce(torch.matmul, args[0])
-        elif func is _PACK and isinstance(self.watch.label(args[0]), Place):
-            return packed_up(self.watch, *args)
-        elif func is Tensor.__setitem__ and self.watch.labels.counting and _is_rows(*args):
+        elif func is _PACK and isinstance(self.tracer.label(args[0]), RowLayout):
+            return packed_up(self.tracer, *args)
+        elif func is Tensor.__setitem__ and self.tracer.labels.counting and _is_rows(*args):
             # torch would leave out a first dimension of size one: then nothing says whose one row is.
             func, args = Tensor.index_put_, (args[0], (args[1],), args[2])
         elif func is functional.one_hot:
             classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
             if classes > 0:  # torch looks at the largest id, to refuse it
                 return (args[0].unsqueeze(-1) == torch.arange(classes, device=args[0].device)).long()
-        elif func is _PAD and isinstance(self.watch.label(args[0]), Place):
-            return padded_again(self.watch, *args)
+        elif func is _PAD and isinstance(self.tracer.label(args[0]), RowLayout):
+            return padded_again(self.tracer, *args)
         elif func in COUNTED and func not in MODES:
-            check_counted(self.watch, func, args, kwargs)
+            check_counted(self.tracer, func, args, kwargs)
         return self._run(func, args, kwargs)
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -334,16 +334,16 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         first = args[0] if args else kwargs.get("input")
         if func in DECOMPOSED and not self.is_tracked(first):
-            with self, self.watch.counts.trusted():
+            with self, self.tracer.counts.trusted():
                 return DECOMPOSED[func](*args, **kwargs)
         if func not in RULES and is_composite(func):
-            with self, self.watch.counts.trusted():
+            with self, self.tracer.counts.trusted():
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
 
     def _data_in(self, values: tuple[Any, ...]) -> list[Tensor]:
         """The tensors among values that an example reaches."""
-        return [tensor for tensor in tensors_of(values) if is_data(self.watch.label(tensor))]
+        return [tensor for tensor in tensors_of(values) if is_data(self.tracer.label(tensor))]
 
     def _changed(self, item: Tracked) -> Tracked:
         """A tensor that was written to since, perhaps through a view: made from whatever its graph says."""
@@ -384,12 +384,12 @@ class Recorder(TorchFunctionMode):
 
     def keep(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Note tensors that are read again after the forward pass."""
-        self.kept += [(name, tensor, tensor._version, self.watch.written(tensor)) for tensor in tensors]
+        self.kept += [(name, tensor, tensor._version, self.tracer.written(tensor)) for tensor in tensors]
 
     def check_kept(self) -> None:
         """Refuse if any of them was written to past autograd (``.data``), which does not see it."""
         for name, tensor, version, written in self.kept:
-            if tensor._version == version and self.watch.written(tensor) != written:
+            if tensor._version == version and self.tracer.written(tensor) != written:
                 raise UnsupportedModel(
                     f"what an operation was given must not be overwritten after its use, got {name}, of which a tensor "
                     f"of shape {tuple(tensor.shape)} was changed through .data. Use the out-of-place form"
@@ -401,8 +401,8 @@ class Recorder(TorchFunctionMode):
 
     def layout_of(self, tensor: Tensor) -> Layout | None:
         """Where the examples are in a tensor, if there are any."""
-        label = self.watch.label(tensor)
-        if not isinstance(label, Place):
+        label = self.tracer.label(tensor)
+        if not isinstance(label, RowLayout):
             return None
         owners = label.owners
         packed = None if owners is None or owners.each else self.packing(owners, tensor.device)
@@ -436,7 +436,7 @@ class Recorder(TorchFunctionMode):
         versions = tuple(tensor._version for tensor in read)
         self.keep(name, read)
         edge = _edge_of(output)
-        place = len(self.watch.script.events)
+        place = len(self.tracer.trace.events)
         self.uses.append(Use(name, kernel, layout, edge, items, versions, inner, outer, place))
 
     def _record(
@@ -477,7 +477,7 @@ class Recorder(TorchFunctionMode):
         if is_in_place(name) and data and args[0] is data[0]:
             with paused():
                 copy = args[0].detach().clone()
-            self.watch.assign(copy, self.watch.label(args[0]))
+            self.tracer.assign(copy, self.tracer.label(args[0]))
             before = (copy, *args[1:])
         inner = _inner(found)
         output = func(*args, **kwargs)
@@ -534,20 +534,20 @@ class Recorder(TorchFunctionMode):
             return value
         for place in self._likely(value):
             with paused():
-                filled = constant_of(self.watch.label(value)) is Public.FILL
+                filled = constant_of(self.tracer.label(value)) is Public.FILL
                 uniform = filled or is_uniform(value, place, self.batch)
-            if uniform and self.watch.guess(self.calls, number, place):
+            if uniform and self.tracer.guess(self.calls, number, place):
                 # What is written to stays the same tensor; only one that the pass made has a label.
-                own = number == 0 and is_in_place(name) and is_whole(value) and self.watch.made(value)
+                own = number == 0 and is_in_place(name) and is_whole(value) and self.tracer.made(value)
                 with paused():
                     laid.append(value if own else value.clone(memory_format=torch.contiguous_format))
-                self.watch.assign(laid[-1], place)
+                self.tracer.assign(laid[-1], place)
                 return laid[-1]
         return value
 
-    def _likely(self, value: Tensor) -> list[Place]:
+    def _likely(self, value: Tensor) -> list[RowLayout]:
         """Where examples may lie in a constant, perhaps several rows of each (the texts of a choice)."""
-        places = [Place(axis, value.shape[axis] // self.batch) for axis in range(min(2, value.dim()))]
+        places = [RowLayout(axis, value.shape[axis] // self.batch) for axis in range(min(2, value.dim()))]
         whole = [
             p
             for p in places
@@ -557,17 +557,17 @@ class Recorder(TorchFunctionMode):
 
     def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Layout, Kernel] | None:
         """One copy of a parameter for each example (a class token, an initial state)."""
-        places: list[Place] = []
+        places: list[RowLayout] = []
         longer = source.dim() > 0 and (self.batch * source.shape[0], *source.shape[1:])
         if name == "repeat" and output.shape == longer and source.shape[0] > 1:
-            places.append(Place(0, source.shape[0]))  # one copy after another along a dimension it had
+            places.append(RowLayout(0, source.shape[0]))  # one copy after another along a dimension it had
         shape = (*[1] * (output.dim() - source.dim()), *source.shape)
         if all(size in (1, wide) for size, wide in zip(shape, output.shape, strict=True)):
             places += [place for place in self._likely(output) if shape[place.dim] == 1]
         for place in places:
-            if self.watch.guess(self.calls, 0, place):
+            if self.tracer.guess(self.calls, 0, place):
                 output = output.clone(memory_format=torch.contiguous_format)
-                self.watch.assign(output, place)
+                self.tracer.assign(output, place)
                 layout = Layout.of(place, self.batch)
                 call = Call(
                     name, torch.Tensor.expand, (source,), {}, tuple(output.shape), layout, {id(source): source},
@@ -587,7 +587,7 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         self.keep(name, (*tensors_of((*args, *kwargs.values())), *made))
         with paused(), FUNCTIONS_OFF():  # what it compares is no operation of the program's
-            chosen = lookup.selects(name, args, kwargs, self.watch.same)
+            chosen = lookup.selects(name, args, kwargs, self.tracer.same)
         chosen = chosen or (name in ISOMETRIES and len(made) == 1)
         kept = chosen and len(found) == 1 and found[0].isometric and found[0].tensor.dtype == made[0].dtype
         ids = lookup.ids_of(name, args, kwargs) if kept else None

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.proof.memory import storages
-from decrescendo.clipping.proof.refusals import written_by_the_pass
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.dataflow import storages
+from decrescendo.row_independence.refusals import written_by_the_pass
 
 
 @contextmanager

@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
+from decrescendo.base.precision import full_precision
+from decrescendo.base.storages import FUNCTIONS_OFF, paused
 from decrescendo.clipping.graph import walk
-from decrescendo.clipping.precision import full_precision
-from decrescendo.clipping.proof.labels import Public, constant_of, is_data
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, paused
-from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.rule import is_absorbing
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.labels import Public, constant_of, is_data
+from decrescendo.row_independence.tracer import Tracer
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Arrival:
     """What came of the output gradient of one use: ``d`` has no columns where nothing of it is kept."""
 
     use: Use
-    watch: Watch
+    tracer: Tracer
     wide: bool
     fired: bool = False
     d: Tensor | None = None
@@ -47,26 +47,26 @@ class Arrival:
             return
         # The model's backward pass has the precision that its user set; what is made of it here has all of it.
         with full_precision(), paused(), FUNCTIONS_OFF():
-            d = arrived(self.use, gradient, self.watch, wide=self.wide)
+            d = arrived(self.use, gradient, self.tracer, wide=self.wide)
             absorbed = kernel.absorb(d)
             self.d = d.new_empty((d.shape[0], 0)) if absorbed else d
             if not absorbed:
-                self.kept, self.written = gradient, self.watch.written(gradient)
+                self.kept, self.written = gradient, self.tracer.written(gradient)
 
 
-def arrived(use: Use, gradient: Tensor, watch: Watch, *, wide: bool) -> Tensor:
+def arrived(use: Use, gradient: Tensor, tracer: Tracer, *, wide: bool) -> Tensor:
     """The output gradient as the use's kernel takes it; in float64 where sums are.
 
     Raises:
         UnsupportedModel: a gradient whose examples are not where those of the output are.
     """
     # Which of several uses is trained, and of which parameters, no operation tells.
-    watch.consume(f"the gradient of {use.name}", gradient, numbers=(use.place, use.roots))
-    label, place = watch.label(gradient), use.layout.place
+    tracer.consume(f"the gradient of {use.name}", gradient, numbers=(use.place, use.roots))
+    label, place = tracer.label(gradient), use.layout.place
     if constant_of(label) is not Public.FILL and not (is_data(label) and place.same(label)):
-        watch.blame(label, "gradient")
-    if torch.finfo(gradient.dtype).eps > torch.finfo(watch.coarsest).eps:
-        watch.coarsest = gradient.dtype
+        tracer.blame(label, "gradient")
+    if torch.finfo(gradient.dtype).eps > torch.finfo(tracer.coarsest).eps:
+        tracer.coarsest = gradient.dtype
     d = use.arrived(gradient)
     return d.to(_WIDE.get(d.dtype, d.dtype)) if wide else d
 
@@ -75,7 +75,7 @@ _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 @contextmanager
-def stream(uses: Sequence[Use], watch: Watch, *, wide: bool = False) -> Generator[dict[int, Arrival]]:
+def stream(uses: Sequence[Use], tracer: Tracer, *, wide: bool = False) -> Generator[dict[int, Arrival]]:
     """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
 
     A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
@@ -90,7 +90,7 @@ def stream(uses: Sequence[Use], watch: Watch, *, wide: bool = False) -> Generato
             source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
         )
         if alone and is_absorbing(use.kernel) and _leads_to(use, nodes):
-            arrival = found[index] = Arrival(use, watch, wide)
+            arrival = found[index] = Arrival(use, tracer, wide)
             handles.append(use.edge.node.register_prehook(arrival))
     try:
         yield found
@@ -103,7 +103,7 @@ def stream(uses: Sequence[Use], watch: Watch, *, wide: bool = False) -> Generato
 def check_arrived(arrivals: Sequence[Arrival], reached: AbstractSet[Node]) -> None:
     """Refuse if the gradient of a use that the losses depend on did not come."""
     for arrival in arrivals:
-        if arrival.kept is not None and arrival.watch.written(arrival.kept) != arrival.written:
+        if arrival.kept is not None and arrival.tracer.written(arrival.kept) != arrival.written:
             raise UnsupportedModel(
                 f"a gradient must not be overwritten after it arrived, got that of {arrival.use.name}. Let the hook "
                 "return another tensor"

@@ -2,55 +2,24 @@
 
 Every operation comes by torch's dispatcher, also those of the engine itself, and the compiled forms say that they were
 called. What a pass reads that is neither its rows nor the model, nor a constant that the proof compares, is refused.
-
-Longer than most files: how a pass is written down and how it is run again are two sides of one list.
 """
 
-from collections.abc import Callable, Container, Generator, Iterable
+from collections.abc import Callable, Container, Generator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decrescendo.clipping.precision import ON_CPU, full_precision
-from decrescendo.clipping.proof.called import ours
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, kind_of, storage_key, tensors_of, unwatched
+from decrescendo.base.precision import ON_CPU, full_precision
+from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of, unwatched
 from decrescendo.clipping.rules import compiled
+from decrescendo.clipping.tape_steps import READS, TURNED, Step, has_mask, place_of
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.user_callbacks import ours
 
 _STORAGE = cast("Any", torch.UntypedStorage)
-# Of these the numbers of the data decide a shape, or something in Python.
-_READS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-# Those that turn a tensor around where it lies, which is a view for each that knows it as it was.
-_TURNED = frozenset(
-    {"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_"}
-)
-_MASKS = (torch.bool, torch.uint8)
-
-
-class _Step(NamedTuple):
-    """A call. What it is given: ``values``, in which tensors have no place yet; ``slots``: the place of each and its
-    number; ``lists``: the same of tensors in lists, with all that is in these; ``names``: of the last values.
-
-    ``made``: the numbers of what it makes; ``single``: it returns one tensor; ``pure``: it does nothing else.
-    """
-
-    function: Callable[..., Any]
-    values: list[Any]
-    slots: list[tuple[int, int]]
-    lists: list[tuple[int, type, list[tuple[bool, Any]]]]
-    names: tuple[str, ...]
-    made: tuple[int | None, ...]
-    single: bool
-    pure: bool
-
-    @property
-    def given(self) -> list[int]:
-        """The numbers of the tensors in it."""
-        inside = [value for *_, items in self.lists for is_tensor, value in items if is_tensor]
-        return [number for _, number in self.slots] + inside
 
 
 @ours
@@ -59,7 +28,7 @@ class Tape(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[_Step] = []
+        self.steps: list[Step] = []
         self.constants: dict[int, Tensor] = {}
         self._numbers: dict[object, int] = {}
         self._count = 0
@@ -81,7 +50,7 @@ class Tape(TorchDispatchMode):
     ) -> Any:
         named = kwargs or {}
         name = func.overloadpacket.__name__
-        dynamic = _READS.intersection(func.tags) and (name != "index" or _has_mask(args[1]))
+        dynamic = READS.intersection(func.tags) and (name != "index" or has_mask(args[1]))
         if dynamic or isinstance(named.get("generator"), torch.Generator):
             raise UnsupportedModel(
                 f"{func} reads numbers in Python (in the program, or where the proof looks at an index), or draws by a "
@@ -93,7 +62,7 @@ class Tape(TorchDispatchMode):
         output, function = func(*args, **named), func._op
         if torch.Tag.inplace_view in func.tags:
             # (Of a tensor that lies otherwise from here on there is one more; others may be it as it was.)
-            if name not in _TURNED:
+            if name not in TURNED:
                 raise UnsupportedModel(f"{func} changes how a tensor lies in its memory")
             function = getattr(torch.ops.aten, name[:-1])._op
         schema = func._schema
@@ -114,7 +83,7 @@ class Tape(TorchDispatchMode):
             return output  # dtypes and the like, which follow from those of its arguments
         single = isinstance(output, Tensor)
         pure = not schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
-        self.steps.append(_Step(function, values, slots, lists, tuple(named), made, single, pure))
+        self.steps.append(Step(function, values, slots, lists, tuple(named), made, single, pure))
         return output
 
     def called(
@@ -122,7 +91,7 @@ class Tape(TorchDispatchMode):
     ) -> None:
         """A compiled form was called."""
         values, slots, lists = self._given((function, tensors, *rest))
-        self.steps.append(_Step(compiled.call, values, slots, lists, (), (), single=False, pure=False))
+        self.steps.append(Step(compiled.call, values, slots, lists, (), (), single=False, pure=False))
 
     def number(self, tensor: Tensor) -> int:
         """Of a tensor that was made, or is a constant."""
@@ -144,7 +113,7 @@ class Tape(TorchDispatchMode):
         self._numbers.clear()
 
     def run(
-        self, steps: list[_Step], takes: list[int], gives: list[int]
+        self, steps: list[Step], takes: list[int], gives: list[int]
     ) -> Callable[[list[Tensor]], list[Tensor]]:
         """These steps as a function of numbered tensors, which takes them out of the list that it is given, and lets go
         of each after its last use."""
@@ -197,9 +166,9 @@ class Tape(TorchDispatchMode):
         of = next((one for one in args if isinstance(one, Tensor) and storage_key(one) == key), None)
         if of is None:
             return False
-        if _place(output) in self._numbers:
+        if place_of(output) in self._numbers:
             return True
-        number = self._numbers.get(_place(of))
+        number = self._numbers.get(place_of(of))
         if number not in self.constants:
             return False
         with unwatched(), FUNCTIONS_OFF():
@@ -207,16 +176,16 @@ class Tape(TorchDispatchMode):
         return True
 
     @staticmethod
-    def needed(steps: list[_Step], gives: list[int]) -> list[_Step]:
+    def needed(steps: list[Step], gives: list[int]) -> list[Step]:
         """Those of which something is used, or that do more than to give it."""
-        used, needed = set[int | None](gives), list[_Step]()
+        used, needed = set[int | None](gives), list[Step]()
         for step in reversed(steps):
             if not step.pure or not used.isdisjoint(step.made):
                 used.update(step.given)
                 needed.append(step)
         return needed[::-1]
 
-    def free_of(self, steps: list[_Step]) -> list[int]:
+    def free_of(self, steps: list[Step]) -> list[int]:
         """The tensors that these steps take and neither make nor have as constants."""
         made: set[int | None] = set()
         found: dict[int, None] = {}
@@ -228,7 +197,7 @@ class Tape(TorchDispatchMode):
     def _given(
         self, values: tuple[Any, ...]
     ) -> tuple[list[Any], list[tuple[int, int]], list[tuple[int, type, list[tuple[bool, Any]]]]]:
-        """As `_Step` has it."""
+        """As `Step` has it."""
         left: list[Any] = []
         slots: list[tuple[int, int]] = []
         lists: list[tuple[int, type, list[tuple[bool, Any]]]] = []
@@ -248,7 +217,7 @@ class Tape(TorchDispatchMode):
         return left, slots, lists
 
     def _known(self, tensor: Tensor) -> int:
-        place = _place(tensor)
+        place = place_of(tensor)
         if place not in self._numbers:
             number = self._number(tensor)
             with unwatched(), FUNCTIONS_OFF():
@@ -256,7 +225,7 @@ class Tape(TorchDispatchMode):
         return self._numbers[place]
 
     def _number(self, tensor: Tensor) -> int:
-        place = _place(tensor)
+        place = place_of(tensor)
         key = storage_key(tensor)
         if key not in self._held:
             cast("Any", tensor.untyped_storage())._weak_ref()
@@ -264,17 +233,6 @@ class Tape(TorchDispatchMode):
         self._count += 1
         self._numbers[place] = self._count
         return self._count
-
-
-def _place(tensor: Tensor) -> object:
-    if tensor.layout is not torch.strided:
-        raise UnsupportedModel(f"tensors must be dense, got one of {tensor.layout}")
-    laid = tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor)
-    return storage_key(tensor), *laid
-
-
-def _has_mask(indices: Iterable[object]) -> bool:
-    return any(isinstance(index, Tensor) and index.dtype in _MASKS for index in indices)
 
 
 class Operations:

@@ -29,7 +29,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.distributed import Store
 
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics, accumulator
 from decrescendo.distributed.messages import (
     buckets,

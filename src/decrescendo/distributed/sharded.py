@@ -25,10 +25,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.clipping.clipped import ClippedSum
-from decrescendo.clipping.proof.called import ours
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.user_callbacks import ours
 from decrescendo.training.bits import checksum
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from decrescendo.optim import apply
 from decrescendo.optim.apply import check_optimizer
 from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import poisson, uncut
+from decrescendo.plans.sampling_refusals import poisson, uncut
 from decrescendo.training import FrozenStateGuard, check_promise
 from decrescendo.training.between import ENDED_EARLY, BetweenSteps
 from decrescendo.training.bits import digest

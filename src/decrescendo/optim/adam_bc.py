@@ -48,7 +48,7 @@ class AdamBC(torch.optim.Optimizer):
 
     Source: Tang, Shpilevskiy and Lecuyer 2023, *DP-AdamBC: Your DP-Adam Is Actually DP-SGD*, for constant noise.
 
-    >>> from decrescendo.accounting.ledger import Release
+    >>> from decrescendo.accounting.release import Release
     >>> from decrescendo.optim.noise import NoisyMean
     >>> from decrescendo.optim.apply import apply
     >>> model = torch.nn.Linear(1, 1, bias=False)

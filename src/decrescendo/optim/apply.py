@@ -41,7 +41,7 @@ def apply(
             of a mean that does not say it.
 
     >>> import torch
-    >>> from decrescendo.accounting.ledger import Release
+    >>> from decrescendo.accounting.release import Release
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = model.weight.data.fill_(1.0)
     >>> noisy = NoisyMean({"weight": torch.tensor([[0.5]])}, Release(0.01, 1.0))
@@ -64,7 +64,7 @@ def fill_gradients(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Op
     Everything is checked before anything changes; see `apply` for the guarantee and the errors.
 
     >>> import torch
-    >>> from decrescendo.accounting.ledger import Release
+    >>> from decrescendo.accounting.release import Release
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> noisy = NoisyMean({"weight": torch.tensor([[0.5]])}, Release(0.01, 1.0))
     >>> fill_gradients(noisy, model, torch.optim.SGD(model.parameters(), lr=1.0))

@@ -2,27 +2,23 @@
 
 Two functions make a `NoisyMean`, nothing else does: `privatise` adds all of the noise; `complete` adds what is missing
 of the noise that the contributors of a `NoisedSum` have put into their parts themselves.
-
-Longer than most files: everything that makes a `NoisyMean` is in one place.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from decrescendo.accounting.ledger import Release
-from decrescendo.base.rng import Keystream, SecureStream, on_device
-from decrescendo.base.rng.rounded import add_gaussian
-from decrescendo.clipping.clipped import ClippedSum, accumulator, check_clip_norm, check_gradients
+from decrescendo.accounting.release import Release
+from decrescendo.base.rng import Keystream, SecureStream
+from decrescendo.clipping.clipped import ClippedSum, check_clip_norm, check_gradients
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
-from decrescendo.plans.sampling import PoissonSampling, RandomAllocation, uncut
-
-# Where noise is drawn from: unpredictable, repeatable, or on a device of its own.
-NoiseStream: TypeAlias = SecureStream | Keystream | torch.Generator
+from decrescendo.optim.noise_drawing import NoiseStream, with_noise
+from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
+from decrescendo.plans.sampling_refusals import uncut
 
 
 @final
@@ -102,7 +98,7 @@ def privatise(
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = sampling.expected_batch_size
-    gradients = _noised(clipped.gradients, std, divisor, stream)
+    gradients = with_noise(clipped.gradients, std, divisor, stream)
     return NoisyMean(gradients, sampling.release(z), std / divisor)
 
 
@@ -128,102 +124,6 @@ def _noise_std(z: float, sensitivity: float) -> float:
             f"noise_multiplier times clip_norm must be a normal number, got {z} x {sensitivity}"
         )
     return std
-
-
-# Numbers of small tensors that are laid side by side. On a CPU larger blocks come fresh from the operating system each
-# time, which takes as long as the noise; on a GPU each block is waited for, which takes as long as ten million of them.
-_TOGETHER = {"cpu": 2**20, "cuda": 2**24}
-
-
-def _noised(
-    gradients: Mapping[str, Tensor], std: float, divisor: float, stream: NoiseStream
-) -> dict[str, Tensor]:
-    """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names; nothing is drawn for std 0."""
-    noisy: dict[str, Tensor] = {}
-    if std > 0 and not isinstance(stream, torch.Generator):
-        for dtype in (torch.float32, torch.float64):
-            names = [name for name in sorted(gradients) if accumulator(gradients[name].dtype) == dtype]
-            noisy |= _noised_at_once({name: gradients[name] for name in names}, dtype, std, divisor, stream)
-        return {name: noisy[name] for name in gradients}
-    for name in sorted(gradients):
-        gradient = gradients[name].detach()
-        dtype = accumulator(gradient.dtype)
-        if std == 0:
-            noisy[name] = gradient.to(dtype) / divisor
-            continue
-        assert isinstance(stream, torch.Generator)
-        # A float32 draw is made of 24 random bits: it ends at sqrt(48 ln 2) = 5.77 deviations, and an output that one
-        # neighbour can make and the other cannot is an infinite loss. In float64 the end is at 8.57 deviations.
-        noise = torch.randn(gradient.shape, dtype=torch.float64, device=stream.device, generator=stream)
-        place = stream.device if gradient.device.type == "mps" else gradient.device  # mps has no float64
-        total = noise.mul_(std).to(place).add_(gradient.to(place)).div_(divisor)
-        noisy[name] = total.to(dtype).to(gradient.device)
-    return {name: noisy[name] for name in gradients}
-
-
-def _noised_at_once(
-    gradients: Mapping[str, Tensor],
-    dtype: torch.dtype,
-    std: float,
-    divisor: float,
-    stream: SecureStream | Keystream,
-) -> dict[str, Tensor]:
-    """The same for all of them, small ones laid side by side: exact, rounded once to a grid.
-
-    Of what ranks hold in parts (DTensors) this rank's part gets the noise that is its in the whole.
-    """
-    words = stream.reserve(sum(gradient.numel() for gradient in gradients.values()))
-    noisy: dict[str, Tensor] = {}
-    runs: list[tuple[int, list[tuple[str, Tensor]]]] = []  # the first number of a run, and what lies in it
-    count = end = filled = 0
-    for name, gradient in gradients.items():
-        own, before = _own_part(gradient)
-        apart = not runs or end != count + before or runs[-1][1][-1][1].device != own.device
-        if apart or filled + own.numel() > _TOGETHER.get(own.device.type, 2**20):
-            runs.append((count + before, []))
-            filled = 0
-        runs[-1][1].append((name, own))
-        count, end = count + gradient.numel(), count + before + own.numel()
-        filled += own.numel()
-    for first, run in runs:
-        flat = torch.cat([own for _, own in run]) if len(run) > 1 else run[0][1].contiguous().resolve_neg()
-        flat, own_words = flat.to(dtype), words.after(first)
-        if flat.device.type == "cuda":
-            flat = on_device.add_gaussian(flat, std, own_words, divisor=divisor)
-        else:
-            flat = flat.cpu()
-            found = flat if len(run) > 1 else torch.empty_like(flat)  # it may be the sum's own memory
-            add_gaussian(flat.numpy(), std, own_words, divisor=divisor, out=found.numpy())
-            flat = found
-        parts = flat.split([own.numel() for _, own in run])
-        noisy |= {name: _like(gradients[name], part) for (name, _), part in zip(run, parts, strict=True)}
-    return noisy
-
-
-def _own_part(gradient: Tensor) -> tuple[Tensor, int]:
-    """The numbers of a tensor that are here, in order, and how many of it come before them."""
-    if not hasattr(gradient, "device_mesh"):
-        return gradient.detach().reshape(-1), 0
-    part = cast("Any", gradient.detach())
-    mesh, last = part.device_mesh, part.device_mesh.ndim - 1
-    if not part.placements[last].is_shard(0) or not all(p.is_replicate() for p in part.placements[:last]):
-        raise InvalidValue(
-            f"gradients in parts must be cut along their first dimension, got placements={part.placements}"
-        )
-    rows = -(-gradient.shape[0] // mesh.size(last))  # of each part but the last ones, as torch.chunk cuts
-    before = min(gradient.shape[0], rows * mesh.get_local_rank(last))
-    return part.to_local().reshape(-1), before * math.prod(gradient.shape[1:])
-
-
-def _like(gradient: Tensor, numbers: Tensor) -> Tensor:
-    """Numbers in the shape and the place of a tensor."""
-    if not hasattr(gradient, "device_mesh"):
-        return numbers.view(gradient.shape).to(gradient.device)
-    part = cast("Any", gradient)
-    local = numbers.view(part.to_local().shape)
-    return part.from_local(
-        local.to(part.device), part.device_mesh, part.placements, shape=part.shape, stride=part.stride()
-    )
 
 
 @final
@@ -319,5 +219,5 @@ def complete(noised: NoisedSum, sampling: PoissonSampling, stream: NoiseStream) 
     else:
         missing, total, rate = (shares - present) / shares, 1, sampling.sample_rate
     divisor = sampling.expected_batch_size
-    gradients = _noised(noised.gradients, whole * math.sqrt(missing), divisor, stream)
+    gradients = with_noise(noised.gradients, whole * math.sqrt(missing), divisor, stream)
     return NoisyMean(gradients, Release(rate, z), whole * math.sqrt(total) / divisor)

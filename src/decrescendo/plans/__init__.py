@@ -17,10 +17,10 @@ from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.allocation import allocate, noise_cost
 from decrescendo.plans.calibration import calibrate, calibrate_selection
-from decrescendo.plans.curves import Curve, CurveOrValues
 from decrescendo.plans.named import SCHEDULES, schedule_curves
 from decrescendo.plans.noise_influence import noise_influence
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.progress import Curve, CurveOrValues
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation
 from decrescendo.plans.schedule import Schedule
 

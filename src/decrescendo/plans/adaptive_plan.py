@@ -7,9 +7,10 @@ from typing import Any, Literal, final
 
 from decrescendo.accounting.budget import Budget, Guarantee, check_budget, check_one_example, check_unit
 from decrescendo.accounting.filters import Filter, GdpFilter, RenyiFilter, ZcdpFilter
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.release import Release
 from decrescendo.base import sealed
 from decrescendo.errors import (
     AccountingError,
@@ -20,7 +21,8 @@ from decrescendo.errors import (
     check_integer,
     uninherited,
 )
-from decrescendo.plans.sampling import PoissonSampling, uncut
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling_refusals import uncut
 
 FORMAT, VERSION = "decrescendo-adaptive-plan", 1
 _KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}

@@ -14,8 +14,9 @@ from typing import Literal, Protocol, runtime_checkable
 
 from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.accounting.filters import Filter
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.release import Release
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import Sampling

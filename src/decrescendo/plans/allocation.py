@@ -15,10 +15,11 @@ from decrescendo.accounting.pld.marginal_costs import MarginalCosts
 from decrescendo.errors import AccountingError, InvalidType, check_instance
 from decrescendo.plans import curves
 from decrescendo.plans.calibration import calibrate
-from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.plans.curves import evaluate
 from decrescendo.plans.lagrange import at_limit, clt, disjoint_epochs, solve, squares
 from decrescendo.plans.passes import steps_of
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import PoissonSampling
 
 # Steps that hardly matter get little mu, but mu^2 never falls below this share of what all steps alike would get: a

@@ -12,9 +12,10 @@ from decrescendo.accounting import Accountant, Pld, mu_of
 from decrescendo.accounting.budget import Budget, check_budget, check_one_example
 from decrescendo.errors import check_integer, check_real
 from decrescendo.plans.calibration import calibrate
-from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.plans.curves import evaluate
 from decrescendo.plans.lagrange import clt
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import check_steps
 

@@ -3,7 +3,6 @@
 A *privacy* curve gives relative mu_t = 1/z_t (only its shape matters: `calibrate` scales it); a *clip* curve gives C_t
 itself. One combinator a line; the papers' names with their equations.
 
-Longer than most files: a list of short curves that is looked up as one.
 
 ===============================  =============================  ==================================================
 schedule                         privacy                        clip
@@ -21,14 +20,21 @@ noise decays (Yu et al.)         ``*_noise_decay(...)``         ``constant(clip_
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_array, check_real
+from decrescendo.plans.noise_decays import (
+    exponential_noise_decay,
+    polynomial_noise_decay,
+    step_noise_decay,
+    time_noise_decay,
+)
+from decrescendo.plans.progress import Curve, CurveOrValues, progress
 
 __all__ = [
     "Curve", "CurveOrValues", "constant", "cosine", "curvature", "evaluate", "exponential",
@@ -42,20 +48,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-Curve = Callable[[Float[np.ndarray, " steps"]], Float[np.ndarray, " steps"]]
-CurveOrValues = Curve | float | Sequence[float] | Float[np.ndarray, " steps"]
 # Of these only the shape matters: "constant" says all that there is to say.
 _SHAPES = ("privacy", "influence", "each")
-
-
-def progress(steps: int) -> Float[np.ndarray, " steps"]:
-    """u = t/T for t = 1..T.
-
-    >>> progress(4)
-    array([0.25, 0.5 , 0.75, 1.  ])
-    """
-    count = check_integer("steps", steps, at_least=1)
-    return np.arange(1, count + 1) / count
 
 
 def evaluate(name: str, curve: CurveOrValues | str, steps: int) -> Float[np.ndarray, " steps"]:
@@ -267,56 +261,3 @@ def influence(each: CurveOrValues) -> Curve:
     """
     q = as_curve("each", each)
     return lambda u: q(u) ** 0.25
-
-
-def _epoch(epochs: int) -> Callable[[Float[np.ndarray, " steps"]], Float[np.ndarray, " steps"]]:
-    count = check_integer("epochs", epochs, at_least=1)
-    return lambda u: np.clip(np.ceil(u * count - 1e-9) - 1, 0, count - 1)
-
-
-def exponential_noise_decay(k: float, *, epochs: int) -> Curve:
-    """Privacy curve 1/z_e for z_e = z_0 exp(-k e) in epoch e = 0, 1, ..; k >= 0. Yu et al. 2019.
-
-    >>> exponential_noise_decay(np.log(2.0), epochs=2)(progress(4)).round(6)
-    array([1., 1., 2., 2.])
-    """
-    rate, epoch = check_real("k", k, at_least=0), _epoch(epochs)
-    return lambda u: np.exp(rate * epoch(u))
-
-
-def step_noise_decay(k: float, *, period: int, epochs: int) -> Curve:
-    """Privacy curve 1/z_e for z_e = z_0 k^floor(e/period); 0 < k < 1. Yu et al. 2019.
-
-    >>> step_noise_decay(0.5, period=2, epochs=4)(progress(4))
-    array([1., 1., 2., 2.])
-    """
-    factor, epoch = check_real("k", k, above=0, below=1), _epoch(epochs)
-    every = check_integer("period", period, at_least=1)
-    return lambda u: factor ** -np.floor(epoch(u) / every)
-
-
-def time_noise_decay(k: float, *, epochs: int) -> Curve:
-    """Privacy curve 1/z_e for z_e = z_0/(1 + k e); k >= 0. Yu et al. 2019.
-
-    >>> time_noise_decay(1.0, epochs=3)(progress(3))
-    array([1., 2., 3.])
-    """
-    rate, epoch = check_real("k", k, at_least=0), _epoch(epochs)
-    return lambda u: 1 + rate * epoch(u)
-
-
-def polynomial_noise_decay(k: float, *, z_0: float, z_end: float, period: int, epochs: int) -> Curve:
-    """Privacy curve 1/z_e for z_e = (z_0 - z_end)(1 - e/period)^k + z_end, z_end from epoch ``period`` on. Yu et al.
-
-    Args:
-        k: power, > 0.
-        z_0, z_end: first and last noise multiplier up to one common factor, which calibration sets; both > 0.
-        period: epochs until z_end is reached, >= 1.
-
-    >>> 1 / polynomial_noise_decay(1.0, z_0=3.0, z_end=1.0, period=2, epochs=4)(progress(4))
-    array([3., 2., 1., 1.])
-    """
-    power, epoch = check_real("k", k, above=0), _epoch(epochs)
-    first, last = check_real("z_0", z_0, above=0), check_real("z_end", z_end, above=0)
-    until = check_integer("period", period, at_least=1)
-    return lambda u: 1 / ((first - last) * np.maximum(1 - epoch(u) / until, 0.0) ** power + last)

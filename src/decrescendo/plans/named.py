@@ -4,7 +4,7 @@ import math
 
 from decrescendo.errors import InvalidValue, check_integer, check_real
 from decrescendo.plans import curves
-from decrescendo.plans.curves import Curve
+from decrescendo.plans.progress import Curve
 
 # What each moves; see the table of schedules in the documentation for the formulas.
 SCHEDULES: dict[str, str] = {

@@ -4,7 +4,8 @@ import math
 from numbers import Real
 
 from decrescendo.errors import InvalidValue, check_real
-from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.plans.curves import evaluate
+from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
 from decrescendo.plans.schedule import LARGEST_STEPS, check_steps
 

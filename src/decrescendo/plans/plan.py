@@ -1,71 +1,31 @@
-"""`Plan`: everything that is decided before a run starts, frozen, with its guarantee, as one small file.
-
-Longer than most files: the value, its words, its file and its answers as an `Agreement` change together.
-"""
+"""`Plan`: everything that is decided before a run starts, frozen, with its guarantee, as one small file."""
 
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting.budget import Budget, Guarantee, Unit, check_unit, rounded
-from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.accounting.pld import Pld
+from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import Accountant
-from decrescendo.accounting.table import accountant_named
-from decrescendo.accounting.truncated import Truncated, least_epsilon, spent_on_the_cap
-from decrescendo.accounting.verify import Verification, check_word, verify_epsilon
-from decrescendo.base import sealed
-from decrescendo.base.whole_file import write_whole
-from decrescendo.errors import (
-    AccountingError,
-    DecrescendoError,
-    FileRefused,
-    InvalidValue,
-    check_array,
-    check_instance,
-    check_integer,
-    uninherited,
-)
-from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.accounting.release import Release
+from decrescendo.accounting.truncated import Truncated
+from decrescendo.accounting.verify import Verification, verify_epsilon
+from decrescendo.errors import AccountingError, InvalidValue, check_instance, uninherited
+from decrescendo.plans.confirming import confirmed, held_up
+from decrescendo.plans.curves import evaluate
 from decrescendo.plans.passes import steps_of
-from decrescendo.plans.sampling import (
-    BatchSchedule,
-    PoissonSampling,
-    RandomAllocation,
-    Sampling,
-    check_person,
-    check_sampling,
-    planned,
-)
+from decrescendo.plans.plan_file import bare_parts, plan_of, text_in, text_of, write_plan
+from decrescendo.plans.plan_words import described, line_of
+from decrescendo.plans.progress import CurveOrValues
+from decrescendo.plans.sampling import PoissonSampling, RandomAllocation, Sampling, planned
+from decrescendo.plans.sampling_refusals import check_sampling
 from decrescendo.plans.schedule import Schedule
-
-FORMAT, VERSION = "decrescendo-plan", 1
-# Expected batch sizes, one a step.
-MOVING_VERSION = 3
-# Batches that are cut to a largest size, whether or not the expected one moves.
-CUT_VERSION = 4
-# People with several examples, whether or not the expected batch size moves.
-PERSON_VERSION = 5
-# Each record once an epoch, whether or not batches are cut.
-ALLOCATED_VERSION = 6
-# A plan without privacy: no budget and no guarantee that a reader could take for one.
-BARE_VERSION = 2
-_BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
-_KEYS = {
-    "": {"format", "version", "budget", "sampling", "schedule", "guarantee"},
-    "budget": {"epsilon", "delta", "unit"},
-    "sampling": {"dataset_size", "expected_batch_size"},
-    "schedule": {"noise_multiplier", "clip_norm"},
-    "guarantee": {"epsilon", "delta", "unit", "accountant", "kind", "epsilon_lower"},
-}
-_OF_PEOPLE = {"examples_per_person"}  # in a budget and a guarantee, besides
 
 
 @final
@@ -154,16 +114,9 @@ class Plan:
         check_sampling(sampling)
         count = steps_of(sampling, steps, epochs)
         flat = isinstance(clip, int | float)
-        return cls._bare(sampling, np.full(count, float(clip)) if flat else evaluate("clip", clip, count))
-
-    @classmethod
-    def _bare(cls, sampling: Sampling, clip_norm: Float[np.ndarray, " steps"]) -> "Plan":
-        schedule = Schedule(np.zeros(len(clip_norm)), clip_norm)
-        # A delta at which a record that is laid open with probability sample_rate has no finite epsilon.
-        rates = sampling.rates(schedule.steps)
-        budget = Budget.unlimited(min(1e-6, float(rates.max()) / 2))
-        ledger = planned(sampling, schedule.noise_multiplier)
-        return cls(budget, sampling, schedule, Truncated().certify(ledger, budget))
+        return cls(
+            *bare_parts(sampling, np.full(count, float(clip)) if flat else evaluate("clip", clip, count))
+        )
 
     @property
     def private(self) -> bool:
@@ -263,19 +216,7 @@ class Plan:
         """The plan's numbers again, here and by an independent library; the plan's, whatever ``ledger`` has of them.
         What a run says of itself is held against them too."""
         del ledger
-        again = self.price(Pld())
-        lower, upper = again.epsilon_lower or 0.0, rounded(again.epsilon, "up", 6)
-        cut = self.sampling.max_batch_size is not None
-        yield f"{again.accountant} again: epsilon " + (
-            f"at most {upper}" if cut else f"in [{rounded(lower, 'down', 6)}, {upper}]"
-        )
-        for whose, given in self._said(guarantee):  # before the other library, which takes its time
-            _check_least(whose, given, max(lower, least_epsilon(self.ledger, given) if cut else 0.0))
-        yield from self.held_up(again, guarantee)
-        opinion = self.verify()
-        yield str(opinion)
-        for whose, given in self._said(guarantee):
-            _check_least(whose, given, opinion.lower)
+        yield from confirmed(self, guarantee)
 
     def held_up(self, certified: Guarantee, guarantee: Guarantee | None = None) -> list[str]:
         """The plan's guarantee, and what a run says of itself, against ``certified``, what `price` has of the exact
@@ -285,33 +226,7 @@ class Plan:
             AccountingError: an epsilon is below what is certified and is not called an estimate, or below its own
                 accountant's; a lower end is above what is certified; a guarantee is called what it is not.
         """
-        lines: list[str] = []
-        for whose, given in self._said(guarantee):
-            judge = accountant_named(given.accountant)
-            if judge is None or given.kind != "estimate":
-                _check_least(whose, given, certified.epsilon_lower or 0.0)
-            if (given.epsilon_lower or 0.0) > certified.epsilon:
-                raise AccountingError(
-                    f"{whose}'s lower end must not be above the true epsilon, which is at most "
-                    f"{certified.epsilon:.6g}, got epsilon_lower={given.epsilon_lower:.6g}"
-                )
-            if judge is None:
-                lines.append(
-                    f"{given.accountant} is no accountant of this package: {whose}'s guarantee was not asked of it "
-                    "again"
-                )
-                continue
-            known = given.accountant == certified.accountant
-            again = certified if known else self.price(judge)
-            check_word(whose, given, again)
-            if not known:
-                lines.append(f"{again.accountant} again: {again}")
-        return lines
-
-    def _said(self, guarantee: Guarantee | None) -> list[tuple[str, Guarantee]]:
-        """Whose guarantee says what."""
-        own = [("a plan", self.guarantee)]
-        return own if guarantee is None or guarantee == self.guarantee else [*own, ("a run", guarantee)]
+        return held_up(self, certified, guarantee)
 
     def gap(self, ledger: Ledger) -> str:
         """Nothing was decided on the way."""
@@ -324,11 +239,7 @@ class Plan:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def __str__(self) -> str:
-        z, c = _span(self.noise_multiplier), _span(self.clip_norm)
-        b = f" · B {_span(self.batch_size)}" if isinstance(self.sampling, BatchSchedule) else ""
-        cap = self.sampling.max_batch_size
-        b += "" if cap is None else f" · at most {cap} a batch"
-        return f"{self.guarantee.promise} · z {z} · C {c}{b} · {self.steps} steps"
+        return line_of(self)
 
     def describe(self) -> str:
         """The plan in a few lines of words, for people.
@@ -341,52 +252,16 @@ class Plan:
         Noise      z_t 2 -> 1 (multiplier); z_t C_t 2 -> 0.5 on the sum; 0.2 -> 0.05 on the mean
         Clipping   C_t 1 -> 0.5
         """
-        sampling, noise = self.sampling, self.schedule.noise_std
-        epsilon, delta = (rounded(part, "up", 6) for part in (self.budget.epsilon, self.budget.delta))
-        unit = row_of(self.budget)
-        rows = [
-            (
-                "Promise",
-                f"({epsilon}, {delta})-DP for adding or removing one {self.budget.protected}"
-                if self.private
-                else "none: there is NO PRIVACY without noise",
-            ),
-            *self._large_delta(),
-            ("Certified", str(self.guarantee)),
-            ("Sampling", f"each of {sampling.dataset_size} {unit}s {self._drawn()}"),
-            *self._cut(),
-            ("Steps", str(self.steps)),
-            (
-                "Noise",
-                f"z_t {_span(self.noise_multiplier)} (multiplier); z_t C_t {_span(noise)} on the sum; "
-                f"{_span(noise / self.batch_size)} on the mean",
-            ),
-            ("Clipping", f"C_t {_span(self.clip_norm)}"),
-        ]
-        return "\n".join(f"{name:<11}{text}" for name, text in rows)
+        return described(self)
 
-    def _drawn(self) -> str:
-        size = f"({_span(self.batch_size, 6)} expected a batch)"
-        if isinstance(self.sampling, RandomAllocation):
-            return f"once an epoch of {self.sampling.steps_per_epoch} steps, in one drawn evenly {size}"
-        return f"with probability {_span(self.sampling.rates(self.steps), 6)} a step {size}"
+    def to_json(self) -> str:
+        """The plan as text; `from_json` gives an equal plan, bit for bit."""
+        return text_of(self)
 
-    def _large_delta(self) -> list[tuple[str, str]]:
-        """A mechanism that lays a record open with probability delta keeps the promise."""
-        times = self.budget.delta * self.sampling.dataset_size
-        many = f"times the {self.sampling.dataset_size} {row_of(self.budget)}s is {rounded(times, 'up', 3)}"
-        told = f"{many}: some may be laid open, and it should be well below 1"
-        return [("Delta", told)] if self.private and times >= 1 else []
-
-    def _cut(self) -> list[tuple[str, str]]:
-        cap = self.sampling.max_batch_size
-        if cap is None:
-            return []
-        share = spent_on_the_cap(self.ledger, self.guarantee) / self.guarantee.delta if self.private else 0.0
-        cost = (
-            f"costs {rounded(share, 'up', 2)} of delta" if self.private else "no privacy to pay for it with"
-        )
-        return [("Cut", f"to {cap} of a batch that has more, by an even choice: {cost}")]
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
+        """A plan from `to_json`'s text; ``source`` names it in errors."""
+        return plan_of(cls, text, source)
 
     def verify(self, *, values: int = 16) -> Verification:
         """Judge this plan's releases again with an independent library (dp-accounting), between two roundings; of
@@ -403,12 +278,7 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, all or nothing: a crash leaves the old file or none, never half of one."""
-        try:
-            write_whole(Path(path), self.to_json())
-        except (OSError, ValueError) as error:  # the latter: a name that no file can have
-            raise InvalidValue(
-                f"path must be a file that can be written, got path={str(path)!r} ({error})"
-            ) from None
+        write_plan(path, text_of(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
@@ -417,163 +287,7 @@ class Plan:
         Raises:
             FileRefused: damaged, foreign, newer, or with a key or value that does not belong.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise FileRefused(f"{path} must be a plan file, got bytes that are not text") from None
-        except (OSError, ValueError) as error:
-            raise FileRefused(f"{path} must be a readable plan file, got: {error}") from None
-        return cls.from_json(text, source=str(path))
-
-    def to_json(self) -> str:
-        """The plan as text; `from_json` gives an equal plan, bit for bit."""
-        if not self.private:
-            return self._bare_json()
-        guarantee, budget = self.guarantee, self.budget
-        each = budget.examples_per_person
-        several = {"examples_per_person": each} if each > 1 else {}
-        body: dict[str, Any] = {
-            "format": FORMAT,
-            "version": PERSON_VERSION if several else _version(self.sampling),
-            "budget": {
-                "epsilon": budget.epsilon, "delta": budget.delta, "unit": budget.unit.value, **several,
-            },
-            "sampling": _written(self.sampling),
-            "schedule": {
-                "noise_multiplier": self.noise_multiplier.tolist(),
-                "clip_norm": self.clip_norm.tolist(),
-            },
-            "guarantee": {
-                "epsilon": guarantee.epsilon,
-                "delta": guarantee.delta,
-                "unit": guarantee.unit.value,
-                "accountant": guarantee.accountant,
-                "kind": guarantee.kind,
-                "epsilon_lower": guarantee.epsilon_lower,
-                **several,
-            },
-        }  # fmt: skip
-        return sealed.seal(body) + "\n"
-
-    def _bare_json(self) -> str:
-        clips = [clip if math.isfinite(clip) else None for clip in self.clip_norm.tolist()]
-        body: dict[str, Any] = {
-            "format": FORMAT,
-            "version": BARE_VERSION,
-            "privacy": "none",
-            "sampling": _written(self.sampling),
-            "clip_norm": clips,
-        }
-        return sealed.seal(body) + "\n"
-
-    @classmethod
-    def _from_bare(cls, body: Mapping[str, Any]) -> "Plan":
-        if body["privacy"] != "none":
-            raise InvalidValue(f'privacy must be "none", got {body["privacy"]!r}')
-        free = [clip is None for clip in body["clip_norm"]]
-        clips = check_array(
-            "clip_norm", [1.0 if clip is None else clip for clip in body["clip_norm"]], above=0
-        )
-        return cls._bare(_read(body["sampling"]), np.where(free, math.inf, clips))
-
-    @classmethod
-    def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
-        """A plan from `to_json`'s text; ``source`` names it in errors."""
-        versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION, ALLOCATED_VERSION
-        keys = dict.fromkeys(versions, _KEYS[""]) | {BARE_VERSION: _BARE_KEYS}
-        body = sealed.opened(text, source, FORMAT, *sorted(keys), keys=keys)
-        if body["version"] == BARE_VERSION:
-            try:
-                return cls._from_bare(body)
-            except (DecrescendoError, TypeError, ValueError) as error:
-                raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
-        for section in ("budget", "sampling", "schedule", "guarantee"):
-            if not isinstance(body[section], dict):
-                raise FileRefused(f'{source} must have an object under "{section}", got {body[section]!r}')
-            _check_keys(body[section], section, source, body["version"])
-        try:
-            sampling = _read(body["sampling"])
-            if body["version"] == PERSON_VERSION:
-                each = check_integer("examples_per_person", body["budget"]["examples_per_person"], at_least=2)
-                check_person(each, sampling)
-            elif _version(sampling) != body["version"]:
-                raise InvalidValue(f"the sampling must be one of version {body['version']}, got {sampling}")
-            return cls(
-                Budget(**_with_unit(body["budget"])),
-                sampling,
-                Schedule(**body["schedule"]),
-                Guarantee(**_with_unit(body["guarantee"])),
-            )
-        except (DecrescendoError, TypeError) as error:
-            raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
-
-
-def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {**section, "unit": check_unit(section["unit"])}
-
-
-def row_of(promise: Budget | Guarantee) -> Unit:
-    """What a row is, of those that are drawn and clipped: of people with several examples, an example."""
-    return Unit.EXAMPLE if promise.examples_per_person > 1 else promise.unit
-
-
-def _check_keys(found: Mapping[str, Any], section: str, source: str, version: int) -> None:
-    where = f' under "{section}"' if section else ""
-    keys = _KEYS[section]
-    if version == PERSON_VERSION and section in ("budget", "guarantee"):
-        keys = keys | _OF_PEOPLE
-    if version == ALLOCATED_VERSION and section == "sampling":
-        keys = {"dataset_size", "steps_per_epoch"}
-    unknown, missing = set(found) - keys - {"max_batch_size"}, keys - set(found)
-    if unknown or missing:
-        what = f"unknown key {min(unknown)!r}" if unknown else f"no key {min(missing)!r}"
-        raise FileRefused(f"{source} must have exactly the keys of a plan{where}, got {what}")
-
-
-def _written(sampling: Sampling) -> dict[str, Any]:
-    cap = sampling.max_batch_size
-    cut = {} if cap is None else {"max_batch_size": cap}
-    if isinstance(sampling, RandomAllocation):
-        return {
-            "dataset_size": sampling.dataset_size, "steps_per_epoch": sampling.steps_per_epoch, **cut,
-        }  # fmt: skip
-    moving = isinstance(sampling, BatchSchedule)
-    sizes = sampling.expected_batch_size.tolist() if moving else sampling.expected_batch_size
-    return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes, **cut}
-
-
-def _read(section: Mapping[str, Any]) -> Sampling:
-    moving = isinstance(section.get("expected_batch_size"), list)
-    form = RandomAllocation if "steps_per_epoch" in section else BatchSchedule if moving else PoissonSampling
-    sampling = form(**section)
-    if _written(sampling) != section:
-        raise InvalidValue(f"the sampling must be as it is written, got {section!r:.80}")
-    return sampling
-
-
-def _version(sampling: Sampling) -> int:
-    if isinstance(sampling, RandomAllocation):
-        return ALLOCATED_VERSION
-    if sampling.max_batch_size is not None:
-        return CUT_VERSION
-    return MOVING_VERSION if isinstance(sampling, BatchSchedule) else VERSION
-
-
-def _check_least(whose: str, given: Guarantee, proved: float) -> None:
-    if given.epsilon < proved:
-        raise AccountingError(
-            f"{whose}'s guarantee must not be below the true epsilon, which is at least {proved:.6g}, got "
-            f"epsilon={given.epsilon:.6g}. Calibrate again"
-        )
-
-
-def _span(values: Float[np.ndarray, " steps"], digits: int = 4) -> str:
-    first, last, low, high = values[0], values[-1], values.min(), values.max()
-    if low == high:
-        return f"{first:.{digits}g}"
-    monotone = {first, last} == {low, high}
-    ends = f"{first:.{digits}g} -> {last:.{digits}g}"
-    return ends if monotone else f"{ends} (from {low:.{digits}g} to {high:.{digits}g})"
+        return plan_of(cls, text_in(path), str(path))
 
 
 _EXAMPLE = Plan(

@@ -1,22 +1,19 @@
-"""Who is in a batch: by a coin a step (Poisson), or at a step of each epoch by a fair draw; all that is accounted.
-
-Longer than most files: the forms of sampling answer the same questions, and are to be compared.
-"""
+"""Who is in a batch: by a coin a step (Poisson), or at a step of each epoch by a fair draw; all that is accounted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.base.arrays import read_only
 from decrescendo.base.rng import SecureStream
-from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real, uninherited
+from decrescendo.errors import InvalidValue, check_array, check_integer, check_real, uninherited
+from decrescendo.plans.sampling_arguments import LARGEST, at_most_of, check_rng, checked_cap, checked_count
 
-# Whole numbers up to here are exact in floating point.
-LARGEST = 2**53
 _THESE = (
     "What a plan promises is proven of these very batches: move their size by a curve (batch=), or cut them by "
     "max_batch_size"
@@ -53,7 +50,7 @@ class PoissonSampling:
     max_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset_size", _count(self.dataset_size))
+        object.__setattr__(self, "dataset_size", checked_count(self.dataset_size))
         size = check_real("expected_batch_size", self.expected_batch_size, above=0)
         if size > self.dataset_size:
             raise InvalidValue(
@@ -61,7 +58,7 @@ class PoissonSampling:
                 "A batch cannot be expected to hold more than every record"
             )
         object.__setattr__(self, "expected_batch_size", size)
-        object.__setattr__(self, "max_batch_size", _cap(self.max_batch_size))
+        object.__setattr__(self, "max_batch_size", checked_cap(self.max_batch_size))
 
     @property
     def sample_rate(self) -> float:
@@ -105,12 +102,12 @@ class PoissonSampling:
         >>> [list(map(int, batch)) for batch in sampling.batches(4, np.random.default_rng(3))]
         [[], [], [2, 3], []]
         """
-        _check_rng(rng)
+        check_rng(rng)
         cap = self.dataset_size if self.max_batch_size is None else self.max_batch_size
         for _ in range(check_integer("steps", steps)):
             if isinstance(rng, SecureStream):
                 drawn = rng.subset(self.dataset_size, self.sample_rate)
-                yield _at_most(cap, drawn, rng)
+                yield at_most_of(cap, drawn, rng)
                 continue
             size = min(int(rng.binomial(self.dataset_size, self.sample_rate)), cap)
             yield np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False))
@@ -156,7 +153,7 @@ class BatchSchedule:
             )
         object.__setattr__(self, "dataset_size", count)
         object.__setattr__(self, "expected_batch_size", read_only(sizes))
-        object.__setattr__(self, "max_batch_size", _cap(max_batch_size))
+        object.__setattr__(self, "max_batch_size", checked_cap(max_batch_size))
 
     def __reduce__(self) -> tuple[object, ...]:
         # A copy's array is as read-only as its own.
@@ -217,12 +214,12 @@ class RandomAllocation:
     max_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset_size", _count(self.dataset_size))
+        object.__setattr__(self, "dataset_size", checked_count(self.dataset_size))
         steps = check_integer("steps_per_epoch", self.steps_per_epoch, at_least=2)
         if steps > LARGEST:
             raise InvalidValue(f"steps_per_epoch must be <= {LARGEST}, got more")
         object.__setattr__(self, "steps_per_epoch", steps)
-        object.__setattr__(self, "max_batch_size", _cap(self.max_batch_size))
+        object.__setattr__(self, "max_batch_size", checked_cap(self.max_batch_size))
 
     @property
     def expected_batch_size(self) -> float:
@@ -266,24 +263,13 @@ class RandomAllocation:
         >>> [list(map(int, batch)) for batch in sampling.epoch(np.random.default_rng(3))]
         [[1, 2, 3, 4], [], [0]]
         """
-        _check_rng(rng)
+        check_rng(rng)
         count, steps = self.dataset_size, self.steps_per_epoch
         bins = rng.integers(steps, size=count)
         order = np.argsort(bins, kind="stable")
         batches = np.split(order, np.cumsum(np.bincount(bins, minlength=steps))[:-1])
         cap = count if self.max_batch_size is None else self.max_batch_size
-        return [_at_most(cap, batch, rng) for batch in batches]
-
-
-def _at_most(
-    cap: int, drawn: Int[np.ndarray, " drawn"], rng: np.random.Generator | SecureStream
-) -> Int[np.ndarray, " batch"]:
-    """``drawn``, or an even choice of ``cap`` of them, ascending."""
-    if drawn.size <= cap:
-        return drawn
-    if isinstance(rng, SecureStream):
-        return np.sort(drawn[np.argsort(rng.words(drawn.size))[:cap]])
-    return np.sort(rng.choice(drawn, size=cap, replace=False, shuffle=False))
+        return [at_most_of(cap, batch, rng) for batch in batches]
 
 
 Sampling = PoissonSampling | BatchSchedule | RandomAllocation
@@ -306,90 +292,3 @@ def drawn_by(sampling: Sampling, ledger: Ledger) -> Ledger:
     """
     epoch = sampling.steps_per_epoch if isinstance(sampling, RandomAllocation) else 0
     return ledger.allocated(epoch).cut(sampling.dataset_size, sampling.max_batch_size)
-
-
-def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
-    """``sampling`` if its batches are drawn by independent coins; else a refusal by ``what``.
-
-    >>> poisson(RandomAllocation(100, 10), "a filter")
-    Traceback (most recent call last):
-    decrescendo.errors.InvalidValue: a filter must have Poisson batches, got RandomAllocation(...). Nothing is ...
-    """
-    if isinstance(sampling, RandomAllocation):
-        raise InvalidValue(
-            f"{what} must have Poisson batches, got {sampling}. Nothing is proven here of records that each take part "
-            "once an epoch. Take PoissonSampling"
-        )
-    return sampling
-
-
-def uncut(sampling: Sampling, what: str) -> None:
-    """Refuse, for ``what``, batches that are cut to a largest size.
-
-    >>> uncut(PoissonSampling(100, 10, max_batch_size=30), "a filter")
-    Traceback (most recent call last):
-    decrescendo.errors.InvalidValue: a filter must have batches of any size, got max_batch_size=30. Leave it out
-    """
-    if sampling.max_batch_size is not None:
-        raise InvalidValue(
-            f"{what} must have batches of any size, got max_batch_size={sampling.max_batch_size}. Leave it out"
-        )
-
-
-def check_person(examples_per_person: int, sampling: Sampling) -> None:
-    """Refuse that one person has more examples than there are: judged, it may take all memory.
-
-    >>> check_person(200, PoissonSampling(100, 10))
-    Traceback (most recent call last):
-    decrescendo.errors.InvalidValue: examples_per_person must be at most the 100 examples that there are, got 200
-    """
-    if examples_per_person > sampling.dataset_size:
-        raise InvalidValue(
-            f"examples_per_person must be at most the {sampling.dataset_size} examples that there are, got "
-            f"{examples_per_person}"
-        )
-
-
-def check_sampling(value: object) -> None:
-    """``value`` is one of the forms of sampling, or an error."""
-    if not isinstance(value, Sampling):
-        raise InvalidType(
-            f"sampling must be a PoissonSampling, a BatchSchedule or a RandomAllocation, got {type(value).__name__}. "
-            "Make the first or the last, and give calibrate a curve of batch sizes for the other"
-        )
-
-
-def _count(value: object) -> int:
-    count = check_integer("dataset_size", value, at_least=1)
-    if count > LARGEST:
-        raise InvalidValue(
-            f"dataset_size must be <= {LARGEST}, got dataset_size=a number of {len(str(count))} digits"
-        )
-    return count
-
-
-def _check_rng(rng: object) -> None:
-    if not isinstance(rng, (np.random.Generator, SecureStream)):
-        raise InvalidType(
-            f"rng must be a numpy Generator or a SecureStream, got {type(rng).__name__}. "
-            "Streams(seed).numpy('sampling') makes the one, SecureStream.fresh() the other"
-        )
-
-
-def _cap(value: object) -> int | None:
-    return None if value is None else check_integer("max_batch_size", value, at_least=1)
-
-
-def only_constant(sampling: Sampling, what: str) -> PoissonSampling:
-    """``sampling`` if all its batches are drawn alike; else a refusal by ``what``, which needs one rate.
-
-    >>> only_constant(BatchSchedule(100, [10, 20]), "a filter")
-    Traceback (most recent call last):
-    decrescendo.errors.InvalidValue: a filter must have one expected batch size for all steps, got 10 to 20. ...
-    """
-    if isinstance(sampling, BatchSchedule):
-        low, high = sampling.expected_batch_size.min(), sampling.expected_batch_size.max()
-        raise InvalidValue(
-            f"{what} must have one expected batch size for all steps, got {low:g} to {high:g}. Calibrate without batch="
-        )
-    return cast("PoissonSampling", poisson(sampling, what))

@@ -11,7 +11,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor, int64, uint8, view_as_real
 
-from decrescendo.clipping.proof.storage import pieces
+from decrescendo.base.storages import pieces
 from decrescendo.optim.noise import NoisyMean
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from decrescendo.clipping.proof.memory import Memory
-from decrescendo.clipping.proof.storage import tensors_of
+from decrescendo.base.storages import tensors_of
+from decrescendo.row_independence.dataflow import Memory
 from decrescendo.training.examples import ColumnRows, FrameRows
 
 

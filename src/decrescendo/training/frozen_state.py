@@ -7,8 +7,8 @@ from typing import TypeAlias, cast
 import torch
 from torch import nn
 
-from decrescendo.clipping.proof.memory import parts_of
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.dataflow import parts_of
 from decrescendo.training.assumptions import (
     PARAMETERS_MADE,
     PUBLIC_BUFFERS,

@@ -10,9 +10,9 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor, nn
 
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
+from decrescendo.base.storages import pieces
 from decrescendo.clipping import Diagnostics
-from decrescendo.clipping.proof.storage import pieces
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer
 from decrescendo.optim.several import name_of
 from decrescendo.plans.agreement import Agreement

@@ -27,7 +27,7 @@ from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.plans import AdaptivePlan, Plan, PoissonSampling, Schedule, calibrate_selection
 from decrescendo.plans.curves import evaluate
-from decrescendo.plans.sampling import only_constant
+from decrescendo.plans.sampling_refusals import only_constant
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.settings import Settings
 from decrescendo.training.space import Space, Value

@@ -9,8 +9,8 @@ from typing import final
 
 from torch import nn
 
-from decrescendo.clipping.proof.remembered import Numbers, moved, numbers_of
 from decrescendo.errors import InvalidValue
+from decrescendo.row_independence.python_state import Numbers, moved, numbers_of
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.task import Task, first_of
 

@@ -20,7 +20,6 @@ from decrescendo.accounting import Accountant, Budget, Unit, rounded
 from decrescendo.accounting.budget import check_unit
 from decrescendo.base import sealed
 from decrescendo.base.rng import Secure, Streams
-from decrescendo.clipping.proof.memory import Memory
 from decrescendo.errors import (
     FileRefused,
     ImpossibleBudget,
@@ -30,6 +29,7 @@ from decrescendo.errors import (
     within,
 )
 from decrescendo.plans import Plan, PoissonSampling, calibrate
+from decrescendo.row_independence.dataflow import Memory
 from decrescendo.training.data import Rows, table_of
 from decrescendo.training.data_memory import memory_of
 from decrescendo.training.examples import Examples, Repeated

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.base import sealed
 from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.plans.adaptive_plan import AdaptivePlan

@@ -26,7 +26,7 @@ class GdpFilter(MeteredFilter):
         AccountingError: (when asked) a release with sample_rate < 1, which would be billed as a full one; take
             `RenyiFilter`.
 
-    >>> from decrescendo.accounting.ledger import Release
+    >>> from decrescendo.accounting.release import Release
     >>> filter = GdpFilter(Budget(4.0, 1e-8))
     >>> round(filter.smallest_noise_multiplier(1.0, steps=100), 3)
     13.956

@@ -9,7 +9,7 @@ from typing import Any
 
 from decrescendo.accounting.budget import Budget, Guarantee, check_one_example
 from decrescendo.accounting.filters.protocol import Granted, Refused
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 from decrescendo.errors import (
     AccountingError,
     ImpossibleBudget,

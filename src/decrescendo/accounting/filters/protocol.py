@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 from decrescendo.accounting.budget import Budget, Guarantee
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting.release import Release
 
 
 @final

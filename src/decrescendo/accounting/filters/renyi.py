@@ -42,7 +42,7 @@ class RenyiFilter(MeteredFilter):
     Raises:
         ImpossibleBudget: the order is too small for the budget: even no release at all would exceed it.
 
-    >>> from decrescendo.accounting.ledger import Release
+    >>> from decrescendo.accounting.release import Release
     >>> filter = RenyiFilter(Budget(1.0, 1e-5), order=16)
     >>> filter.request(Release(0.01, 1.5, count=500))
     Granted(release=Release(sample_rate=0.01, noise_multiplier=1.5, count=500, ...), cost=..., remaining=...)

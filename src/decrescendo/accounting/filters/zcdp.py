@@ -24,7 +24,7 @@ class ZcdpFilter(MeteredFilter):
 
     Guarantee: `guarantee`, that is the budget, for noise multipliers chosen by any rule from the outputs so far.
 
-    >>> from decrescendo.accounting.ledger import Release
+    >>> from decrescendo.accounting.release import Release
     >>> filter = ZcdpFilter(Budget(4.0, 1e-8))
     >>> round(filter.limit, 6)
     0.196352

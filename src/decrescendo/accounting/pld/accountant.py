@@ -16,7 +16,7 @@ from scipy.special import erf, ndtri
 
 from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import Gaussian, check_delta
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.discretisation import Curves, OneRecord, losses
 from decrescendo.accounting.pld.groups import Group
 from decrescendo.accounting.pld.interpolation import (
@@ -32,6 +32,7 @@ from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
 from decrescendo.accounting.protocol import check_poisson
+from decrescendo.accounting.release import Release
 from decrescendo.base.one_thread import one_blas_thread
 from decrescendo.errors import AccountingError, check_integer, check_real
 

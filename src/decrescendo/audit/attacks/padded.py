@@ -11,7 +11,7 @@ from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.probe import STEEPNESS
 from decrescendo.clipping import Batch
 from decrescendo.plans import Plan, PoissonSampling, calibrate
-from decrescendo.plans.sampling import only_constant
+from decrescendo.plans.sampling_refusals import only_constant
 
 PADDING, SHORT, LONG = 0, 1, 2
 _LENGTH, _ROWS = 8, 40

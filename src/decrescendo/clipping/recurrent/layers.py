@@ -4,35 +4,33 @@ The layers of torch are one operation each. Here the same outputs come from a pa
 before each step. Then every weight is that of a linear layer over positions: input to gates with the inputs, hidden to
 gates with the states before each step, projection with what is projected, and one pass back through time gives the
 gradients at their outputs. Their rule is that of linear layers.
-
-Longer than most files: three layers of torch share all but a few lines.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from decrescendo.base.storages import paused
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, is_data, is_fixed
-from decrescendo.clipping.proof.places import Owners, is_uniform
-from decrescendo.clipping.proof.reading import check_counted
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, paused, unseen
-from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.recurrent.padding import sizes_of
-from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, forward
+from decrescendo.clipping.recurrent.recurrence import Recurrence, full_precision, named_weights
+from decrescendo.clipping.recurrent.scan import Mode, Steps, Weights
+from decrescendo.clipping.recurrent.scan_functions import Scan, tap_of
 from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams
 from decrescendo.clipping.rules.rule import Kernel
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.labels import Mixed, RowLayout
+from decrescendo.row_independence.row_layout import Owners
+from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.unobserved_reads import check_counted
 
 MODES: dict[Callable[..., Any], Mode] = {
     torch.lstm: "lstm",
@@ -49,7 +47,7 @@ _PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
 class Tape(Protocol):
     """What is asked of the recorder."""
 
-    watch: Watch
+    tracer: Tracer
     workspace: Workspace
 
     @property
@@ -72,108 +70,6 @@ class Tape(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Recurrence:
-    """One layer in one direction on its way through autograd."""
-
-    mode: Mode
-    weights: Weights
-    steps: Steps
-    reverse: bool
-    watch: Watch
-    # Where the examples are in the gates and outputs, and in the states.
-    place: Label
-    ranks: Label
-    trace: Trace | None = None
-
-    def found(self, given: Sequence[tuple[Tensor | None, Label]]) -> tuple[Label, Label]:
-        """Labels of what is like the outputs, and like the states, made from what should have these labels."""
-        for tensor, expected in given:
-            label = Public.FILL if tensor is None else self.watch.label(tensor)
-            if isinstance(label, Mixed):
-                return label, label
-            own = is_data(label)
-            if own and not (isinstance(expected, Place) and expected.same(label)):
-                wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
-                return wrong, wrong
-            if tensor is not None and is_fixed(label) and isinstance(expected, Place):
-                with paused():
-                    uniform = is_uniform(tensor, expected, self.watch.units(expected))
-                if not uniform:
-                    return Mixed(LAID_ALONG), Mixed(LAID_ALONG)
-        return self.place, self.ranks
-
-
-class _Scan(torch.autograd.Function):
-    """The pass through time. The taps are zeros that stand for what each weight matrix contributes."""
-
-    @staticmethod
-    def forward(  # pyrefly: ignore[bad-override]
-        ctx: Any,
-        layer: Recurrence,
-        gates: Tensor,
-        tap: Tensor | None,
-        hidden_tap: Tensor | None,
-        projection_tap: Tensor | None,
-        state: Tensor,
-        cell: Tensor | None,
-    ) -> tuple[Tensor, ...]:
-        del tap, hidden_tap, projection_tap
-        ctx.set_materialize_grads(False)
-        place, ranks = layer.found(((gates, layer.place), (state, layer.ranks), (cell, layer.ranks)))
-        with paused(), FUNCTIONS_OFF():
-            layer.trace = trace = forward(
-                layer.mode, gates, state, cell, layer.weights, layer.steps, reverse=layer.reverse
-            )
-            # (Outputs and last states may be written to, and the way back reads them.)
-            ends = [end.clone() for end in (trace.last, trace.last_cell) if end is not None]
-            outputs = trace.outputs.detach()
-        made = [(tensor, place) for tensor in (outputs, trace.before, trace.unprojected)]
-        for tensor, label in (*made, *((end, ranks) for end in ends)):
-            if tensor is not None:
-                layer.watch.assign(tensor, label)
-        ctx.layer = layer
-        return (outputs, *ends)
-
-    @staticmethod
-    @once_differentiable
-    @unseen
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        layer = cast("Recurrence", ctx.layer)
-        outputs, last, last_cell = (*gradients, None)[:3]
-        needs = cast("tuple[bool, ...]", ctx.needs_input_grad)
-        assert layer.trace is not None
-        place, ranks = layer.found(((outputs, layer.place), (last, layer.ranks), (last_cell, layer.ranks)))
-        with _full_precision(layer.trace.outputs), paused(), FUNCTIONS_OFF():
-            found = layer.trace.gradients(outputs, last, last_cell, first=needs[5] or needs[6])
-        own = ((found.gates, place), (found.hidden, place), (found.projected, place))
-        for tensor, label in (*own, (found.state, ranks), (found.cell, ranks)):
-            if tensor is not None:
-                layer.watch.assign(tensor, label)
-        each = (found.gates, found.gates, found.hidden, found.projected, found.state, found.cell)
-        return (
-            None,
-            *(gradient if needed else None for gradient, needed in zip(each, needs[1:], strict=True)),
-        )
-
-
-class _Tap(torch.autograd.Function):
-    """Zeros in whose place the contribution of some parameters stands: their gradient edge, no more."""
-
-    @staticmethod
-    # pyrefly: ignore[bad-override]
-    def forward(ctx: Any, like: Tensor, width: int, *parameters: Tensor) -> Tensor:  # noqa: ARG004
-        return like.new_zeros(()).expand(*like.shape[:-1], width)
-
-    @staticmethod
-    @unseen
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004
-        raise UnsupportedModel(
-            "the gradient of a recurrent layer's weights must be asked for by the engine alone, got "
-            "a call of autograd inside the loss that asks for it. Freeze the layer, or leave that part of the loss out"
-        )
-
-
 def run_recurrent(
     tape: Tape, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
@@ -192,10 +88,10 @@ def run_recurrent(
     weights = cast("Sequence[Tensor]", bound["params"])
     _check(tape, name, states, weights)
     numbers = tuple(value for value in bound.values() if isinstance(value, (bool, int, float)))
-    tape.watch.consume(name, given, *states, *weights, numbers=numbers)
-    label = tape.watch.label(given)
+    tape.tracer.consume(name, given, *states, *weights, numbers=numbers)
+    label = tape.tracer.label(given)
     turned = not is_packed and not bound["batch_first"]
-    if isinstance(label, Mixed) or (isinstance(label, Place) and label.dim != (1 if turned else 0)):
+    if isinstance(label, Mixed) or (isinstance(label, RowLayout) and label.dim != (1 if turned else 0)):
         why = label.why if isinstance(label, Mixed) else "the steps are those of the examples"
         raise UnsupportedModel(
             f"a recurrent layer must have one sequence an example, or the same number for each, got {name} of which "
@@ -203,28 +99,30 @@ def run_recurrent(
         )
     packing = None
     if is_packed:
-        if not isinstance(label, Place):
-            check_counted(tape.watch, func, args, kwargs)
+        if not isinstance(label, RowLayout):
+            check_counted(tape.tracer, func, args, kwargs)
             return func(*args, **kwargs)
-        sizes = sizes_of(tape.watch, label, bound["batch_sizes"])
+        sizes = sizes_of(tape.tracer, label, bound["batch_sizes"])
         with paused():
             every = torch.arange(tape.batch, device=given.device)
             owners = label.owners or Owners(torch.cat([every[:size] for size in sizes]))
         packing = tape.packing(owners, given.device, sizes)
-    elif not isinstance(label, Place):
-        label = Place(1 if turned else 0)  # a constant beside states of the examples
+    elif not isinstance(label, RowLayout):
+        label = RowLayout(1 if turned else 0)  # a constant beside states of the examples
     sequences = packing.sizes[0] if packing is not None else given.shape[1 if turned else 0]
     if any(state.dim() != 3 or state.shape[1] != sequences for state in states):
         return func(*args, **kwargs)
     place = label.moved(0)
     with paused():
-        ranks = place if packing is None else tape.watch.owners(0, packing.order // (sequences // tape.batch))
+        ranks = (
+            place if packing is None else tape.tracer.owners(0, packing.order // (sequences // tape.batch))
+        )
     moved = packing if place.owners is None or is_packed else tape.packing(place.owners, given.device)
     layout = Layout.of(place, tape.batch, moved)
     run = _Run(tape, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)
     wide = accumulator(given.dtype)
-    with _full_precision(given):
+    with full_precision(given):
         first = [state.to(wide).unbind(0) for state in states]
         outputs, last = run.layers(given.to(wide), first, weights, bound)
     return (outputs.to(dtype), *(torch.stack(state).to(dtype) for state in last))
@@ -238,7 +136,7 @@ class _Run:
     name: str
     mode: Mode
     layout: Layout
-    ranks: Place
+    ranks: RowLayout
     steps: Steps
     turned: bool
 
@@ -264,7 +162,7 @@ class _Run:
                 output, *ends = self.direction(
                     inputs,
                     [state[at] for state in first],
-                    _named(weights[at * each : (at + 1) * each], biases=biases),
+                    named_weights(weights[at * each : (at + 1) * each], biases=biases),
                     reverse=direction == 1,
                 )
                 outputs.append(output)
@@ -297,7 +195,7 @@ class _Run:
         gates = self.view(functional.linear(inputs, plain["weight"], bias))
         fed_back = Weights(plain["back weight"], back_bias, plain.get("projection"))
         layer = Recurrence(
-            self.mode, fed_back, self.steps, reverse, self.tape.watch, self.layout.place, self.ranks
+            self.mode, fed_back, self.steps, reverse, self.tape.tracer, self.layout.place, self.ranks
         )
         # What has the inputs as the other factor, what the state before each step, what the unprojected output.
         groups: list[tuple[str, ...]] = [("weight", "bias"), ("back weight", "back bias"), ("projection",)]
@@ -314,13 +212,11 @@ class _Run:
         ]
         width = gates.shape[-1]
         if self.mode == "gru":
-            taps = [_tap(gates, width, used[0]), _tap(gates, width, used[1])]
+            taps = [tap_of(gates, width, used[0]), tap_of(gates, width, used[1])]
         else:
-            taps = [_tap(gates, width, {**used[0], **used[1]}), None]
-        taps.append(_tap(gates, fed_back.hidden.shape[1], used[2]))
-        made = cast(
-            "tuple[Tensor, ...]", _Scan.apply(layer, gates, *taps, *first, *[None] * (2 - len(first)))
-        )
+            taps = [tap_of(gates, width, {**used[0], **used[1]}), None]
+        taps.append(tap_of(gates, fed_back.hidden.shape[1], used[2]))
+        made = cast("tuple[Tensor, ...]", Scan.apply(layer, gates, *taps, *first, *[None] * (2 - len(first))))
         trace = layer.trace
         assert trace is not None
         factors = (self.view(inputs).detach(), trace.before, trace.unprojected)
@@ -359,15 +255,6 @@ class _Run:
         self.tape.attach(self.name, tap, parameters, self.layout, kernel)
 
 
-def _tap(like: Tensor, width: int, used: Mapping[str, Tensor]) -> Tensor | None:
-    return cast("Tensor", _Tap.apply(like.detach(), width, *used.values())) if used else None
-
-
-def _named(weights: Sequence[Tensor], *, biases: bool) -> dict[str, Tensor]:
-    roles = ("weight", "back weight", "bias", "back bias") if biases else ("weight", "back weight")
-    return dict(zip((*roles, "projection"), weights, strict=False))
-
-
 def _check(tape: Tape, name: str, states: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
     if any(tape.is_tracked(state) for state in states):
         raise UnsupportedModel(
@@ -379,12 +266,6 @@ def _check(tape: Tape, name: str, states: Sequence[Tensor], weights: Sequence[Te
             f"the weights of a recurrent layer must be made from parameters alone, got {name} with weights that depend "
             "on data. Detach them, or write the layer with ordinary torch operations"
         )
-
-
-def _full_precision(like: Tensor) -> AbstractContextManager[object]:
-    """Autocast off: sums through time are held in the precision of norms."""
-    kind = like.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def _output_dtype(func: Callable[..., Any], bound: Mapping[str, Any], is_packed: bool) -> torch.dtype:

@@ -8,17 +8,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public, constant_of, is_data
-from decrescendo.clipping.proof.storage import paused, unseen
-from decrescendo.clipping.proof.watch import Watch
+from decrescendo.base.storages import paused, unseen
 from decrescendo.clipping.recurrent.packing import in_order, make_packing
+from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, constant_of, is_data
+from decrescendo.row_independence.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """Rows at ``slots`` of a padded form, (sequences, length) flattened, moved into it or (``packs``) out of it."""
 
-    watch: Watch
+    tracer: Tracer
     packs: bool
     slots: Int[Tensor, " rows"]
     sequences: int
@@ -42,7 +42,7 @@ class _Moved(torch.autograd.Function):
     def forward(ctx: Any, move: Move, given: Tensor, make: Callable[[], Tensor]) -> Tensor:  # noqa: ARG004
         ctx.set_materialize_grads(False)
         ctx.move, made = move, make()
-        move.watch.assign(made, move.made)
+        move.tracer.assign(made, move.made)
         return made
 
     @staticmethod
@@ -51,17 +51,17 @@ class _Moved(torch.autograd.Function):
         move, (gradient,) = cast("Move", ctx.move), gradients
         if gradient is None:
             return None, None, None
-        watch, label = move.watch, move.watch.label(gradient)
-        watch.consume("the gradient of packed or padded data", gradient)
+        tracer, label = move.tracer, move.tracer.label(gradient)
+        tracer.consume("the gradient of packed or padded data", gradient)
         with paused():
             found = move.into(gradient, 0) if move.packs else move.out_of(gradient)
         if constant_of(label) is Public.FILL or (
-            is_data(label) and isinstance(move.made, Place) and move.made.same(label)
+            is_data(label) and isinstance(move.made, RowLayout) and move.made.same(label)
         ):
             label = move.given
         elif not isinstance(label, Mixed):
             label = Mixed("rows of packed data belong to others than they came from")
-        watch.assign(found, label)
+        tracer.assign(found, label)
         return None, found, None
 
 
@@ -71,17 +71,20 @@ def _slots(sizes: Tensor, length: int, device: torch.device) -> Tensor:
     return packing.slots // packing.length * length + packing.slots % packing.length
 
 
-def sizes_of(watch: Watch, label: Place, sizes: Tensor) -> tuple[int, ...]:
+def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]:
     """How many sequences have each step, read from the tensor that packing rows of that label made, or from a constant.
 
     Raises:
         UnsupportedModel: the data made it in another way, or the rows are not those of so many sequences.
     """
-    if is_data(watch.label(sizes)) and watch.packed.get(watch.written(sizes), packed_up) is not label.owners:
-        watch.looks.whole("how many sequences have each step")
+    if (
+        is_data(tracer.label(sizes))
+        and tracer.packed.get(tracer.written(sizes), packed_up) is not label.owners
+    ):
+        tracer.reads.whole("how many sequences have each step")
     with paused():
         read = tuple(cast("list[int]", sizes.tolist()))
-        units, rows = watch.units(label), sum(read)
+        units, rows = tracer.units(label), sum(read)
         example = torch.arange(units, device="cpu") if label.owners is None else label.owners.example.cpu()
         example = example.repeat_interleave(label.inner).repeat(label.outer)
         parts = [example[: max(size, 0)] for size in read]
@@ -89,14 +92,14 @@ def sizes_of(watch: Watch, label: Place, sizes: Tensor) -> tuple[int, ...]:
             not label.dim and bool(parts) and len(example) == rows and torch.equal(torch.cat(parts), example)
         )
     if not same:
-        watch.refuse(
+        tracer.refuse(
             "packed sequences must be packed by pack_padded_sequence, or hold the same steps of each example, got "
             "numbers of sequences at each step that are not those of the rows"
         )
     return read
 
 
-def packed_up(watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+def packed_up(tracer: Tracer, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pack_padded_sequence`` returns."""
     with torch.no_grad():
         packed, sizes = cast("Any", torch)._VF._pack_padded_sequence(given, lengths, batch_first)
@@ -104,15 +107,15 @@ def packed_up(watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool) -
     sequences, length = given.shape[:2]
     with paused():
         slots = _slots(sizes, length, given.device)
-    label = watch.label(packed)
-    if isinstance(label, Place):
-        watch.packed[watch.written(sizes)] = label.owners
-    move = Move(watch, True, slots, sequences, length, watch.label(given), label)
+    label = tracer.label(packed)
+    if isinstance(label, RowLayout):
+        tracer.packed[tracer.written(sizes)] = label.owners
+    move = Move(tracer, True, slots, sequences, length, tracer.label(given), label)
     return cast("Tensor", _Moved.apply(move, given, lambda: packed)), sizes
 
 
 def padded_again(
-    watch: Watch,
+    tracer: Tracer,
     data: Tensor,
     batch_sizes: Tensor,
     batch_first: bool,
@@ -120,23 +123,23 @@ def padded_again(
     total_length: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pad_packed_sequence`` returns, with its sequences in the order they were packed in."""
-    watch.consume("pad_packed_sequence", data, numbers=(batch_first, padding_value, total_length))
-    label = watch.label(data)
-    assert isinstance(label, Place)
-    sizes = sizes_of(watch, label, batch_sizes)
+    tracer.consume("pad_packed_sequence", data, numbers=(batch_first, padding_value, total_length))
+    label = tracer.label(data)
+    assert isinstance(label, RowLayout)
+    sizes = sizes_of(tracer, label, batch_sizes)
     with paused():
         sequences, length = sizes[0], max(total_length, len(sizes))
         lengths = (batch_sizes.unsqueeze(1) > torch.arange(sequences, device="cpu")).sum(0)
-        example = torch.arange(watch.count, device="cpu") if label.owners is None else label.owners.example
-        order = in_order(example[:sequences], watch.count)
-        ranks = watch.owners(0, order.to(data.device) // (sequences // watch.count))
+        example = torch.arange(tracer.count, device="cpu") if label.owners is None else label.owners.example
+        order = in_order(example[:sequences], tracer.count)
+        ranks = tracer.owners(0, order.to(data.device) // (sequences // tracer.count))
         slots = _slots(batch_sizes, length, data.device)
-    move = Move(watch, False, slots, sequences, length, label, ranks)
+    move = Move(tracer, False, slots, sequences, length, label, ranks)
 
     def make() -> Tensor:
         with paused():
             return move.into(data.detach(), padding_value)
 
     output = cast("Tensor", _Moved.apply(move, data, make))
-    watch.assign(lengths, ranks)
+    tracer.assign(lengths, ranks)
     return (output if batch_first else output.transpose(0, 1)), lengths

@@ -4,12 +4,10 @@ With the patches U_i (channels * kernel, places) of example i and its output gra
 the weight gradient is g_i = D_i U_i^T, group by group. Its norm follows from this product, or from the Gram
 matrices of pixels and of output gradients; the weighted sum is the product again, or torch's own weight gradient
 of the weighted output gradients. Where products.c was compiled, it makes the product without copying a patch.
-
-Longer than most files: its methods, each a class, share the geometry of one convolution.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -19,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.rules import compiled
+from decrescendo.clipping.rules.conv_arguments import padding_of, spread
 from decrescendo.clipping.rules.grams import gram_cost, lengths_of_squares, norms_of_grams, slack_of
 from decrescendo.clipping.rules.linear import product_norms, product_squares
 from decrescendo.clipping.rules.patches import Geometry, patch_grams, unfold
@@ -261,39 +260,17 @@ class ConvKernel:
         return total
 
 
-def _spread(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * dimensions
-    values = tuple(int(item) for item in value)
-    return values * dimensions if len(values) == 1 else values
-
-
-def _padding(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
-    """Padding as ``F.pad`` takes it: (before, after) from the last dimension to the first."""
-    sides: list[tuple[int, int]] = []
-    if padding == "valid":
-        sides = [(0, 0)] * len(kernel)
-    elif padding == "same":
-        # An even reach needs one more zero on one side; torch puts it after.
-        for size, step in zip(kernel, dilation, strict=True):
-            total = step * (size - 1)
-            sides.append((total // 2, total - total // 2))
-    else:
-        sides = [(size, size) for size in _spread(padding, len(kernel))]
-    return tuple(size for side in reversed(sides) for size in side)
-
-
 def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     images, weight, bias = bound["input"], bound["weight"], bound.get("bias")
     if call.is_tracked(images) or images.dim() != weight.dim() or not call.holds(images):
         return None
     kernel = tuple(weight.shape[2:])
-    dilation = _spread(bound.get("dilation", 1), len(kernel))
+    dilation = spread(bound.get("dilation", 1), len(kernel))
     geometry = Geometry(
         kernel=kernel,
-        stride=_spread(bound.get("stride", 1), len(kernel)),
+        stride=spread(bound.get("stride", 1), len(kernel)),
         dilation=dilation,
-        pad=_padding(bound.get("padding", 0), kernel, dilation),
+        pad=padding_of(bound.get("padding", 0), kernel, dilation),
         groups=bound.get("groups", 1),
     )
     slots = [

@@ -19,6 +19,7 @@ from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel, che
 from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.integrations.hf.losses import problem_type_kept
+from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, given
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
@@ -36,12 +37,6 @@ if TYPE_CHECKING:
     _Base = Any  # whatever trainer comes after it among the bases
 else:
     _Base = object
-
-
-PUBLIC_EVAL = (
-    "assumed: the data that the trainer evaluates on are public (declared with public_eval=True): their scores may "
-    "have chosen checkpoint, learning rate and end of the training"
-)
 
 
 class PrivateMixin(_Base):
@@ -84,14 +79,14 @@ class PrivateMixin(_Base):
     def __init__(self, *args: Any, public_eval: bool = False, **kwargs: Any) -> None:
         check_instance("public_eval", public_eval, bool)
         self._public_eval = public_eval
-        given = _given(super().__init__, args, kwargs)
+        named = given(super().__init__, args, kwargs)
         if "peft_config" in kwargs and "peft_config" not in inspect.signature(super().__init__).parameters:
             raise InvalidType(
                 f"peft_config must go to a trainer that takes one, got it for {type(self).__name__}. Give a model with "
                 "adapters, peft.get_peft_model(model, config), or take PrivateSFTTrainer"
             )
         # Before the trainer makes rows of its own of them (TRL's map copies).
-        self._records, self._given = Records(given.get("train_dataset")), given
+        self._records, self._given = Records(named.get("train_dataset")), named
         super().__init__(*args, **kwargs)
         self._records.prepared(self.train_dataset)
 
@@ -112,7 +107,7 @@ class PrivateMixin(_Base):
         whose each row of ``train_dataset`` is, an id a row, for a plan that protects people.
         """
         source = source_of(plan, self.model)
-        _check_class(type(self), loss)
+        check_class(type(self), loss, PrivateMixin)
         self._source = source
         self._check()
         self._epoch = max(1, round(1 / float(plan.sampling.rates(plan.steps).mean())))
@@ -303,30 +298,3 @@ class PrivateMixin(_Base):
         """Zero: those of a batch would tell its size."""
         del inputs
         return 0
-
-
-def _check_class(kind: type, loss: Loss) -> None:
-    """The step is the mixin's, and no loss of a subclass is left aside without a word."""
-    step, computed = (
-        next(base for base in kind.__mro__ if name in vars(base))
-        for name in ("training_step", "compute_loss")
-    )
-    if step is not PrivateMixin:
-        raise InvalidType(
-            f"training_step must be PrivateMixin's, got {step.__name__}'s: it would train without privacy. Name "
-            "PrivateMixin first among the bases of the class, and look at steps from a callback"
-        )
-    if loss is own_tokens and computed.__module__.split(".")[0] not in ("transformers", "trl"):
-        raise InvalidType(
-            f"compute_loss must be the library's own, got {computed.__name__}'s: it returns one number for a batch, "
-            "and steps would not use it. Give follow(plan, loss=..) one that returns a loss an example"
-        )
-
-
-def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name, also those given by place."""
-    try:
-        found = inspect.signature(function).bind_partial(*args, **kwargs).arguments
-    except TypeError:  # the function itself says what is wrong
-        found = dict[str, Any]()
-    return {**found, **kwargs}

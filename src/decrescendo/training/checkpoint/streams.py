@@ -7,7 +7,7 @@ import torch
 
 from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.errors import DecrescendoError, FileRefused, within
-from decrescendo.optim.noise import NoiseStream
+from decrescendo.optim.noise_drawing import NoiseStream
 
 Stream = TypeVar("Stream", bound=np.random.Generator | NoiseStream)
 

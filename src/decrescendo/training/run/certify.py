@@ -32,7 +32,7 @@ def certify(ledger: Ledger, budget: Budget) -> Guarantee:
     batches were cut, with what that costs (`accounting.Truncated`). A plan made with a narrower bracket than usual is
     judged by a narrower one, too.
 
-    >>> from decrescendo.accounting.ledger import Release
+    >>> from decrescendo.accounting.release import Release
     >>> round(certify(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
     1.99
     """

@@ -20,7 +20,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from decrescendo.accounting.budget import Guarantee, check_unit, rounded
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import read_whole
 from decrescendo.errors import (

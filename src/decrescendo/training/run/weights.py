@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping.proof.storage import pieces
+from decrescendo.base.storages import pieces
 from decrescendo.errors import UnsupportedModel, check_instance
 from decrescendo.training.bits import is_part
 

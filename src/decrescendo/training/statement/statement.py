@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from decrescendo.accounting import GdpClt
-from decrescendo.accounting.budget import Guarantee, Unit
+from decrescendo.accounting.budget import Guarantee, Unit, row_of
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.membership import ALARMS, membership
@@ -21,7 +21,6 @@ from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_real
 from decrescendo.plans.agreement import Agreement
-from decrescendo.plans.plan import row_of
 from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
 from decrescendo.training.assumptions import is_of_published
 from decrescendo.training.statement.declaration import Declaration

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from decrescendo.accounting import Accountant, Filter, Release
 from decrescendo.errors import InvalidType, check_instance, check_integer
 from decrescendo.plans.adaptive_plan import AdaptivePlan
-from decrescendo.plans.sampling import PoissonSampling, uncut
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling_refusals import uncut
 from decrescendo.training.steering.context import Policy
 
 

@@ -1,6 +1,8 @@
 """A ledger on disk: what was spent, by which run, on one data set, and what is left."""
 
+from decrescendo.training.store.account import Account
 from decrescendo.training.store.composition import Composition
-from decrescendo.training.store.store import Account, Entry, Store, check_name, new_id
+from decrescendo.training.store.entry import Entry, check_name, new_id
+from decrescendo.training.store.store import Store
 
 __all__ = ["Account", "Composition", "Entry", "Store", "check_name", "new_id"]

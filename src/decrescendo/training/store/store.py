@@ -3,74 +3,40 @@
 Longer than most files: what is reserved, recorded and refused under one lock is to be read together.
 """
 
-import getpass
 import hashlib
 import json
 import os
-import re
 import sqlite3
 import threading
-import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
 
 from decrescendo.accounting.budget import Budget, check_budget, check_unit, rounded
-from decrescendo.accounting.filters import Filter
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.base.whole_file import identity
 from decrescendo.errors import (
     DecrescendoError,
     FileRefused,
     ImpossibleBudget,
     InvalidValue,
-    PlanViolation,
     check_instance,
     check_integer,
     check_path,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.plans.sampling import drawn_by
+from decrescendo.training.store.account import Account
 from decrescendo.training.store.composition import Cost, Reserved
 from decrescendo.training.store.composition import composition as rule_named
+from decrescendo.training.store.entry import COST, EXAMPLES, Entry, checked_text, new_id, planned, user_name
 from decrescendo.training.store.schema import connect, create
 
-EXAMPLES = "examples_per_person"  # said where there are several
 EXPORT_FORMAT, EXPORT_VERSION = "decrescendo-store", 1
-# Exact fractions, none of them with an exponent: 1e999999999 is a short text and a number that fills any memory.
-_COST = re.compile(r"(\d{1,2000}(/[1-9]\d{0,1999})?(,\d{1,2000}(/[1-9]\d{0,1999})?)*)?", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One run as a store knows it.
-
-    Args:
-        id: of the run, 32 hexadecimal digits.
-        label: its name, as its user gave it: ``name`` of `train`, or of `Trainer`.
-        who: who started it, as the operating system says.
-        started: when, UTC, ISO 8601; the clock of the machine, for people: nothing is decided by it.
-        agreed: its plan, fixed or adaptive.
-        released: what it has released so far.
-        state: ``open`` or ``finished``.
-    """
-
-    id: str
-    label: str
-    who: str
-    started: str
-    agreed: Agreement
-    released: Ledger
-    state: str
-
-    @property
-    def given_back(self) -> bool:
-        """Whether it ended before it released anything: it costs nothing."""
-        return self.state == "finished" and not len(self.released)
 
 
 @final
@@ -145,7 +111,7 @@ class Store:
             "epsilon": repr(budget.epsilon),
             "delta": repr(budget.delta),
             "unit": budget.unit.value,
-            "dataset": _text("dataset", dataset),
+            "dataset": checked_text("dataset", dataset),
             "rows": str(check_integer("rows", rows, at_least=1)),
             "composition": rule_named(composition, budget).name,
         }
@@ -203,7 +169,7 @@ class Store:
                     "Plan it for what is left"
                 )
             row = (
-                new_id() if id is None else id, _text("label", label), _user(),
+                new_id() if id is None else id, checked_text("label", label), user_name(),
                 datetime.now(UTC).isoformat(timespec="seconds"), agreed.kind, text,
                 hashlib.sha256(text.encode()).hexdigest(), ",".join(str(part) for part in cost), "open",
             )  # fmt: skip
@@ -355,7 +321,7 @@ class Store:
         # SQLite has no checksums: what was released must be what was planned.
         if not agreed.begins(released):
             raise InvalidValue(f"run {id} has released something else than its plan")
-        if not _COST.fullmatch(cost):
+        if not COST.fullmatch(cost):
             raise InvalidValue(f"run {id} has a cost that is no exact number")
         parts = tuple(Fraction(part) for part in cost.split(",") if part)
         if not self.composition.owes(agreed, parts):
@@ -368,164 +334,6 @@ class Store:
         return read_agreement(kind, text, source=str(self._path))
 
 
-@final
-class Account:
-    """One run's part of a store: says what it releases, before it does."""
-
-    def __init__(self, store: Store, number: int, id: str, agreed: Agreement) -> None:
-        self.store, self.id, self.agreed = store, id, agreed
-        self._number = number
-        # Of noise that is decided on the way: the filter, as it was after so many releases.
-        self._guard: tuple[Filter | None, int] = (None, -1)
-
-    def check_here(self) -> None:
-        """That this process and thread may write to the store.
-
-        Raises:
-            InvalidValue: another one than opened it.
-            FileRefused: the file is not the one that was opened any more.
-        """
-        self.store._reading()
-
-    def record(self, position: int, release: Release, digest: bytes) -> bool:
-        """Write down a release before anything of it is seen.
-
-        Args:
-            position: of the step in the run, from 0; the next one, or one that was written down before.
-            release: what is about to be released, once.
-            digest: of what is about to be released.
-
-        Returns:
-            Whether it is new. An old one is the same release, made again after a crash: it counts once, also where the
-            run had finished and its weights were lost before they were saved.
-
-        Raises:
-            PlanViolation: not the plan's next release, or one that its filter refuses, or an old one with another
-                result: the same noise on another sum would betray the difference.
-        """
-        check_integer("position", position)
-        if not self.agreed.allows(position, release):
-            raise PlanViolation(
-                f"a run must release what was reserved for it, got {release} at step {position + 1}. "
-                "Register a run with the plan that is meant"
-            )
-        with self.store._writing() as connection:
-            where = (self._number, position)
-            state = self._state(connection)
-            old = connection.execute(
-                "SELECT digest FROM releases WHERE run = ? AND position = ?", where
-            ).fetchone()
-            if old is not None:
-                if old[0] != digest:
-                    raise PlanViolation(
-                        f"a repeated step must have its first result, got another one at step {position + 1}: the "
-                        "machine, the data or the settings differ. The same noise on another sum would betray the "
-                        "difference: start a new run from the checkpoint, with fresh noise, which counts again"
-                    )
-                return False
-            if state != "open":
-                raise PlanViolation(
-                    "a run must be open to release more, got a finished one. Register another"
-                )
-            before = connection.execute("SELECT count(*) FROM releases WHERE run = ?", where[:1]).fetchone()[
-                0
-            ]
-            if before != position:
-                raise PlanViolation(
-                    f"releases must be written down in order, got step {position + 1} after {before}"
-                )
-            self._ask(connection, position, release)
-            connection.execute(
-                "INSERT INTO releases VALUES (?, ?, ?, ?, ?)",
-                (*where, release.sample_rate, release.noise_multiplier, digest),
-            )
-        return True
-
-    def _ask(self, connection: sqlite3.Connection, position: int, release: Release) -> None:
-        """The filter again, where noise is decided on the way: whoever records need not have asked it."""
-        if self.agreed.planned is not None:
-            return
-        guard, asked = self._guard
-        if asked != position:
-            query = "SELECT sample_rate, noise_multiplier FROM releases WHERE run = ? ORDER BY position"
-            rows = connection.execute(query, (self._number,)).fetchall()
-            guard = self.agreed.replay(Ledger(Release(rate, noise) for rate, noise in rows))
-        self._guard = (None, -1)  # until it is written down
-        if guard is not None and not (answer := guard.request(release)):
-            raise PlanViolation(
-                f"a run must release what its filter grants, got {answer}. Ask the filter before each release"
-            )
-        self._guard = (guard, position + 1)
-
-    def entry(self) -> Entry:
-        """As the store has it now."""
-        return next(entry for entry in self.store.entries() if entry.id == self.id)
-
-    def finish(self) -> None:
-        """No more releases. What was reserved stays so, unless nothing was released."""
-        with self.store._writing() as connection:
-            self._state(connection)
-            connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
-
-    def give_back(self) -> bool:
-        """`finish` a run that has released nothing: what it reserved is free again. Whether it had not; a run that has
-        is left as it is."""
-        with self.store._writing() as connection:
-            self._state(connection)
-            query = "SELECT count(*) FROM releases WHERE run = ?"
-            if connection.execute(query, (self._number,)).fetchone()[0]:
-                return False
-            connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
-        return True
-
-    def _state(self, connection: sqlite3.Connection) -> str:
-        """``open`` or ``finished``."""
-        query = "SELECT state FROM runs WHERE number = ? AND id = ?"
-        found = connection.execute(query, (self._number, self.id)).fetchone()
-        if found is None:
-            raise PlanViolation(
-                f"a store must list the run that releases, got {self.store.name} without run {self.id}. It is an older "
-                "copy put back: put back the newest"
-            )
-        return str(found[0])
-
-
 def _reserved(entries: Sequence[tuple[Entry, Cost]]) -> list[Reserved]:
     """Of all runs but those that ended before they released anything."""
     return [Reserved(cost, planned(entry.agreed)) for entry, cost in entries if not entry.given_back]
-
-
-def check_name(name: object, store: Store | None) -> None:
-    """``name`` is a text, and there is a store that lists the run by it, or an error."""
-    check_instance("name", name, str)
-    if name and store is None:
-        raise InvalidValue(
-            f"name must be given with a store, which lists the run by it, got name={name!r} and no store. Open one, or "
-            "leave the name out"
-        )
-
-
-def new_id() -> str:
-    """A name that no other run has."""
-    return uuid.uuid4().hex
-
-
-def planned(agreed: Agreement) -> Ledger:
-    """What a run will release; nothing that could be told in advance of an adaptive one."""
-    return agreed.planned or Ledger()
-
-
-def _text(name: str, value: object) -> str:
-    text = str(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(f"{name} must be a text, got half of a character in {text!a}") from None
-    return text
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no such user in this container
-        return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"

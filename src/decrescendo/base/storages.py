@@ -1,0 +1,244 @@
+"""Tensors and the memory they lie in: keys of storages, tensors in nested arguments, numbers of constants."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_C = cast("Any", torch)._C
+# Of a mode for torch functions the dispatcher would call from TorchScript and from backward passes.
+FUNCTIONS_OFF = _C.DisableTorchFunction
+ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_TEXTS = (str, bytes, bytearray, memoryview, range)
+HAS_FUNCTION_MODES = _C._is_torch_function_mode_enabled
+
+
+class Pausable(TorchDispatchMode):
+    """A mode that looks away while the engine works by itself."""
+
+    idle = False
+
+
+@contextmanager
+def paused() -> Generator[None]:
+    """Inside, the engine works by itself: nothing is traced, and what is made is labelled by `Tracer.assign`."""
+    modes = cast("list[object]", cast("Any", _python_dispatch)._get_current_dispatch_mode_stack())
+    if not modes or (len(modes) == 1 and isinstance(modes[0], Pausable)):
+        with _C._DisableTorchDispatch():
+            yield
+        return
+    watches = [mode for mode in modes if isinstance(mode, Pausable) and not mode.idle]
+    for tracer in watches:  # other modes (one that counts memory) go on
+        tracer.idle = True
+    try:
+        yield
+    finally:
+        for tracer in watches:
+            tracer.idle = False
+
+
+def unwatched() -> Any:
+    """A context in which no dispatch mode sees anything."""
+    return _C._DisableTorchDispatch()
+
+
+def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the engine's own that the graph calls: modes for torch functions look away."""
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        with FUNCTIONS_OFF():
+            return function(*args)
+
+    return run
+
+
+def is_whole(target: Tensor) -> bool:
+    """Whether a tensor has every number of its storage, each once.
+
+    >>> whole = torch.zeros(2, 3)
+    >>> is_whole(whole.t()), is_whole(whole[:1]), is_whole(whole.as_strided((2, 3), (1, 1)))
+    (True, False, False)
+    """
+    if target.layout is not torch.strided or not target.numel():
+        return True
+    if target.numel() * target.element_size() != target.untyped_storage().nbytes():
+        return False
+    dense = 1
+    for step, size in sorted(zip(target.stride(), target.shape, strict=True)):
+        if size > 1 and step != dense:
+            return False
+        dense *= size
+    return True
+
+
+def is_blank(tensor: Tensor) -> bool:
+    """Whether every bit of a tensor is zero.
+
+    >>> is_blank(torch.zeros(2, 3)), is_blank(torch.tensor(-0.0)), is_blank(torch.zeros(0))
+    (True, False, True)
+    """
+    if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
+        return True
+    return not written_in(tensor)
+
+
+def written_in(tensor: Tensor) -> Tensor:
+    """Whether any bit of a tensor is one, where it lies.
+
+    >>> written_in(torch.tensor([0.0, -0.0]))
+    tensor(True)
+    """
+    with paused(), FUNCTIONS_OFF():
+        return tensor.detach().unsqueeze(-1).contiguous().view(torch.uint8).any().bool()
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """Whether others than torch may know where a tensor of the CPU's lies: torch says of memory that it did not make
+    (arrays of NumPy's, files), or has given to NumPy, that it cannot grow.
+
+    >>> torch.zeros(3).numpy().shape, is_shared(torch.zeros(3))
+    ((3,), False)
+    >>> is_shared(torch.from_numpy(torch.zeros(3).numpy()))
+    True
+    """
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_nested:
+        return False
+    try:
+        return not tensor.untyped_storage().resizable()
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def key_of(tensor: Tensor) -> int:
+    """Of the memory a tensor lies in; negative for those without one."""
+    if HAS_FUNCTION_MODES():
+        with FUNCTIONS_OFF():
+            return storage_key(tensor)
+    return storage_key(tensor)
+
+
+def storage_key(tensor: Any) -> int:
+    """The same where no mode for torch functions is on."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return -id(tensor)
+
+
+def tensors_of(values: Iterable[Any]) -> list[Tensor]:
+    """All tensors among values, through lists and tuples."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_of(cast("list[Any]", value))
+    return found
+
+
+def bare(tensor: Tensor) -> Tensor:
+    """What a function transform (torch.func) has wrapped, which has the memory."""
+    while _C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def listed(values: Iterable[Any], *, is_index: bool = False) -> list[Tensor]:
+    """Tensors in lists, or in other sequences, among values; of what a tensor is indexed by, in lists in these.
+
+    >>> one = torch.ones(())
+    >>> len(listed([one, [one, (one,)], 1.0])), len(listed([one, [one, one]], is_index=True))
+    (2, 0)
+    """
+    sequences = [value for value in values if isinstance(value, Sequence) and not isinstance(value, _TEXTS)]
+    if is_index:
+        return listed(item for value in sequences for item in value)
+    return tensors_of([list(_flat(value)) for value in sequences])
+
+
+def _flat(value: Sequence[Any]) -> Iterator[Any]:
+    for item in value:
+        if isinstance(item, Sequence) and not isinstance(item, _TEXTS):
+            yield from _flat(cast("Sequence[Any]", item))
+        else:
+            yield item
+
+
+def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
+    """The plain tensors that a wrapper is made of (torchao's quantised weights), by the names of their attributes; an
+    ordinary tensor, and what a rank holds of one in parts, is itself.
+
+    >>> [(name, tensor.shape) for name, tensor in pieces(torch.zeros(2))]
+    [('', torch.Size([2]))]
+    """
+    if (
+        type(tensor) in ORDINARY
+        or not hasattr(tensor, "__tensor_flatten__")
+        or hasattr(tensor, "device_mesh")
+    ):
+        return [("", tensor)]
+    names = cast("tuple[list[str], object]", cast("Any", tensor).__tensor_flatten__())[0]
+    inside = ((name, cast("Tensor", getattr(tensor, name))) for name in names)
+    return [(f"[{name}]{inner}", part) for name, held in inside for inner, part in pieces(held)]
+
+
+def is_hollow(tensor: Tensor) -> bool:
+    """Whether a tensor of a class of its own has no memory: it wraps others (`_make_wrapper_subclass`).
+
+    >>> is_hollow(torch.zeros(2))
+    False
+    """
+    if type(tensor) in ORDINARY:
+        return False
+    try:
+        with FUNCTIONS_OFF():
+            tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return True
+    return False
+
+
+def slots_of(output: Any) -> list[Tensor | None]:
+    """What an operation returned, with gaps for what it left out."""
+    found: list[Tensor | None] = []
+    for value in cast("list[Any]", output) if isinstance(output, (list, tuple)) else ():
+        if isinstance(value, (list, tuple)):
+            found += slots_of(value)
+        elif value is None or isinstance(value, Tensor):
+            found.append(value)
+    return found
+
+
+def kind_of(tensor: Tensor) -> object:
+    """How the bytes of a tensor are read: its dtype, and whether they are conjugated or negated on the way."""
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.dtype, tensor.is_conj(), tensor.is_neg()
+    return tensor.dtype
+
+
+def exactly(value: object) -> object:
+    """A number in a form that is equal to no other's: 1, 1.0, True, and -0.0 beside 0.0."""
+    return repr(value) if isinstance(value, (bool, float, complex)) else value
+
+
+def state_of(generator: torch.Generator) -> str:
+    """Of a generator that the program made: which numbers it is going to give."""
+    return hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
+
+
+def content_of(tensor: Tensor) -> object:
+    """The numbers of a constant made in Python, so that one that depends on the number of examples shows."""
+    if tensor.is_meta or not tensor.numel():
+        return ()  # it has none
+    if tensor.numel() > 64:
+        # In short: scripts of many passes are remembered. (Of a copy: what NumPy was given counts as shared.)
+        flat = tensor.detach().flatten().clone().cpu()
+        return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).digest()
+    return str(tensor.dtype), repr(tensor.detach().flatten().tolist())

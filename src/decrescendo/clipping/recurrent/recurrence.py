@@ -1,0 +1,57 @@
+"""What an operation of a recurrent layer is given, and where its examples are."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decrescendo.base.storages import paused
+from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights
+from decrescendo.row_independence.labels import LAID_ALONG, Label, Mixed, Public, RowLayout, is_data, is_fixed
+from decrescendo.row_independence.row_layout import is_uniform
+from decrescendo.row_independence.tracer import Tracer
+
+
+@dataclass(slots=True)
+class Recurrence:
+    """One layer in one direction on its way through autograd."""
+
+    mode: Mode
+    weights: Weights
+    steps: Steps
+    reverse: bool
+    tracer: Tracer
+    # Where the examples are in the gates and outputs, and in the states.
+    place: Label
+    ranks: Label
+    trace: Trace | None = None
+
+    def found(self, given: Sequence[tuple[Tensor | None, Label]]) -> tuple[Label, Label]:
+        """Labels of what is like the outputs, and like the states, made from what should have these labels."""
+        for tensor, expected in given:
+            label = Public.FILL if tensor is None else self.tracer.label(tensor)
+            if isinstance(label, Mixed):
+                return label, label
+            own = is_data(label)
+            if own and not (isinstance(expected, RowLayout) and expected.same(label)):
+                wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
+                return wrong, wrong
+            if tensor is not None and is_fixed(label) and isinstance(expected, RowLayout):
+                with paused():
+                    uniform = is_uniform(tensor, expected, self.tracer.units(expected))
+                if not uniform:
+                    return Mixed(LAID_ALONG), Mixed(LAID_ALONG)
+        return self.place, self.ranks
+
+
+def named_weights(weights: Sequence[Tensor], *, biases: bool) -> dict[str, Tensor]:
+    roles = ("weight", "back weight", "bias", "back bias") if biases else ("weight", "back weight")
+    return dict(zip((*roles, "projection"), weights, strict=False))
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
+    """Autocast off: sums through time are held in the precision of norms."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

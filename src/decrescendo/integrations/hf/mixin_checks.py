@@ -1,0 +1,45 @@
+"""What a private trainer of Hugging Face is asked before it trains."""
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from decrescendo.clipping import Loss
+from decrescendo.errors import InvalidType
+from decrescendo.integrations.hf.losses import loss as own_tokens
+
+if TYPE_CHECKING:
+    _Base = Any  # whatever trainer comes after it among the bases
+else:
+    _Base = object
+
+PUBLIC_EVAL = (
+    "assumed: the data that the trainer evaluates on are public (declared with public_eval=True): their scores may "
+    "have chosen checkpoint, learning rate and end of the training"
+)
+
+
+def check_class(kind: type, loss: Loss, mixin: type) -> None:
+    """The step is the mixin's, and no loss of a subclass is left aside without a word."""
+    step, computed = (
+        next(base for base in kind.__mro__ if name in vars(base))
+        for name in ("training_step", "compute_loss")
+    )
+    if step is not mixin:
+        raise InvalidType(
+            f"training_step must be PrivateMixin's, got {step.__name__}'s: it would train without privacy. Name "
+            "PrivateMixin first among the bases of the class, and look at steps from a callback"
+        )
+    if loss is own_tokens and computed.__module__.split(".")[0] not in ("transformers", "trl"):
+        raise InvalidType(
+            f"compute_loss must be the library's own, got {computed.__name__}'s: it returns one number for a batch, "
+            "and steps would not use it. Give follow(plan, loss=..) one that returns a loss an example"
+        )
+
+
+def given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, also those given by place."""
+    try:
+        found = inspect.signature(function).bind_partial(*args, **kwargs).arguments
+    except TypeError:  # the function itself says what is wrong
+        found = dict[str, Any]()
+    return {**found, **kwargs}

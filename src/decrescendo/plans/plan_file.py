@@ -1,0 +1,203 @@
+"""The file of a plan: its text, and what is read back of it."""
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from decrescendo.accounting.budget import Budget, Guarantee, check_unit
+from decrescendo.accounting.truncated import Truncated
+from decrescendo.base import sealed
+from decrescendo.base.whole_file import write_whole
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_array, check_integer
+from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling, planned
+from decrescendo.plans.sampling_refusals import check_person
+from decrescendo.plans.schedule import Schedule
+
+if TYPE_CHECKING:
+    from decrescendo.plans.plan import Plan
+
+FORMAT, VERSION = "decrescendo-plan", 1
+# Expected batch sizes, one a step.
+MOVING_VERSION = 3
+# Batches that are cut to a largest size, whether or not the expected one moves.
+CUT_VERSION = 4
+# People with several examples, whether or not the expected batch size moves.
+PERSON_VERSION = 5
+# Each record once an epoch, whether or not batches are cut.
+ALLOCATED_VERSION = 6
+# A plan without privacy: no budget and no guarantee that a reader could take for one.
+BARE_VERSION = 2
+_BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
+_KEYS = {
+    "": {"format", "version", "budget", "sampling", "schedule", "guarantee"},
+    "budget": {"epsilon", "delta", "unit"},
+    "sampling": {"dataset_size", "expected_batch_size"},
+    "schedule": {"noise_multiplier", "clip_norm"},
+    "guarantee": {"epsilon", "delta", "unit", "accountant", "kind", "epsilon_lower"},
+}
+_OF_PEOPLE = {"examples_per_person"}  # in a budget and a guarantee, besides
+
+
+def text_of(plan: "Plan") -> str:
+    """The plan as text; `plan_of` gives an equal plan, bit for bit."""
+    if not plan.private:
+        return _bare_text(plan)
+    guarantee, budget = plan.guarantee, plan.budget
+    each = budget.examples_per_person
+    several = {"examples_per_person": each} if each > 1 else {}
+    body: dict[str, Any] = {
+        "format": FORMAT,
+        "version": PERSON_VERSION if several else _version(plan.sampling),
+        "budget": {
+            "epsilon": budget.epsilon, "delta": budget.delta, "unit": budget.unit.value, **several,
+        },
+        "sampling": _written(plan.sampling),
+        "schedule": {
+            "noise_multiplier": plan.noise_multiplier.tolist(),
+            "clip_norm": plan.clip_norm.tolist(),
+        },
+        "guarantee": {
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "unit": guarantee.unit.value,
+            "accountant": guarantee.accountant,
+            "kind": guarantee.kind,
+            "epsilon_lower": guarantee.epsilon_lower,
+            **several,
+        },
+    }  # fmt: skip
+    return sealed.seal(body) + "\n"
+
+
+def _bare_text(plan: "Plan") -> str:
+    clips = [clip if math.isfinite(clip) else None for clip in plan.clip_norm.tolist()]
+    body: dict[str, Any] = {
+        "format": FORMAT,
+        "version": BARE_VERSION,
+        "privacy": "none",
+        "sampling": _written(plan.sampling),
+        "clip_norm": clips,
+    }
+    return sealed.seal(body) + "\n"
+
+
+def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
+    """A plan from the text of `text_of`; ``source`` names it in errors."""
+    versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION, ALLOCATED_VERSION
+    keys = dict.fromkeys(versions, _KEYS[""]) | {BARE_VERSION: _BARE_KEYS}
+    body = sealed.opened(text, source, FORMAT, *sorted(keys), keys=keys)
+    if body["version"] == BARE_VERSION:
+        try:
+            return _bare_plan(form, body)
+        except (DecrescendoError, TypeError, ValueError) as error:
+            raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
+    for section in ("budget", "sampling", "schedule", "guarantee"):
+        if not isinstance(body[section], dict):
+            raise FileRefused(f'{source} must have an object under "{section}", got {body[section]!r}')
+        _check_keys(body[section], section, source, body["version"])
+    try:
+        sampling = _read(body["sampling"])
+        if body["version"] == PERSON_VERSION:
+            each = check_integer("examples_per_person", body["budget"]["examples_per_person"], at_least=2)
+            check_person(each, sampling)
+        elif _version(sampling) != body["version"]:
+            raise InvalidValue(f"the sampling must be one of version {body['version']}, got {sampling}")
+        return form(
+            Budget(**_with_unit(body["budget"])),
+            sampling,
+            Schedule(**body["schedule"]),
+            Guarantee(**_with_unit(body["guarantee"])),
+        )
+    except (DecrescendoError, TypeError) as error:
+        raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
+
+
+def _bare_plan(form: "type[Plan]", body: Mapping[str, Any]) -> "Plan":
+    if body["privacy"] != "none":
+        raise InvalidValue(f'privacy must be "none", got {body["privacy"]!r}')
+    free = [clip is None for clip in body["clip_norm"]]
+    clips = check_array("clip_norm", [1.0 if clip is None else clip for clip in body["clip_norm"]], above=0)
+    return form(*bare_parts(_read(body["sampling"]), np.where(free, math.inf, clips)))
+
+
+def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {**section, "unit": check_unit(section["unit"])}
+
+
+def _check_keys(found: Mapping[str, Any], section: str, source: str, version: int) -> None:
+    where = f' under "{section}"' if section else ""
+    keys = _KEYS[section]
+    if version == PERSON_VERSION and section in ("budget", "guarantee"):
+        keys = keys | _OF_PEOPLE
+    if version == ALLOCATED_VERSION and section == "sampling":
+        keys = {"dataset_size", "steps_per_epoch"}
+    unknown, missing = set(found) - keys - {"max_batch_size"}, keys - set(found)
+    if unknown or missing:
+        what = f"unknown key {min(unknown)!r}" if unknown else f"no key {min(missing)!r}"
+        raise FileRefused(f"{source} must have exactly the keys of a plan{where}, got {what}")
+
+
+def _written(sampling: Sampling) -> dict[str, Any]:
+    cap = sampling.max_batch_size
+    cut = {} if cap is None else {"max_batch_size": cap}
+    if isinstance(sampling, RandomAllocation):
+        return {
+            "dataset_size": sampling.dataset_size, "steps_per_epoch": sampling.steps_per_epoch, **cut,
+        }  # fmt: skip
+    moving = isinstance(sampling, BatchSchedule)
+    sizes = sampling.expected_batch_size.tolist() if moving else sampling.expected_batch_size
+    return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes, **cut}
+
+
+def _read(section: Mapping[str, Any]) -> Sampling:
+    moving = isinstance(section.get("expected_batch_size"), list)
+    form = RandomAllocation if "steps_per_epoch" in section else BatchSchedule if moving else PoissonSampling
+    sampling = form(**section)
+    if _written(sampling) != section:
+        raise InvalidValue(f"the sampling must be as it is written, got {section!r:.80}")
+    return sampling
+
+
+def _version(sampling: Sampling) -> int:
+    if isinstance(sampling, RandomAllocation):
+        return ALLOCATED_VERSION
+    if sampling.max_batch_size is not None:
+        return CUT_VERSION
+    return MOVING_VERSION if isinstance(sampling, BatchSchedule) else VERSION
+
+
+def bare_parts(
+    sampling: Sampling, clip_norm: Float[np.ndarray, " steps"]
+) -> tuple[Budget, Sampling, Schedule, Guarantee]:
+    """The parts of a plan without noise: no limit, and no guarantee."""
+    schedule = Schedule(np.zeros(len(clip_norm)), clip_norm)
+    # A delta at which a record that is laid open with probability sample_rate has no finite epsilon.
+    rates = sampling.rates(schedule.steps)
+    budget = Budget.unlimited(min(1e-6, float(rates.max()) / 2))
+    ledger = planned(sampling, schedule.noise_multiplier)
+    return (budget, sampling, schedule, Truncated().certify(ledger, budget))
+
+
+def write_plan(path: str | os.PathLike[str], text: str) -> None:
+    """Write a plan file, all or nothing."""
+    try:
+        write_whole(Path(path), text)
+    except (OSError, ValueError) as error:  # the latter: a name that no file can have
+        raise InvalidValue(
+            f"path must be a file that can be written, got path={str(path)!r} ({error})"
+        ) from None
+
+
+def text_in(path: str | os.PathLike[str]) -> str:
+    """The text of a plan file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise FileRefused(f"{path} must be a plan file, got bytes that are not text") from None
+    except (OSError, ValueError) as error:
+        raise FileRefused(f"{path} must be a readable plan file, got: {error}") from None

@@ -1,0 +1,82 @@
+"""A plan in words, for people."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from decrescendo.accounting.budget import rounded, row_of
+from decrescendo.accounting.truncated import spent_on_the_cap
+from decrescendo.plans.sampling import BatchSchedule, RandomAllocation
+
+if TYPE_CHECKING:
+    from decrescendo.plans.plan import Plan
+
+
+def line_of(plan: "Plan") -> str:
+    """The plan in one line."""
+    z, c = span(plan.noise_multiplier), span(plan.clip_norm)
+    b = f" · B {span(plan.batch_size)}" if isinstance(plan.sampling, BatchSchedule) else ""
+    cap = plan.sampling.max_batch_size
+    b += "" if cap is None else f" · at most {cap} a batch"
+    return f"{plan.guarantee.promise} · z {z} · C {c}{b} · {plan.steps} steps"
+
+
+def described(plan: "Plan") -> str:
+    """The plan in a few lines, see `Plan.describe`."""
+    sampling, noise = plan.sampling, plan.schedule.noise_std
+    epsilon, delta = (rounded(part, "up", 6) for part in (plan.budget.epsilon, plan.budget.delta))
+    unit = row_of(plan.budget)
+    rows = [
+        (
+            "Promise",
+            f"({epsilon}, {delta})-DP for adding or removing one {plan.budget.protected}"
+            if plan.private
+            else "none: there is NO PRIVACY without noise",
+        ),
+        *_large_delta(plan),
+        ("Certified", str(plan.guarantee)),
+        ("Sampling", f"each of {sampling.dataset_size} {unit}s {_drawn(plan)}"),
+        *_cut(plan),
+        ("Steps", str(plan.steps)),
+        (
+            "Noise",
+            f"z_t {span(plan.noise_multiplier)} (multiplier); z_t C_t {span(noise)} on the sum; "
+            f"{span(noise / plan.batch_size)} on the mean",
+        ),
+        ("Clipping", f"C_t {span(plan.clip_norm)}"),
+    ]
+    return "\n".join(f"{name:<11}{text}" for name, text in rows)
+
+
+def _drawn(plan: "Plan") -> str:
+    size = f"({span(plan.batch_size, 6)} expected a batch)"
+    if isinstance(plan.sampling, RandomAllocation):
+        return f"once an epoch of {plan.sampling.steps_per_epoch} steps, in one drawn evenly {size}"
+    return f"with probability {span(plan.sampling.rates(plan.steps), 6)} a step {size}"
+
+
+def _large_delta(plan: "Plan") -> list[tuple[str, str]]:
+    """A mechanism that lays a record open with probability delta keeps the promise."""
+    times = plan.budget.delta * plan.sampling.dataset_size
+    many = f"times the {plan.sampling.dataset_size} {row_of(plan.budget)}s is {rounded(times, 'up', 3)}"
+    told = f"{many}: some may be laid open, and it should be well below 1"
+    return [("Delta", told)] if plan.private and times >= 1 else []
+
+
+def _cut(plan: "Plan") -> list[tuple[str, str]]:
+    cap = plan.sampling.max_batch_size
+    if cap is None:
+        return []
+    share = spent_on_the_cap(plan.ledger, plan.guarantee) / plan.guarantee.delta if plan.private else 0.0
+    cost = f"costs {rounded(share, 'up', 2)} of delta" if plan.private else "no privacy to pay for it with"
+    return [("Cut", f"to {cap} of a batch that has more, by an even choice: {cost}")]
+
+
+def span(values: Float[np.ndarray, " steps"], digits: int = 4) -> str:
+    first, last, low, high = values[0], values[-1], values.min(), values.max()
+    if low == high:
+        return f"{first:.{digits}g}"
+    monotone = {first, last} == {low, high}
+    ends = f"{first:.{digits}g} -> {last:.{digits}g}"
+    return ends if monotone else f"{ends} (from {low:.{digits}g} to {high:.{digits}g})"

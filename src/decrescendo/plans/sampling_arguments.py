@@ -1,0 +1,42 @@
+"""Checks of what forms of sampling are made with."""
+
+import numpy as np
+from jaxtyping import Int
+
+from decrescendo.base.rng import SecureStream
+from decrescendo.errors import InvalidType, InvalidValue, check_integer
+
+# Whole numbers up to here are exact in floating point.
+LARGEST = 2**53
+
+
+def at_most_of(
+    cap: int, drawn: Int[np.ndarray, " drawn"], rng: np.random.Generator | SecureStream
+) -> Int[np.ndarray, " batch"]:
+    """``drawn``, or an even choice of ``cap`` of them, ascending."""
+    if drawn.size <= cap:
+        return drawn
+    if isinstance(rng, SecureStream):
+        return np.sort(drawn[np.argsort(rng.words(drawn.size))[:cap]])
+    return np.sort(rng.choice(drawn, size=cap, replace=False, shuffle=False))
+
+
+def checked_count(value: object) -> int:
+    count = check_integer("dataset_size", value, at_least=1)
+    if count > LARGEST:
+        raise InvalidValue(
+            f"dataset_size must be <= {LARGEST}, got dataset_size=a number of {len(str(count))} digits"
+        )
+    return count
+
+
+def check_rng(rng: object) -> None:
+    if not isinstance(rng, (np.random.Generator, SecureStream)):
+        raise InvalidType(
+            f"rng must be a numpy Generator or a SecureStream, got {type(rng).__name__}. "
+            "Streams(seed).numpy('sampling') makes the one, SecureStream.fresh() the other"
+        )
+
+
+def checked_cap(value: object) -> int | None:
+    return None if value is None else check_integer("max_batch_size", value, at_least=1)

@@ -1,0 +1,72 @@
+"""Refusals of forms of sampling that something cannot take."""
+
+from typing import cast
+
+from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling
+
+
+def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
+    """``sampling`` if its batches are drawn by independent coins; else a refusal by ``what``.
+
+    >>> poisson(RandomAllocation(100, 10), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must have Poisson batches, got RandomAllocation(...). Nothing is ...
+    """
+    if isinstance(sampling, RandomAllocation):
+        raise InvalidValue(
+            f"{what} must have Poisson batches, got {sampling}. Nothing is proven here of records that each take part "
+            "once an epoch. Take PoissonSampling"
+        )
+    return sampling
+
+
+def uncut(sampling: Sampling, what: str) -> None:
+    """Refuse, for ``what``, batches that are cut to a largest size.
+
+    >>> uncut(PoissonSampling(100, 10, max_batch_size=30), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must have batches of any size, got max_batch_size=30. Leave it out
+    """
+    if sampling.max_batch_size is not None:
+        raise InvalidValue(
+            f"{what} must have batches of any size, got max_batch_size={sampling.max_batch_size}. Leave it out"
+        )
+
+
+def check_person(examples_per_person: int, sampling: Sampling) -> None:
+    """Refuse that one person has more examples than there are: judged, it may take all memory.
+
+    >>> check_person(200, PoissonSampling(100, 10))
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: examples_per_person must be at most the 100 examples that there are, got 200
+    """
+    if examples_per_person > sampling.dataset_size:
+        raise InvalidValue(
+            f"examples_per_person must be at most the {sampling.dataset_size} examples that there are, got "
+            f"{examples_per_person}"
+        )
+
+
+def check_sampling(value: object) -> None:
+    """``value`` is one of the forms of sampling, or an error."""
+    if not isinstance(value, Sampling):
+        raise InvalidType(
+            f"sampling must be a PoissonSampling, a BatchSchedule or a RandomAllocation, got {type(value).__name__}. "
+            "Make the first or the last, and give calibrate a curve of batch sizes for the other"
+        )
+
+
+def only_constant(sampling: Sampling, what: str) -> PoissonSampling:
+    """``sampling`` if all its batches are drawn alike; else a refusal by ``what``, which needs one rate.
+
+    >>> only_constant(BatchSchedule(100, [10, 20]), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must have one expected batch size for all steps, got 10 to 20. ...
+    """
+    if isinstance(sampling, BatchSchedule):
+        low, high = sampling.expected_batch_size.min(), sampling.expected_batch_size.max()
+        raise InvalidValue(
+            f"{what} must have one expected batch size for all steps, got {low:g} to {high:g}. Calibrate without batch="
+        )
+    return cast("PoissonSampling", poisson(sampling, what))

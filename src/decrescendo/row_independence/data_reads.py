@@ -1,0 +1,269 @@
+"""What Python gets to see of the data in a pass: answers that do not depend on them, or a refusal."""
+
+import inspect
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor
+from torch.utils import checkpoint
+
+from decrescendo.base.storages import bare
+from decrescendo.row_independence.code_origin import asks_for_a_hook, code_of, is_librarys, line
+from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.labels import Label, Mixed, Public, is_data
+from decrescendo.row_independence.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
+from decrescendo.row_independence.trace import NOTHING, Event, Trace
+
+_CHECKPOINT = cast("Any", checkpoint)
+# By these Python gets numbers of a tensor, and no hold of its memory.
+_COPIES = frozenset({"tolist", "__repr__", "__reduce_ex__", "__deepcopy__"})
+# What torch's own hooks on saved tensors run: checkpoints, and memory on the CPU.
+_PACKS = frozenset(
+    code
+    for kind in (
+        _CHECKPOINT._checkpoint_hook,
+        _CHECKPOINT._recomputation_hook,
+        torch.autograd.graph.save_on_cpu,
+    )
+    for code in cast("Any", kind).__init__.__code__.co_consts
+    if isinstance(code, CodeType)
+)
+# The hooks on what autograd saves; of a trace torch's own too.
+_SAVING = cast("Any", torch)._C._autograd._top_saved_tensors_default_hooks
+_PROFILING = cast("Any", torch)._C._autograd._profiler_enabled
+
+
+@dataclass(eq=False)
+class DataReads:
+    """The looks at the data in one pass.
+
+    Args:
+        count: of examples.
+        memory: answers given before, and what is declared.
+        trace: what the pass does.
+        label: of a tensor.
+        refuse: refuses the pass.
+        natural: Python sees the data as they are.
+        replays: the trace of a pass whose random numbers Python gets again.
+        poison: what Python gets for a number of the data.
+        before: where nothing can be read, an accepted pass that did the same.
+        guards: truth values that must be true for this pass to be that one.
+    """
+
+    count: int
+    memory: Memory
+    trace: Trace
+    label: Callable[[Tensor], Label]
+    refuse: Callable[[str], NoReturn]
+    natural: bool
+    replays: Trace | None
+    poison: float
+    before: Trace | None = None
+    guards: list[Tensor] = field(default_factory=list[Tensor])
+    # Whether a line read the data of which that was declared to be harmless.
+    trusted: bool = False
+    # Lines of code that looked at the data: truth values, which they were, and numbers.
+    asked: list[str] = field(default_factory=list[str])
+    truths: list[bool] = field(default_factory=list[bool])
+    poisoned: str = ""
+    # Lengths that a function of torch's read from tensors that are each example's own; whether one is running.
+    lengths: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
+    owned: bool = False
+    # Whether torch functions are seen; and whether one is running that gives the losses of the CTC loss alone.
+    recorded: bool = False
+    within: bool = False
+    # Whether a profiler was on.
+    profiled: bool = False
+    # Whether there was a CTC loss, of which a node of autograd's shows the longest target.
+    targets: bool = False
+
+    def look(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
+    ) -> Any:
+        """What Python gets to see of the data: an answer that does not depend on them."""
+        first = cast("Tensor", tensors[0])
+        labels = [self.label(tensor) for tensor in tensors if tensor is not None]
+        data = [label for label in labels if is_data(label)]
+        where, returned = line(), str(func._schema.returns)
+        if not data or self.natural:
+            answer = func(*args, **kwargs)
+            self.asked += [where] if data else []
+        elif self.vouched():
+            return func(*args, **kwargs)
+        elif "bool" in returned or (first.dtype == torch.bool and "int" not in returned) or len(tensors) > 1:
+            likely = isinstance(data[0], Mixed) and data[0].name in ("any", "bitwise_or", "logical_or")
+            truth = bool(func(*args, **kwargs)) if self.before is None else self._expected(tensors)
+            return self.answer(truth, likely=likely)
+        elif "int" not in returned and (first.dtype.is_floating_point or first.dtype.is_complex):
+            return self.number()
+        else:
+            answer = func(*args, **kwargs)
+            if type(answer) is not int or answer != self.count:
+                self.whole("a whole number of them", SEEDS)
+        event = Event("a look at the data", (where,), ()) if data else Event(func, NOTHING, ())
+        self.trace.events.append(event)
+        return answer
+
+    def vouched(self) -> bool:
+        """Whether the line that looks at the data was declared."""
+        where = line()
+        found = where in self.memory.declared or where.split(":")[0] in self.memory.declared
+        if found:
+            self.trusted = True
+            self.memory.assumed.add(f"what {where} reads of the data steers nothing")
+        return found
+
+    def answer(self, truth: bool, *, likely: bool) -> bool:
+        """What Python gets for a truth value: at each line the same one, ``likely`` the first time."""
+        where = line()
+        self.asked.append(where)
+        self.truths.append(truth)
+        self.trace.truths.append(truth)
+        self.trace.events.append(Event("a look at the data", (where,), ()))
+        return self.memory.answers.setdefault(where, likely)
+
+    def _expected(self, tensors: Sequence[Tensor | None]) -> bool:
+        """A truth value as it was: examples alone were compared with what was answered where it was so."""
+        at = len(self.trace.truths)
+        if self.before is None or at >= len(self.before.truths):
+            self.refuse("a truth value of the data is asked for that was not before")
+        expected = self.before.truths[at]
+        one, *others = [tensor for tensor in tensors if tensor is not None]
+        found = (one == others[0]).all() if others else one.bool().all()
+        self.guards.append(found if expected else ~found)
+        return expected
+
+    def number(self) -> float:
+        """What Python gets for a number."""
+        self.poisoned = line()
+        self.trace.events.append(Event("a look at the data", (self.poisoned,), ()))
+        return self.poison
+
+    def whole(self, what: str, remedy: str = "") -> NoReturn:
+        """Refuse a read of a whole number."""
+        where = line()
+        self.refuse(
+            f"the data must not steer the pass, but {where} reads {what} in Python. Use a constant there, or tensor "
+            f'operations{remedy}; or declare the line: EngineSettings(declared=("{where}",))'
+        )
+
+    def selected(self) -> NoReturn:
+        """Refuse a read of how many rows the data select."""
+        self.whole("the number of rows that they select", ALL_EXPERTS)
+
+    def merge(self, made: list[Tensor]) -> None:
+        """Runs of equal data, whose number Python gets to see as a length: one, or as many, as no data say."""
+        if self.natural:
+            return
+        if self.before is not None:
+            self.refuse("the data decide how many numbers there are")
+        several = self.answer(len(made[0]) > 1, likely=False)
+        for tensor in (made[0], *made[2:]):
+            cast("Any", tensor).set_(tensor.new_zeros(1 + several, *tensor.shape[1:]))
+
+    def draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A random number that Python reads (which layers are left out): the same one with any number of examples."""
+        at = len(self.trace.drawn)
+        replayed = list[Any]() if self.replays is None else self.replays.drawn
+        self.trace.drawn.append(replayed[at] if at < len(replayed) else func(*args, **kwargs))
+        self.trace.events.append(Event(func, NOTHING, ()))
+        return self.trace.drawn[-1]
+
+    def check_read(self, name: str, tensors: Sequence[Tensor], expose: Callable[[Tensor], None]) -> None:
+        """Refuse a read of the data that the dispatcher does not see; ``expose``: of constants, note it."""
+        tensors = [bare(tensor) for tensor in tensors]
+        read = any(is_data(self.label(tensor)) or self.memory.withholds(tensor) for tensor in tensors)
+        if read and not self.natural:
+            if self.vouched():
+                return
+            where = line()
+            self.refuse(
+                f"the data must not leave torch in a pass, but {where} takes them out by {name.strip('_')}(). Use "
+                "tensor "
+                f'operations there{SPEC_AUGMENT}; or declare the line: EngineSettings(declared=("{where}",))'
+            )
+        if self.before is not None:
+            self.refuse(f"{line()} reads numbers of a constant in Python, by {name.strip('_')}()")
+        if name not in _COPIES:
+            for tensor in tensors:
+                expose(tensor)
+
+    def check_lengths(self, values: Iterable[object]) -> None:
+        """Refuse lengths of sequences that are not each example's own: the CTC loss reads them by itself."""
+        for value in values:
+            label = self.label(value) if isinstance(value, Tensor) else Public.FILL
+            if isinstance(label, Mixed):
+                self.refuse(
+                    f"no example's loss may depend on another example, got a CTC loss of which {label.why}"
+                )
+
+    @contextmanager
+    def reading(self, lengths: Iterable[object]) -> Generator[None]:
+        """Inside, torch reads lengths of sequences by itself: those in tensors are each example's own."""
+        given = list(lengths)
+        self.check_lengths(given)
+        self.owned, self.within = not any(isinstance(value, (list, tuple)) for value in given), True
+        self.targets = True
+        try:
+            yield
+        finally:
+            self.owned = self.within = False
+
+    def check_lists(self, values: Iterable[object], made: int) -> None:
+        """Refuse lengths that are other ones for each place in the batch; and, of an operation that makes two tensors
+        and the program called by itself, the second one: its shape shows the longest of all."""
+        if self.recorded and made > 1 and not self.within:
+            self.refuse(
+                f"the data must not steer the pass, but {line()} calls torch._ctc_loss, which gives a tensor whose "
+                "shape shows the longest target of all examples. Use torch.nn.functional.ctc_loss"
+            )
+        for value in values:
+            if not isinstance(value, (list, tuple)):
+                continue
+            listed = tuple(cast("list[int]", value))
+            if self.owned:
+                self.lengths.add(listed)
+            elif len(set(listed)) > 1 and listed not in self.lengths:
+                self.refuse(
+                    "no example's loss may depend on its place, got a CTC loss with other lengths for each place "
+                    "in the batch. Give the lengths as a tensor that is part of the batch"
+                )
+
+    def check_node(self, counting: bool) -> None:
+        """Refuse to give a program a node of autograd's where sizes that it shows may be the data's; ``counting``:
+        whether data selected rows in this pass."""
+        if not (counting or self.targets) or asks_for_a_hook(inspect.currentframe()) or self.vouched():
+            return
+        self.refuse(
+            f"the data must not steer the pass, but {line()} takes autograd's node of a tensor, which shows how many "
+            "rows the data select, or how long their longest target is. Use requires_grad, and hooks on tensors"
+        )
+
+    def check_profiler(self, counting: bool) -> None:
+        """List a profiler where data select rows: it may note all shapes."""
+        self.profiled = self.profiled or _PROFILING()
+        if self.profiled and counting:
+            self.memory.assumed.add("a profiler that runs in a pass tells the program no shape")
+
+    def check_functions(self, nodes: Iterable[object], counting: bool) -> None:
+        """List the functions of one's own in the graph where sizes that their nodes show may be the data's: ``ctx`` is
+        such a node, and what its backward pass reads of it is not seen."""
+        self.check_profiler(counting)
+        for node in nodes if counting or self.targets else ():
+            kind = getattr(node, "_forward_cls", None)
+            if kind is not None and not is_librarys(kind):
+                self.memory.assumed.add(f"the backward pass of {kind.__name__} goes by no size")
+
+    def check_saving(self) -> None:
+        """Refuse hooks on what autograd saves but torch's own: no mode sees what they read. Asked before a function
+        runs: a hook may take itself away."""
+        hooks = _SAVING(True)
+        if hooks is not None and code_of(hooks[0]) not in _PACKS and not self.vouched():
+            self.refuse(
+                "the proof must see what a pass does, but saved_tensors_hooks runs a function of the program where "
+                f"nothing is seen, at {line()}. Use torch.utils.checkpoint or save_on_cpu, or leave it out"
+            )

@@ -1,0 +1,696 @@
+"""The labels of one pass, kept by memory; and what outlives the pass.
+
+Longer than most files: what a write, a view and an end of life do to labels hangs together.
+"""
+
+import bisect
+import hashlib
+import itertools
+import threading
+import weakref
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decrescendo.base.storages import (
+    FUNCTIONS_OFF,
+    content_of,
+    is_shared,
+    is_whole,
+    key_of,
+    kind_of,
+    paused,
+    pieces,
+    storage_key,
+    tensors_of,
+)
+from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.labels import (
+    LAID_ALONG,
+    LONG,
+    PARTS,
+    Label,
+    Mixed,
+    Public,
+    RowLayout,
+    constant_of,
+    counted_of,
+    is_data,
+    is_fixed,
+)
+from decrescendo.row_independence.row_layout import Owners, Span, is_uniform, span_of, view_of
+from decrescendo.row_independence.trace import EVENT, PACKED, Number, Trace
+
+# Where a constant occurs: the call, the argument, and where the examples would be in it.
+Guess: TypeAlias = tuple[int, int, RowLayout]
+_Bytes: TypeAlias = tuple[int, int]
+# A storage, the first byte in it, and how many.
+_Stretch: TypeAlias = tuple[int, int, int]
+Mark: TypeAlias = Public | Mixed | Span
+STALE = Mixed(
+    "a tensor is used that holds the data beside the batch, or that an earlier pass made from its examples or was given"
+)
+_PARTS = Mixed(PARTS)
+_SOME = replace(_PARTS, counted=True)
+# Tensors and arrays of the data that are asked, at most, at each step whether they are where they were.
+_ASKED = 32
+# Constants of one number that are known by their memory, at most.
+_HELD = 10_000
+_STORAGE = cast("Any", torch.UntypedStorage)
+# Weak references to storages that passes have made from data: an address that has one is not given to another storage.
+_STALE: set[int] = set()
+# The same of constants that passes have filled anew.
+_REFILLED: set[int] = set()
+_ENDING = threading.Lock()
+
+
+class Memory:
+    """What outlives a pass: tensors made from data that are still alive, answers to looks at the data, declarations."""
+
+    def __init__(self, declared: Iterable[str] = ()) -> None:
+        # Of all engines: a loss that two of them have may carry from one to the other.
+        self.stale = _STALE
+        self.refilled = _REFILLED
+        # What is answered instead of a truth value of the data, by line of code.
+        self.answers: dict[str, bool] = {}
+        # Lines of code (or files) whose looks at the data the user has declared harmless.
+        self.declared = frozenset(declared)
+        self.assumed: set[str] = set()
+        # Constants that are as long as a batch by coincidence alone.
+        self.coincident: set[Guess] = set()
+        self._data = _Withheld()
+        # Stretches of constants' memory that others than torch may write to, by storage and place in it, which passes
+        # before this one have used.
+        self._shared: dict[_Stretch, object] = {}
+        # Constants from before a pass, by storage; and those of several passes.
+        self._held: set[int] = set()
+        self.lasting: set[int] = set()
+
+    def hold(self, tensor: Tensor, key: int) -> None:
+        """No other storage is to have the key of this constant, which a pass has met, as scripts name it."""
+        if key in self._held:
+            self.lasting.add(key)
+        else:
+            cast("Any", tensor.untyped_storage())._weak_ref()
+            self._held.add(key)
+
+    def contents(self) -> dict[int, str]:
+        """Of the constants that passes have met, what lies in their memory, as any process tells it."""
+        found: dict[int, str] = {}
+        for key in self._held:
+            storage = _STORAGE._new_with_weak_ptr(key)
+            if storage is not None:
+                with paused(), FUNCTIONS_OFF():
+                    # (Of a copy: what NumPy was given counts as shared.)
+                    flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).clone()
+                    found[key] = hashlib.sha256(flat.cpu().numpy().tobytes()).hexdigest()
+        return found
+
+    def let_go(self) -> bool:
+        """Whether many constants were held, of which those that are gone may have their keys given to others now."""
+        if len(self._held) <= _HELD:
+            return False
+        gone = [key for key in self._held if _STORAGE._expired(key)]
+        for key in gone:
+            _STORAGE._free_weak_ref(key)
+            self._held.discard(key)
+            self.lasting.discard(key)
+        return bool(gone)
+
+    def shared(self) -> dict[_Stretch, object]:
+        """What lies now in the memory of constants that others than torch may write to."""
+        found: dict[_Stretch, object] = {}
+        for stretch in list(self._shared):
+            storage = _STORAGE._new_with_weak_ptr(stretch[0])
+            if storage is None:
+                _STORAGE._free_weak_ref(stretch[0])
+                del self._shared[stretch]
+            else:
+                found[stretch] = _bits(storage, stretch)
+        return found
+
+    def share(self, stretch: _Stretch, tensor: Tensor) -> None:
+        """Look at this stretch before each pass from here on."""
+        if stretch not in self._shared:
+            cast("Any", tensor.untyped_storage())._weak_ref()
+            self._shared[stretch] = None
+
+    def withhold(self, data: Iterable[Tensor | np.ndarray]) -> bool:
+        """No pass may use these, of which it is given its batch; whether some were not withheld before."""
+        return self._data.add(part for value in data for part in parts_of(value))
+
+    def follow(self) -> bool:
+        """Whether data that are withheld were moved in memory; they are withheld where they are now, too."""
+        return self._data.follow()
+
+    def withholds(self, value: Tensor | np.ndarray) -> bool:
+        """Whether a tensor or array lies, with a part at least, in memory that holds the data."""
+        return bool(self._data) and any(map(self._data.overlaps, parts_of(value)))
+
+    def check_apart(self, held: Iterable[tuple[str, Tensor]]) -> None:
+        """Refuse what lies in the data's memory and is trained, or trains: it would be released with the weights."""
+        for name, tensor in held:
+            if self.withholds(tensor):
+                raise UnsupportedModel(
+                    f"no part of a model or optimizer may hold the data, got {name} in memory that batches are drawn "
+                    "from. It would be released with the weights, without noise: leave it out, or use public data"
+                )
+
+
+def _stretch_of(tensor: Tensor, key: int) -> _Stretch:
+    """Of a tensor with numbers."""
+    width = tensor.element_size()
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return key, int(tensor.storage_offset()) * width, (last + 1) * width
+
+
+def _bits(storage: Any, stretch: _Stretch) -> bytes:
+    """What lies there, in short."""
+    flat = cast("Any", torch.empty(0, dtype=torch.uint8, device="cpu")).set_(
+        storage, stretch[1], (stretch[2],)
+    )
+    return hashlib.blake2b(memoryview(flat.numpy()), digest_size=32).digest()
+
+
+class _Withheld:
+    """Stretches of memory: by address, and by their place in a storage, whose address may become another."""
+
+    def __init__(self) -> None:
+        # By the address of the first byte and of the one after the last; torch's of a tensor are also kept as a tensor
+        # of our own: a program may exchange the memory of its own, and what it had then still holds data.
+        self._given: dict[_Bytes, Tensor | np.ndarray] = {}
+        self._kept: dict[_Bytes, Tensor] = {}
+        # Of each storage (0: of all memory) where the stretches begin, and where they end.
+        self._stretches: dict[int, tuple[list[int], list[int]]] = {}
+        self._turns: Iterator[tuple[_Bytes, Tensor | np.ndarray]] = iter(())
+
+    def __bool__(self) -> bool:
+        return bool(self._given)
+
+    def add(self, values: Iterable[Tensor | np.ndarray]) -> bool:
+        given, kept, before = [*self._given.values(), *values], list(self._kept.values()), self._given.keys()
+        self._given = _placed(given)
+        with FUNCTIONS_OFF():
+            kept += [value.detach() for value in self._given.values() if isinstance(value, Tensor)]
+        self._kept = cast("dict[_Bytes, Tensor]", _placed(kept))
+        places = [(0, start, end) for start, end in (*self._given, *self._kept)]
+        for value in self._kept.values():
+            start, end = cast("_Bytes", _bytes_of(value))
+            base = value.untyped_storage().data_ptr()
+            places.append((storage_key(value), start - base, end - base))
+        self._stretches = {}
+        for space, start, end in sorted(places):
+            starts, ends = self._stretches.setdefault(space, ([], []))
+            if ends and start <= ends[-1]:
+                ends[-1] = max(end, ends[-1])
+            else:
+                starts.append(start)
+                ends.append(end)
+        self._turns = itertools.cycle(self._given.items())
+        return self._given.keys() != before
+
+    def follow(self) -> bool:
+        """Of many some are asked, in turn: what moves one usually moves them all."""
+        few = itertools.islice(self._turns, min(len(self._given), _ASKED))
+        moved = [place for place, value in few if _bytes_of(value) != place]
+        if moved:
+            self.add(())
+        return bool(moved)
+
+    def overlaps(self, value: Tensor | np.ndarray) -> bool:
+        found = _bytes_of(value)
+        if found is None:
+            return False
+        if self._in(0, *found):
+            return True
+        key = key_of(value) if isinstance(value, Tensor) else 0
+        if key not in self._stretches:
+            return False
+        with FUNCTIONS_OFF():
+            base = cast("Tensor", value).untyped_storage().data_ptr()
+        return self._in(key, found[0] - base, found[1] - base)
+
+    def _in(self, space: int, start: int, end: int) -> bool:
+        starts, ends = self._stretches.get(space, ([], []))
+        place = bisect.bisect_right(ends, start)
+        return place < len(starts) and starts[place] < end
+
+
+def _placed(values: Iterable[Tensor | np.ndarray]) -> "dict[_Bytes, Tensor | np.ndarray]":
+    found = {_bytes_of(value): value for value in values}
+    return {place: value for place, value in found.items() if place is not None}
+
+
+def parts_of(value: Tensor | np.ndarray) -> Sequence[Tensor | np.ndarray]:
+    """What has memory of its own: of a sparse tensor, and of a wrapper of others, those that it is made of."""
+    if isinstance(value, np.ndarray):
+        return (value,)
+    if value.layout is torch.strided:
+        return [part for _, part in pieces(value)]
+    with FUNCTIONS_OFF():
+        if value.layout is torch.sparse_coo:
+            return [value._indices(), value._values()]
+        if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return [value.crow_indices(), value.col_indices(), value.values()]
+        if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return [value.ccol_indices(), value.row_indices(), value.values()]
+    return ()
+
+
+def _bytes_of(value: Tensor | np.ndarray) -> _Bytes | None:
+    """The first byte of what is in memory, and the one after the last; of a view with gaps these too."""
+    if isinstance(value, np.ndarray):
+        if not value.size:
+            return None
+        jumps = [(size - 1) * step for size, step in zip(value.shape, value.strides, strict=True)]
+        first = int(value.ctypes.data)
+        return first + sum(min(0, jump) for jump in jumps), first + sum(
+            max(0, jump) for jump in jumps
+        ) + value.itemsize
+    if value.layout is not torch.strided or value.is_meta or not value.numel():
+        return None
+    try:
+        with FUNCTIONS_OFF():
+            first, width = value.data_ptr(), value.element_size()
+            jumps = [(size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)]
+    except (NotImplementedError, RuntimeError):  # a tensor without memory of its own
+        return None
+    return first, first + (sum(jumps) + 1) * width
+
+
+@dataclass(eq=False)
+class Labels:
+    """What each piece of memory depends on, in one pass over ``count`` examples.
+
+    Args:
+        count: of examples.
+        memory: what outlives the pass.
+        trace: what the pass does.
+    """
+
+    count: int
+    memory: Memory
+    trace: Trace
+    # By storage: its label, and the number of what was written there last, which nothing else has.
+    marks: dict[int, tuple[Mark, int]] = field(default_factory=dict[int, tuple[Mark, int]])
+    # Views of constants by storage: which operations gave them. What no operation of the pass gave is not there.
+    views: dict[int, dict[tuple[object, ...], frozenset[int]]] = field(
+        default_factory=dict[int, dict[tuple[object, ...], frozenset[int]]]
+    )
+    # What lay in memory of constants that others than torch may write to, before the pass or when it was used first;
+    # but for the weights, which others look after.
+    shared: dict[_Stretch, object] = field(default_factory=dict[_Stretch, object])
+    weights: Container[int] = ()
+    # Constants of those that passes fill anew in which nothing is left of what another pass has put there.
+    fresh: set[int] = field(default_factory=set[int])
+    # A constant whose memory was changed where nothing is seen.
+    changed: str = ""
+    slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
+    known: list[RowLayout] = field(default_factory=list[RowLayout])
+    held: list[Tensor] = field(default_factory=list[Tensor])
+    # Of tensors without memory of their own: the storages and labels of their parts, when they were labelled.
+    made_of: dict[int, tuple[tuple[int, tuple[Mark, int]], ...]] = field(
+        default_factory=dict[int, "tuple[tuple[int, tuple[Mark, int]], ...]"]
+    )
+    # Storages that Python can read and write behind torch's back.
+    exposed: set[int] = field(default_factory=set[int])
+    # Constants of one number that were met in this pass.
+    numbers: set[int] = field(default_factory=set[int])
+    # Whether data selected rows in this pass.
+    counting: bool = False
+    _next: int = 0
+
+    def label(self, tensor: Tensor) -> Label:
+        """What a tensor depends on."""
+        key = key_of(tensor)
+        entry = self.marks.get(key) if key > 0 else self.entry(tensor, key)
+        if entry is None:
+            stale = (key in self.memory.stale and tensor.numel()) or self.memory.withholds(tensor)
+            return STALE if stale else (self.sliced(key, tensor) if key > 0 else None) or Public.ANY
+        mark = entry[0]
+        if self.slices and key > 0 and isinstance(mark, Public):
+            return self.sliced(key, tensor) or mark
+        return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
+
+    def entry(self, tensor: Tensor, key: int) -> tuple[Mark, int] | None:
+        """The label of a tensor without memory of its own, by what it is made of: that may be written to by itself, or
+        be put into the place of another where no operation shows (``.data =``, `torch.utils.swap_tensors`)."""
+        found, made = self.marks.get(key), self._parts(tensor)
+        if found is not None and self.made_of.get(key) == made:
+            return found
+        for _, (mark, birth) in made:
+            if mark is STALE or not isinstance(mark, Public):
+                return Mixed("what a sparse tensor holds was put there where nothing is seen"), birth
+        return None if found is None else (Public.ANY, key)
+
+    def _parts(self, tensor: Tensor) -> tuple[tuple[int, tuple[Mark, int]], ...]:
+        return tuple((part, self.mark_of(part)) for part in storages(tensor))
+
+    def sliced(self, key: int, tensor: Tensor) -> Label | None:
+        """Of a view of a constant that is as long as the batch though its memory is not."""
+        return self.slices.get((key, tensor.shape, tensor.stride(), tensor.storage_offset()))
+
+    def view_slices(self, name: str, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
+        """Label views, by the operation ``name``, of a constant that is as long as the batch though its memory is
+        not."""
+        if isinstance(label, Mixed) and label.public:
+            for tensor in made:  # a part of what has the batch's length somewhere may follow it too
+                place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
+                self.slices.setdefault(place, label)
+            return
+        if not isinstance(label, RowLayout) or not label.constant:
+            return
+        size, step = source.shape[label.dim], source.stride(label.dim)
+        for tensor in made:
+            dims = [d for d in range(tensor.dim()) if (tensor.shape[d], tensor.stride(d)) == (size, step)]
+            same = label.dim + tensor.dim() - source.dim()
+            if name == "expand" and same in dims:
+                dims = [same]  # others may be as long, and laid out so, by coincidence
+            found = label.moved(dims[0]) if len(dims) == 1 else Mixed(LONG, public=True)
+            place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
+            self.slices.setdefault(place, found)
+
+    def view(self, tensor: Tensor, span: Span) -> tuple[Label, tuple[object, ...]]:
+        """The label of a view of labelled memory, and how it lies there."""
+        packed, parts = PACKED, _SOME if span.owners is not None and span.owners.counted else _PARTS
+        if not tensor.numel():
+            none = [dim for dim, size in enumerate(tensor.shape) if not size]
+            known = span.owners is not None and not span.units and len(none) == 1
+            empty = Mixed(LONG, public=True) if span.constant else Public.FILL
+            if (
+                span.units and parts is _SOME
+            ):  # no features of rows that data selected: its shape shows how many
+                empty = parts
+            place = RowLayout(none[0], 1, 1, *span[3:]) if known else empty
+            return place, packed if span.owners else ()
+        if span.units == 1:  # one row of packed data: all that is in this memory is its example's
+            single = [dim for dim, size in enumerate(tensor.shape) if size == 1]
+            place = RowLayout(single[0], 1, 1, span.owners, span.constant) if single else parts
+            return place, packed
+        width = tensor.element_size()
+        place, form = view_of(tensor.shape, tensor.stride(), tensor.storage_offset() * width, width, span[:3])
+        if place is None:
+            return parts, form
+        if span.owners is not None or span.constant:
+            place = RowLayout(*place[:3], *span[3:])
+        return place, form
+
+    def units(self, place: RowLayout) -> int:
+        """How many units lie along a place's dimension."""
+        return self.count if place.owners is None else len(place.owners.example)
+
+    def owners(self, dim: int, example: Tensor, *, counted: bool = False) -> RowLayout:
+        """The place of units that belong to these examples, one each; those known are found again by their values.
+
+        ``counted``: how many there are depends on the data.
+        """
+        self.counting = self.counting or counted
+        with paused():
+            each = len(example) == self.count and torch.equal(
+                example, torch.arange(self.count, device=example.device)
+            )
+            if each and not counted:
+                return RowLayout(dim)
+            for place in self.known:
+                known = cast("Owners", place.owners)
+                if known.counted == counted and torch.equal(known.example, example.to(known.example.device)):
+                    return place.moved(dim)
+            self.known.append(RowLayout(dim, 1, 1, Owners(example.detach().clone(), counted, each)))
+            self.trace.rows.append(len(example))
+        return self.known[-1]
+
+    def mark_of(self, key: int) -> tuple[Mark, int]:
+        """The label of a piece of memory, and the number of what was written there last, or its key."""
+        return self.marks.get(key) or (STALE if key in self.memory.stale else Public.ANY, key)
+
+    def owners_of(self, tensor: Tensor) -> Owners | None:
+        """Whose the rows of its memory are, where data selected them."""
+        mark = self.mark_of(key_of(tensor))[0]
+        return (
+            mark.owners
+            if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted
+            else None
+        )
+
+    def select(self, made: Iterable[Tensor], chosen: bool) -> None:
+        """Note of what data selected, with no place that says whose the rows are, that its shape shows how many."""
+        for tensor in made:
+            key = storage_key(tensor)
+            mark, birth = (
+                self.marks.get(key, (None, 0)) if chosen or tensor.layout is not torch.strided else (None, 0)
+            )
+            if isinstance(mark, Mixed) and mark.numbers is None:
+                self.counting = True
+                self.marks[key] = (replace(mark, counted=True), birth)
+
+    def count_on(self, given: Iterable[Mark], made: Iterable[Tensor]) -> None:
+        """Note of what was made from rows that data selected that its shape may show how many, where no place does."""
+        marks = [mark for mark in given if isinstance(mark, (Span, Mixed))]
+        counted = [
+            mark
+            for mark in marks
+            if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted
+        ]
+        if not counted and not any(
+            isinstance(mark, Mixed) and (mark.counted or counted_of(mark)) for mark in marks
+        ):
+            return
+        for tensor in made:
+            key = storage_key(tensor)
+            mark, birth = self.marks.get(key, (None, 0))
+            if isinstance(mark, Mixed):
+                self.marks[key] = (replace(mark, counted=True), birth)
+            elif isinstance(mark, Public) and counted and is_whole(tensor) and not tensor.numel():
+                none = not counted[0].units
+                self.marks[key] = (Span(1, 0, 0, counted[0].owners) if none else _SOME, birth)
+
+    def assign(self, tensor: Tensor, label: Label) -> None:
+        """Label a tensor that has memory of its own."""
+        with FUNCTIONS_OFF():
+            self.keep(tensor, storage_key(tensor), self.mark(tensor, label), len(self.trace.events))
+
+    def mark(self, tensor: Tensor, label: Label) -> Mark:
+        """The label of the memory of a tensor that has this label."""
+        if not isinstance(label, RowLayout):
+            return label
+        if not tensor.numel():
+            if label.owners is not None and label.owners.counted and tensor.shape[label.dim]:
+                return _SOME
+            return Public.FILL if label.owners is None else Span(1, 0, 0, *label[3:])
+        if not self.units(label):
+            return _SOME
+        if tensor.layout is not torch.strided or label.dim >= tensor.dim():
+            return Mixed(
+                "it has no strides" if label.dim < tensor.dim() else "its rule is of other dimensions"
+            )
+        return span_of(tensor, label, self.units(label)) or Mixed(
+            "its examples lie in memory in no order that is known"
+        )
+
+    def keep(self, tensor: Tensor, key: int, mark: Mark, at: int) -> None:
+        """Note what a storage is; it is held so that no other storage has its key as long as that is known."""
+        if key not in self.marks:
+            if key < 0:
+                self.held.append(tensor)
+            else:
+                cast("Any", tensor.untyped_storage())._weak_ref()
+            self.views.pop(key, None)  # of another storage that was there before
+        birth = max(self._next, at * EVENT)
+        self.marks[key] = (mark, birth)
+        self._next = birth + 1
+        if key < 0:
+            if not isinstance(mark, Public):
+                with paused(), FUNCTIONS_OFF():
+                    for part in parts_of(tensor):
+                        if (
+                            isinstance(part, Tensor)
+                            and (own := storage_key(part)) > 0
+                            and own not in self.marks
+                        ):
+                            self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
+            self.made_of[key] = self._parts(tensor)
+
+    def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
+        """Label what an operation made, but for views: these have the label of their memory."""
+        made = (output,) if isinstance(output, Tensor) else tensors_of((output,))
+        for tensor, label in zip(made, labels, strict=True):
+            key = storage_key(tensor)
+            if key in inputs:
+                continue
+            if label is None:
+                label = Mixed("an operation gives a view in one pass and a copy in another")
+            self.keep(tensor, key, self.mark(tensor, label), at)
+
+    def expose(self, tensor: Tensor) -> None:
+        """Python has taken hold of a tensor's memory: what it holds may change with no operation."""
+        key = key_of(tensor)
+        self.exposed.add(key)
+        if (
+            key > 0
+            and key not in self.marks
+            and tensor.device.type == "cpu"
+            and tensor.layout is torch.strided
+        ):
+            self._look(tensor, key)  # at the end it must be what it is now
+
+    def wire(self, tensor: Tensor, key: int, birth: int) -> object:
+        """Which constant this is: the operations of the pass that gave it, or what it was before."""
+        try:
+            place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
+        except (NotImplementedError, RuntimeError):
+            return birth
+        if key in self.exposed or is_shared(tensor):
+            if birth != key or key in self.exposed:
+                return (birth, *place, content_of(tensor))
+            self._look(tensor, key)
+        known = self.views.get(key)
+        foreign = known is None and birth == key > 0 and key not in self.weights
+        if foreign and key not in self.numbers:
+            # (Were its memory given back, a tensor that nothing shown made could be taken for it in a later pass.)
+            self.numbers.add(key)
+            self.memory.hold(tensor, key)
+        if foreign and not tensor.dim() and tensor.device.type == "cpu":
+            return Number(key, content_of(tensor), place, self.memory.lasting)
+        return (birth, *place) if known is None or place not in known else known[place]
+
+    def _look(self, tensor: Tensor, key: int) -> None:
+        """Whether a constant from before the pass, which others than torch may write to, is what it was."""
+        if key in self.weights or not tensor.numel():
+            return
+        stretch = _stretch_of(tensor, key)
+        self.memory.share(stretch, tensor)
+        bits = _bits(tensor.untyped_storage(), stretch)
+        if self.shared.setdefault(stretch, bits) != bits:
+            self.changed = str(tuple(tensor.shape))
+
+    def refill(self, tensor: Tensor, key: int) -> None:
+        """An operation has filled a constant from before the pass, or a part of it."""
+        if key not in self.memory.refilled and key > 0:
+            cast("Any", tensor.untyped_storage())._weak_ref()
+            self.memory.refilled.add(key)
+            self.fresh.add(key)
+        elif tensor.numel() and is_whole(tensor):
+            self.fresh.add(key)
+
+    def is_refilled(self, key: int) -> bool:
+        """Whether a pass before this one may have put there what lies in a constant."""
+        return key in self.memory.refilled and key not in self.fresh
+
+    def rewrite(self, tensor: Tensor, key: int) -> None:
+        """An operation has written to a constant from before the pass: what lies there now is told with each use."""
+        self.shared = {at: bits for at, bits in self.shared.items() if at[0] != key}
+        if is_shared(tensor) and key not in self.weights and tensor.numel():
+            self._look(tensor, key)
+            self.exposed.add(key)
+
+    def check_shared(self) -> None:
+        """Whether constants that others than torch may write to are at the end of a pass what they were in it: what is
+        written there after their last use would be used by the next one."""
+        now = self.memory.shared() if self.shared else {}
+        for stretch, bits in self.shared.items():
+            if now.get(stretch, bits) != bits:
+                self.changed = self.changed or f"({stretch[2]} bytes)"
+
+    def note(self, output: Any, at: int) -> bool:
+        """Number what an operation gave that is no example's own, so that no choice between two goes unseen."""
+        noted = False
+        for tensor in (output,) if isinstance(output, Tensor) else tensors_of((output,)):
+            key = storage_key(tensor)
+            mark = self.marks.get(key, (None, 0))[0]
+            if type(mark) is Span and not mark.constant:
+                continue
+            noted, number = True, max(self._next, at * EVENT)
+            self._next = number + 1
+            try:
+                place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
+            except (NotImplementedError, RuntimeError):
+                continue
+            known = self.views.setdefault(key, {})
+            known[place] = known[place] | {number} if place in known else frozenset((number,))
+        return noted
+
+    def after(self, target: Tensor, label: Label, old: Mark) -> Mark:
+        """What a storage is after a write to a view of it."""
+        if is_whole(target):
+            # Its shape still shows how many rows data selected.
+            if isinstance(old, Mixed) and (old.counted or counted_of(old)) and not is_data(label):
+                return _SOME
+            rows = isinstance(old, Span) and old.owners is not None and not old.constant
+            if rows and not is_data(label):
+                return old if constant_of(label) is Public.FILL else _SOME
+            return self.mark(target, label)
+        if isinstance(label, Mixed) or isinstance(old, Mixed):
+            found = label if isinstance(label, Mixed) else cast("Mixed", old)
+            return replace(found, within=None, rows=None, folded=None)
+        if isinstance(label, RowLayout):
+            made = self.mark(target, label)
+            rows = old if isinstance(old, Span) and not old.constant else None
+            if not isinstance(made, Span) or (rows is not None and not _same(made, rows)):
+                return Mixed("rows of the examples are written over others' rows")
+            if made.constant:
+                return self._among(target, label, old)
+            if rows is not None:
+                return made
+            kind = old.constant if isinstance(old, Span) else old
+            return made if kind in (Public.FILL, Public.RANDOM) else Mixed(LAID_ALONG)
+        return self._among(target, label, old) if isinstance(old, Span) else Public.ANY
+
+    def _among(self, target: Tensor, label: Public | RowLayout, old: Mark) -> Mark:
+        """What a storage is after public numbers were written to a part of it."""
+        if not isinstance(old, Span):
+            return self.mark(target, cast("RowLayout", label)._replace(constant=Public.ANY))
+        if old.constant:
+            return old._replace(constant=Public.ANY)
+        place = self.view(target, old)[0]
+        if not isinstance(place, RowLayout):
+            return Mixed("rows of some examples are written, by their place in the batch")
+        uniform = not is_fixed(label) or is_uniform(target, place, self.units(place))
+        return old if uniform else Mixed(LAID_ALONG)
+
+    def end(self) -> None:
+        """Forget what is gone; what was made from data and is still there must not come back in another pass."""
+        with _ENDING:
+            for key in [key for key in self.memory.refilled if _STORAGE._expired(key)]:
+                self.memory.refilled.discard(key)
+                _STORAGE._free_weak_ref(key)
+            self._end(self.memory.stale)
+
+    def _end(self, stale: set[int]) -> None:
+        for key in [key for key in stale if key > 0 and _STORAGE._expired(key)]:
+            stale.discard(key)
+            _STORAGE._free_weak_ref(key)
+        for key, (mark, _) in self.marks.items():
+            if key < 0:
+                continue
+            data = (
+                not mark.public if isinstance(mark, Mixed) else isinstance(mark, Span) and not mark.constant
+            )
+            if data and key not in stale and not _STORAGE._expired(key):
+                stale.add(key)
+                continue
+            if not data and key in stale:
+                stale.discard(key)
+                _STORAGE._free_weak_ref(key)
+            _STORAGE._free_weak_ref(key)
+        for tensor in self.held:  # without storage: known by the object as long as it is there
+            if is_data(self.label(tensor)):
+                stale.add(-id(tensor))
+                weakref.finalize(tensor, stale.discard, -id(tensor)).atexit = False
+        self.marks = {}
+        self.held.clear()
+
+
+def storages(tensor: Tensor) -> tuple[int, ...]:
+    """What a tensor without memory of its own is made of."""
+    with paused(), FUNCTIONS_OFF():
+        keys = (storage_key(part) for part in parts_of(tensor) if isinstance(part, Tensor))
+        return tuple(key for key in keys if key > 0)
+
+
+def _same(one: Span, two: Span) -> bool:
+    same = (one.step, one.units, one.owners) == (two.step, two.units, two.owners)
+    return same and (one.base - two.base) % (one.step * one.units) == 0

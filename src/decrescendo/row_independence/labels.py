@@ -1,0 +1,215 @@
+"""What a tensor may depend on, and how an operation that works entry by entry joins what its arguments depend on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from decrescendo.base.storages import storage_key
+from decrescendo.row_independence.row_layout import (
+    Owners,
+    Public,
+    RowLayout,
+    Span,
+    is_uniform,
+    span_of,
+    view_of,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixed:
+    """Depends on several examples, or on the place or the number of them: why, and by which operation.
+
+    ``numbers``: it is the numbers of the examples that lie at that place, which may select these and nothing else.
+    """
+
+    why: str
+    name: str = ""
+    numbers: RowLayout | None = None
+    # Of the places of what is not zero: the key of their memory and, as first number and step, the columns in it
+    # that are places within each example, not numbers of examples.
+    within: tuple[int, frozenset[tuple[int, int]]] | None = None
+    # And of the column that is numbers of rows, of which each example may have several: where these lie, the key of its
+    # memory, its first number and step.
+    rows: tuple[RowLayout, int, tuple[int, int]] | None = None
+    # Of whole numbers of each example's own data, to which so many times the example's number was added, as an index of
+    # folded rows is: how many times, the key of their memory, and where the examples lie in it.
+    folded: tuple[int, int, Span] | None = None
+    # Made from constants alone: it depends on how many examples there are, or on places, but on none of them.
+    public: bool = False
+    # Its shape depends on how many rows the data selected.
+    counted: bool = False
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it may select rows that reach a loss."""
+        return self.numbers is not None or self.folded is not None
+
+
+# A `RowLayout`: each index along the dimension depends on its own example and on public values.
+Label: TypeAlias = Public | Mixed | RowLayout
+
+
+@dataclass(slots=True)
+class Call:
+    """One operation as the dispatcher sees it.
+
+    Args:
+        name: without its namespace and overload.
+        bind: makes the arguments by name, tensors and all else, with defaults.
+        tensors: the tensors among them in order, ``None`` where an optional one is missing; lists flattened.
+        outputs: the tensors that it returned.
+        label: of an argument.
+        units: how many units there are along a place's dimension.
+        owners: the place of units along a dimension whose examples are given, one each.
+        compare: says whether two tensors have the same numbers.
+    """
+
+    name: str
+    bind: Callable[[], Mapping[str, Any]]
+    tensors: Sequence[Tensor | None]
+    outputs: Sequence[Tensor | None]
+    label: Callable[[Tensor], Label]
+    units: Callable[[RowLayout], int]
+    owners: Callable[..., RowLayout]
+    compare: Callable[[Tensor, Tensor], bool] = torch.equal
+    # Whether a value was looked at, which may be another one in the next pass.
+    looked: bool = False
+    _args: Mapping[str, Any] | None = None
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """By name; most rules do not ask."""
+        if self._args is None:
+            self._args = self.bind()
+        return self._args
+
+    @property
+    def dims(self) -> int:
+        """Of the first output."""
+        return next((output.dim() for output in self.outputs if output is not None), 0)
+
+    def mixed(self, why: str, numbers: RowLayout | None = None) -> Mixed:
+        """For an output that depends on several examples."""
+        reached = [self.label(tensor) for tensor in self.tensors if tensor is not None]
+        return Mixed(why, self.name, numbers, public=not any(map(is_data, reached)))
+
+    def same(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two tensors have the same numbers."""
+        self.looked = True
+        return self.compare(one, other)
+
+    def uniform(self, tensor: Tensor, place: RowLayout) -> bool:
+        """Whether a constant has the same numbers for each example at ``place``, or none for each."""
+        if place.dim < 0 or tensor.shape[place.dim] == 1:
+            return True
+        self.looked = True
+        units = self.units(place)
+        return tensor.shape[place.dim] == place.inner * place.outer * units and is_uniform(
+            tensor, place, units, self.compare
+        )
+
+    def examples(self, place: RowLayout, size: int, like: Tensor) -> Tensor:
+        """The number of the example at each index along the dimension of a place."""
+        units = self.units(place)
+        unit = torch.arange(size, device=like.device) // place.inner % units
+        return unit if place.owners is None else place.owners.example.to(like.device)[unit]
+
+    def joined(self, tensors: Sequence[Tensor | None], dims: int) -> Label:
+        """Of a result with ``dims`` dimensions whose every entry is made from those that broadcasting puts there."""
+        found: list[tuple[Tensor, Label]] = [(t, self.label(t)) for t in tensors if t is not None]
+        mixed = next((label for _, label in found if isinstance(label, Mixed)), None)
+        if mixed is not None:
+            return self.mixed(mixed.why) if mixed.public else self._shifted(mixed)
+        places = [
+            label.moved(label.dim + dims - t.dim()) for t, label in found if isinstance(label, RowLayout)
+        ]
+        fixed = [(tensor, label) for tensor, label in found if is_fixed(label)]
+        kinds = {constant_of(label) for _, label in found}
+        if not places:
+            return Public.ANY if fixed else Public.RANDOM if Public.RANDOM in kinds else Public.FILL
+        rows = [place for place in places if not place.constant] or places
+        place = next((place for place in rows if place.owners is None), rows[0])
+        if not all(map(place.same, rows)):
+            return self.mixed("examples that do not lie at the same places are put together")
+        if any(other.dim != place.dim for other in places):
+            return self.mixed(LONG)
+        if place.constant and Public.RANDOM not in kinds:
+            return place._replace(constant=Public.ANY if fixed else Public.FILL)
+        uniform = all(self.uniform(t, place.moved(place.dim - dims + t.dim())) for t, _ in fixed)
+        if place.constant:
+            return place._replace(constant=Public.RANDOM if uniform else Public.ANY)
+        return place if uniform else self._folded(place, [tensor for tensor, _ in fixed], dims)
+
+    def _shifted(self, label: Mixed) -> Mixed:
+        """An index of folded rows is one still, in memory of its own, where one whole number was added or taken off."""
+        found = self.outputs[0]
+        if label.folded is None or self.name not in ("add", "sub") or found is None:
+            return label
+        (times, key, span), index, number = label.folded, self.args["self"], self.args["other"]
+        given = (
+            type(number) is int and storage_key(index) == key and index.dtype == found.dtype == torch.int64
+        )
+        width = found.element_size()
+        own = (
+            given
+            and view_of(index.shape, index.stride(), index.storage_offset() * width, width, span[:3]).place
+        )
+        moved = span_of(found, own, span.units) if own else None
+        return replace(label, folded=(times, storage_key(found), moved) if moved else None)
+
+    def _folded(self, place: RowLayout, fixed: Sequence[Tensor], dims: int) -> Mixed:
+        """Of each example's own data with a constant that is another one for each: as `Mixed.folded` says, where it was
+        added, and is a number of times the example's number and for the rest the same for each."""
+        laid, found = self.mixed(LAID_ALONG), self.outputs[0]
+        if self.name != "add" or found is None or len(fixed) != 1 or place != RowLayout(place.dim):
+            return laid
+        dim, units = place.dim - dims + fixed[0].dim(), self.units(place)
+        if any(tensor.dtype != torch.int64 for tensor in (found, *fixed)) or self.args["alpha"] != 1:
+            return laid
+        rows = fixed[0].movedim(dim, 0).reshape(units, -1)
+        times = int(rows[1, 0] - rows[0, 0])
+        rest = rows - times * torch.arange(units, device=rows.device)[:, None]
+        span = span_of(found, place, units)
+        if span is None or not self.same(rest, rest[:1].expand_as(rest)):
+            return laid
+        return replace(laid, folded=(times, storage_key(found), span))
+
+
+def is_data(label: Label) -> bool:
+    """Whether an example reaches what has this label."""
+    return (
+        not label.public if isinstance(label, Mixed) else isinstance(label, RowLayout) and not label.constant
+    )
+
+
+def constant_of(label: Label) -> Public | None:
+    """Of what kind a constant is, also one as long as the batch."""
+    return label.constant if isinstance(label, RowLayout) else label if isinstance(label, Public) else None
+
+
+def is_fixed(label: Label) -> bool:
+    """Whether these are known numbers, which tell examples by their place where they differ along them."""
+    return constant_of(label) is Public.ANY
+
+
+def counted_of(label: Label) -> Owners | None:
+    """Whose the rows are of what the data selected, where a label says that."""
+    place = label.numbers if isinstance(label, Mixed) else label
+    return (
+        place.owners
+        if isinstance(place, RowLayout) and place.owners is not None and place.owners.counted
+        else None
+    )
+
+
+LAID_ALONG = (
+    "a constant that is not the same for all examples is laid along them, by their place in the batch"
+)
+PARTS = "only some of the examples are taken, or examples are taken in groups"
+SUMMED = "several examples are put together"
+LONG = "a constant depends on the number of examples"
+NO_RULE = "the proof has no rule for "

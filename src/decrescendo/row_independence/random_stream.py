@@ -1,0 +1,121 @@
+"""The random numbers of one pass: each of the run's own stream is drawn once, or again by the same operation."""
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decrescendo.base.rng import restarted
+from decrescendo.base.storages import unwatched
+
+# Where a Mersenne Twister is in its numbers when it was seeded.
+_SEEDED = 624
+
+
+@dataclass(eq=False)
+class Stream:
+    """Where torch's global generators have been.
+
+    What is drawn again (a checkpoint's second forward pass) is drawn by the same operation from the same state. Numbers
+    drawn again by another one lie at other places: those of one example would be those of another, by their place.
+
+    Args:
+        seed: of the generators in this pass; negative: no random numbers may be drawn.
+        refuse: refuses the pass.
+        capturing: where the generators are cannot be read; whoever captures refuses what is not drawn on the device.
+    """
+
+    seed: int
+    refuse: Callable[[str], NoReturn]
+    capturing: bool = False
+    # Whether nothing may be drawn again: a captured pass goes on with new numbers.
+    once: bool = False
+    # What was drawn, by the state it was drawn from; and the state after the last new one.
+    drawn: dict[int, object] = field(default_factory=dict[int, object])
+    head: int | None = None
+    # By the state that an operation began at: the how manieth it is of those that took as many numbers as the data
+    # wanted, or that it is none.
+    jumps: dict[int, int | None] = field(default_factory=dict[int, int | None])
+    _at: int = 0
+
+    def begin(self, operation: object) -> None:
+        """Before an operation draws."""
+        if self.capturing:
+            return
+        self._at = _state()
+        if self.seed < 0:
+            return
+        if self.once and self._at in self.drawn:
+            self.refuse("random numbers are drawn again, as a checkpoint with dropout does")
+        first = self.head is None and torch.initial_seed() == self.seed
+        if (self._at not in self.drawn and not first and self._at != self.head) or (
+            self.drawn.setdefault(self._at, operation) != operation
+        ):
+            self.refuse(
+                "random numbers in a pass must come from the run's own stream, each of them once, but torch's global "
+                "generator was seeded or set back in it: numbers that are known, or drawn again for another place, "
+                "tell examples by their place. Leave out manual_seed and set_rng_state"
+            )
+
+    def end(self, *, jump: bool) -> None:
+        """After it. ``jump``: how many numbers it took may tell of the data, so that what comes next begins elsewhere:
+        where the generators are is public."""
+        if self.capturing:
+            return
+        if self.seed < 0:  # an operation that can draw need not: attention without dropout
+            if _state() != self._at:
+                self.refuse(
+                    "random numbers in a pass must come from a stream of the run's own, but the engine was given none. "
+                    "Give Engine(seeds=...), as Trainer does, or turn dropout off"
+                )
+            return
+        number = self.jumps.setdefault(self._at, len(self.jumps) if jump else None)
+        if number is not None:
+            restarted(self.seed, number)
+        after = _state()
+        if after == self._at:
+            del self.drawn[after]  # there was nothing to draw
+        elif after not in self.drawn:
+            self.head = after
+
+    def again(self) -> AbstractContextManager[object]:
+        """For a backward pass that nobody watches: what it draws again (a checkpoint) is what was drawn."""
+        moved = any(number is not None for number in self.jumps.values())
+        return _Redrawn(self) if moved else nullcontext()
+
+
+class _Redrawn(TorchDispatchMode):
+    """Begins elsewhere after the operations after which a pass did."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        at = _state() if torch.Tag.nondeterministic_seeded in func.tags else None
+        output = func(*args, **(kwargs or {}))
+        number = None if at is None else self._stream.jumps.get(at)
+        if number is not None:
+            restarted(self._stream.seed, number)
+        return output
+
+
+def hosts_drew() -> bool:
+    """Whether Python or NumPy drew since their global generators were seeded, as they are when a pass begins."""
+    return random.getstate()[1][-1] != _SEEDED or np.random.get_state(legacy=False)["state"]["pos"] != _SEEDED
+
+
+def _state() -> int:
+    """Of torch's global generators, in short."""
+    with unwatched():
+        states = [torch.get_rng_state()]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            states += [generator.get_state() for generator in cast("Any", torch).cuda.default_generators]
+        return hash(b"".join(state.numpy().tobytes() for state in states))

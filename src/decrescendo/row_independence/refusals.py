@@ -1,0 +1,166 @@
+"""What a refusal says: what must hold, what was found, and the way out."""
+
+from collections.abc import Collection, Sequence
+
+from decrescendo.row_independence.labels import LAID_ALONG, NO_RULE, PARTS, Label, Mixed, RowLayout
+
+_EXPERTS = (
+    'Mixtures of experts: model.set_experts_implementation("batched_mm") where Transformers offers it, else compute '
+    "every expert for every row"
+)
+# Of a loop over those experts that some row is sent to, or over rows that a token selects.
+ALL_EXPERTS = (
+    ' (mixtures of experts: a loop over all of them, or model.set_experts_implementation("batched_mm") where '
+    "Transformers offers it; PEFT's aLoRA looks for its invocation tokens in Python, row by row: leave "
+    "alora_invocation_tokens out, which is plain LoRA; detectors: a one-stage head, or as many proposals an example by "
+    "topk(k, 1) and gather)"
+)
+# Of several tensors so many are named.
+_NAMED = 3
+# Where `register_rule` says nothing.
+_TORCHS = frozenset({"aten", "prims"})
+_OUTLIERS = "Load the model with BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
+GENERATOR = (
+    "random numbers of a pass must come from torch's default generator, which each step seeds anew, got a generator of "
+    "the program's own (generator=..) at {}, whose numbers follow from its seed and from the passes before, one after "
+    "another along the batch. Leave generator= out"
+)
+# A gradient penalty, as WGAN-GP has one.
+SECOND_DERIVATIVE = (
+    "a loss must need first derivatives alone, got one with a second derivative (torch.autograd.grad(.., "
+    "create_graph=True) or torch.func.grad of the model, as a gradient penalty takes it). Bound the critic by "
+    "torch.nn.utils.parametrizations.orthogonal, or clip its weights between steps, instead; or take "
+    "decrescendo.clipping.Reference, which passes examples one by one"
+)
+# Of constants laid along the examples where a generator that torch does not see was used.
+HOSTS = (
+    "Random numbers were drawn by NumPy or Python in this pass: draw each example's own by torch (torch.rand(len(x), "
+    "1), torch.rand_like(x)), or make them a part of the batch (SpecAugment of Transformers: "
+    "model.config.apply_spec_augment = False, and mask the features in the data set, or give mask_time_indices with "
+    "the batch)"
+)
+# Of lines that take data out of torch, or a whole number of them.
+SPEC_AUGMENT = " (SpecAugment of Transformers: model.config.apply_spec_augment = False)"
+SEEDS = " (an example's own random numbers: torch.randn_like(x), without a seed)"
+# Of layers that keep statistics of what they are given.
+STATISTICS = (
+    "Call .eval() on it if it has public statistics (a generator that is not trained in this loss), or replace it by "
+    "GroupNorm (model = decrescendo.training.without_batch_norm(model))"
+)
+# Of a pass that writes to a buffer or a frozen parameter.
+_WRITES = (
+    "They would hold private data without noise. Replace BatchNorm by GroupNorm "
+    "(model = decrescendo.training.without_batch_norm(model)), or call .eval() on it if it has public statistics, "
+    "which no private row went into; let no other layer keep anything of its inputs, or call .eval() if that stops it"
+)
+# Of batch normalisation without running statistics: it takes those of the batch in evaluation mode, too.
+_GROUP_NORM = (
+    "Replace BatchNorm by GroupNorm (model = decrescendo.training.without_batch_norm(model), or F.group_norm with "
+    "several channels a group); here it has no public statistics that it could use"
+)
+_GRAPHS = (
+    "Graphs: give each its own row, (n, nodes, features), filled up to one number of nodes, and h.gather(1, index) and "
+    "scatter_add(1, index, messages) along its nodes"
+)
+_DETECTORS = "Detectors: a one-stage head, or as many proposals an example (scores.topk(k, 1), then gather)"
+_KEYS = "Draw each example's own numbers by torch.randn_like(x), without a key"
+_REMEDIES = {
+    **dict.fromkeys(("_philox_normal", "_philox_uniform", "_philox_key_split", "_philox_key_fold_in"), _KEYS),
+    **dict.fromkeys(("nms", "roi_align", "roi_pool", "ps_roi_align"), _DETECTORS),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "gather", "index_select"), _GRAPHS),
+    **dict.fromkeys(("int8_vectorwise_quant", "int8_mixed_scaled_mm"), _OUTLIERS),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _GROUP_NORM),
+    **dict.fromkeys(("_grouped_mm", "histc"), _EXPERTS),
+    # Features of images put among the embeddings of a text (LLaVA-like models).
+    "masked_scatter": (
+        "It takes its values from one list for the whole batch: give each example as many of its own, "
+        "torch.where(mask, features.gather(1, place), embeddings) with place = mask.cumsum(1) - 1 clamped at 0"
+    ),
+    **dict.fromkeys(
+        ("index", "index_put", "index_add"),
+        "Keep one row an example, in the order of the batch, or choose from within each example. "
+        + _EXPERTS
+        + ". "
+        + _GRAPHS,
+    ),
+}
+
+
+def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> str:
+    """Of parameters and buffers that a forward pass has written to, by name.
+
+    >>> print(written_by_the_pass(["oft_R.weight"], ["oft_R.weight"]))
+    a forward pass must not change the model's parameters or buffers, got a change of oft_R.weight. A weight that the
+    pass itself moves moves without noise: project or renew it between steps, or leave that out (PEFT: OFT with
+    coft=False)
+    """
+    shown = ", ".join(changed[:_NAMED]) + (f" and {len(changed) - _NAMED} others" if changed[_NAMED:] else "")
+    if any("monteclora" in name for name in changed):
+        remedy = "MonteCLoRA draws new weights and keeps them in each pass: use plain LoRA"
+    elif changed[0].endswith(("._u", "._v", ".weight_u", ".weight_v")):
+        remedy = (
+            "Spectral norm renews them in training mode: call .eval() on its parametrization for the pass, and renew "
+            "them between steps"
+        )
+    elif changed[0] in parameters:
+        remedy = (
+            "A weight that the pass itself moves moves without noise: project or renew it between steps, or leave "
+            "that out (PEFT: OFT with coft=False)"
+        )
+    else:
+        remedy = _WRITES
+    return (
+        f"a forward pass must not change the model's parameters or buffers, got a change of {shown}. {remedy}"
+    )
+
+
+def _without_a_rule(form: str) -> str:
+    """What to do about an operation, given as torch's signature of it.
+
+    >>> print(_without_a_rule("mylib::scan.default(Tensor x, Tensor? state=None, int n=1) -> (Tensor, Tensor)"))
+    Write it with torch's ordinary operations; or, if it keeps examples independent, say so before the first step:
+    decrescendo.clipping.register_rule("mylib::scan", text), where text has the dimensions of its 2 tensor arguments and
+    2 outputs ("nTd,d->nTd": independent along n, mixed along T). Its backward pass needs a rule for what it calls, too
+    """
+    name, _, types = form.partition("(")
+    name = name.rpartition(".")[0]
+    if name.split("::")[0] in _TORCHS:
+        return "Write it with other operations of torch's"
+    given, _, made = types.partition("->")
+    tensors, outputs = given.count("Tensor"), made.count("Tensor")
+    words = [f"{n} {what}{'s' * (n != 1)}" for n, what in ((tensors, "tensor argument"), (outputs, "output"))]
+    return (
+        "Write it with torch's ordinary operations; or, if it keeps examples independent, say so before the first "
+        f'step: decrescendo.clipping.register_rule("{name}", text), where text has the dimensions of its '
+        f'{" and ".join(words)} ("nTd,d->nTd": independent along n, mixed along T). Its backward pass needs a rule '
+        "for what it calls, too"
+    )
+
+
+def refusal(label: Label, of: str, *, hosts: bool = False) -> str:
+    """Why a loss or a gradient is refused; ``hosts``: NumPy or Python drew random numbers.
+
+    >>> print(refusal(Mixed("several examples are put together", "mean"), "loss"))
+    no example's loss may depend on another example, on its place or on their number, but in mean several examples are
+    put together. Let row i of the losses depend on row i of the batch alone
+    """
+    remedy = "Let row i of the losses depend on row i of the batch alone"
+    if isinstance(label, Mixed):
+        if label.why == PARTS:
+            remedy = f"Write it for all rows of the batch at once, without a loop over them. {_DETECTORS}"
+        found = f"in {label.name} {label.why}" if label.name else label.why
+        known = _REMEDIES.get(label.name.removesuffix("_"))
+        remedy = known or remedy
+        if NO_RULE in label.why and known is None:
+            remedy = _without_a_rule(label.why.rpartition(NO_RULE)[2])
+        if label.why == LAID_ALONG:
+            remedy = (
+                "Is the batch the first dimension where another was meant (a positional encoding for sequences that "
+                "come first)? Let a constant have size 1 along the examples"
+            )
+            remedy = HOSTS if hosts else remedy
+    elif isinstance(label, RowLayout):
+        found = "its examples are in another dimension, or in another order"
+    else:
+        found = "it depends on no example"
+    return f"no example's {of} may depend on another example, on its place or on their number, but {found}. {remedy}"

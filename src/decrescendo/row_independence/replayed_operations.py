@@ -1,0 +1,115 @@
+"""Operations that an accepted pass had at the same place: what they were given is compared, and no rule is asked."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from decrescendo.base.storages import exactly, kind_of, storage_key
+from decrescendo.row_independence.dataflow import Labels
+from decrescendo.row_independence.labels import Public
+from decrescendo.row_independence.row_layout import Span
+from decrescendo.row_independence.trace import Event, Given, ReplayedOperation
+
+# Types of arguments that are compared as they are; of others the type alone.
+NUMBERS = frozenset({
+    int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
+})  # fmt: skip
+
+
+def as_before(
+    recipe: ReplayedOperation, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+) -> Event | None:
+    """The event of an operation that is given what it was given in an accepted pass, but for the number of examples.
+
+    A view's label is that of its memory, whatever its sizes: these may be others, and are compared with those of the
+    accepted pass when this one is over.
+    """
+    if kwargs:
+        if tuple(kwargs) != recipe.names:
+            return None
+        args = (*args, *kwargs.values())
+    elif recipe.names:
+        return None
+    if len(args) != len(recipe.arguments) or labels.slices:
+        return None
+    marks, sizes = labels.marks, cast("list[list[int]]", [])
+    for value, before in zip(args, recipe.arguments, strict=True):
+        if type(before) is not Given:
+            if type(value) is not type(before):
+                return None
+            if value != before or _differ(value, before):
+                if not isinstance(value, list):
+                    return None
+                sizes.append(cast("list[int]", value))
+            continue
+        if not isinstance(value, Tensor):
+            return None
+        key = storage_key(value)
+        if key < 0:
+            return None  # (its label follows from what it is made of)
+        entry = marks.get(key)
+        if entry is None:
+            mark, birth = Public.ANY, key
+            # (Another storage may have the key of one that an earlier pass used.)
+            known = labels.memory
+            if key in known.stale or key in known.refilled or (key < 0 and known.refilled):
+                return None
+            if known.withholds(value):
+                return None
+        else:
+            mark, birth = entry
+        if type(mark) is Span:
+            if birth != before.wire or kind_of(value) != before.dtype:
+                return None
+            if mark.owners is not None or mark.constant or labels.view(value, mark)[1] != before.form:
+                return None
+        elif (
+            mark is not before.label
+            or before.shape != (value.dim() if mark is Public.FILL else value.shape)
+            or labels.wire(value, key, birth) != before.wire
+        ):
+            return None
+    if not sizes:
+        return recipe.event
+    if recipe.labels != (None,) or len(recipe.event.numbers) != 1 or labels.counting:
+        return None  # not a view by its sizes alone, or these may be as many as the data selected
+    return recipe.event._replace(numbers=(tuple(map(exactly, sizes[0])),))
+
+
+def arguments_of(
+    labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+) -> tuple[object, ...] | None:
+    """What an operation is given, to compare with in later passes; ``None`` where that does not say enough."""
+    found: list[object] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, Tensor):
+            key = storage_key(value)
+            if key < 0:
+                return None
+            mark, birth = labels.mark_of(key)
+            if isinstance(mark, Span):
+                if mark.owners is not None or mark.constant:
+                    return None
+                found.append(Given(birth, labels.view(value, mark)[1], kind_of(value)))
+            elif isinstance(mark, Public) and not value.is_nested:
+                shape = value.dim() if mark is Public.FILL else value.shape
+                found.append(Given(labels.wire(value, key, birth), None, None, mark, shape))
+            else:
+                return None
+        elif isinstance(value, (list, tuple)) and any(
+            isinstance(v, Tensor) for v in cast("list[Any]", value)
+        ):
+            return None
+        elif isinstance(value, list) or type(value) in NUMBERS:
+            found.append(list(cast("list[Any]", value)) if isinstance(value, list) else value)
+        else:
+            return None
+    return tuple(found)
+
+
+def _differ(value: object, before: object) -> bool:
+    """Whether two numbers, or lists of them, are equal to Python and are not the same (0.0 and -0.0, 1 and True)."""
+    if isinstance(value, list):
+        return list(map(exactly, value)) != list(map(exactly, cast("list[object]", before)))
+    return isinstance(value, (float, complex)) and exactly(value) != exactly(before)

@@ -1,0 +1,272 @@
+"""What a pass did, in a form in which passes over different numbers of examples can be compared."""
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from decrescendo.row_independence.labels import Label
+
+# The numbers of an operation whose result reaches no loss, where they do not matter.
+NOTHING: tuple[object, ...] = ("reaches no loss",)
+
+
+# As torch's `fully_shard` names what it keeps with a model.
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+# Storages that one operation writes, at most, so that each has a number of its own.
+EVENT = 2**20
+
+# The form of packed data of one row, or of none.
+PACKED: tuple[object, ...] = ("packed",)
+
+
+class Number(NamedTuple):
+    """A constant of one number that no operation of the pass gave: the same one; or, if none of the two is there in
+    several passes, one of the same value (torch.jit makes a number with no operation that shows, anew in each pass).
+
+    ``lasting``: keys of what was there in several passes; one set for all.
+    """
+
+    key: int
+    content: object
+    place: tuple[object, ...]
+    lasting: set[int]
+
+    def alike(self, other: object) -> bool:
+        """
+        >>> one = Number(7, 2.0, (), {8})
+        >>> [one.alike(Number(key, value, (), {8})) for key, value in ((9, 2.0), (7, 3.0), (9, 3.0), (8, 2.0))]
+        [True, True, False, False]
+        """
+        if not isinstance(other, Number) or self.place != other.place:
+            return False
+        if self.key == other.key:
+            return True
+        return self.content == other.content and self.lasting.isdisjoint((self.key, other.key))
+
+
+class Event(NamedTuple):
+    """One operation: its numbers (all arguments that are no tensors), and which tensors it was given.
+
+    ``sized``: the numbers at these positions are sizes, which may grow with the number of examples.
+    """
+
+    func: Any
+    numbers: tuple[object, ...]
+    wires: tuple[object, ...]
+    sized: tuple[int, ...] = ()
+
+
+class Given(NamedTuple):
+    """A tensor that an operation was given.
+
+    Args:
+        wire: of data, what wrote its memory last; of a constant, which one it is.
+        form: how it lies on memory of the examples; ``None`` for a constant.
+        dtype: of data; how its bytes are read.
+        label: of a constant.
+        shape: of a constant; of one number everywhere, how many dimensions.
+    """
+
+    wire: object
+    form: tuple[object, ...] | None
+    dtype: object = None
+    label: Label | None = None
+    shape: torch.Size | int = 0
+
+
+class ReplayedOperation(NamedTuple):
+    """What an operation of an accepted pass did to labels that follow from its event alone, and from no value.
+
+    An operation with the same event, of a pass that was the same so far, does the same to them: by induction its
+    arguments lie in their memory as they did, but for the number of examples.
+
+    Args:
+        event: what it was given.
+        arguments: the same one by one, tensors and all else.
+        names: of the arguments given by name.
+        labels: of its outputs; ``None`` for a view, which has its memory's.
+        public: whether there are outputs that no data reach.
+        noted: whether outputs have numbers of their own, by which they are known again.
+    """
+
+    event: Event
+    arguments: tuple[object, ...]
+    names: tuple[str, ...]
+    labels: tuple[Label | None, ...]
+    public: bool
+    noted: bool
+
+
+@dataclass(slots=True)
+class Trace:
+    """The operations of a pass over ``count`` examples, in order; of constants also the shapes."""
+
+    count: int
+    events: list[Event] = field(default_factory=list[Event])
+    # Rows of packed data, each with its number of another count of examples in another pass.
+    rows: list[int] = field(default_factory=list[int])
+    # Random numbers that Python read.
+    drawn: list[object] = field(default_factory=list[object])
+    shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])
+    # Whether tensors were found to have the same numbers, in the order in which the proof compared them.
+    compared: list[bool] = field(default_factory=list[bool])
+    # Truth values of the data that Python asked for.
+    truths: list[bool] = field(default_factory=list[bool])
+    # By the place of the event.
+    recipes: dict[int, ReplayedOperation] = field(default_factory=dict[int, ReplayedOperation])
+    # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there
+    # on, differs from one of them.
+    smaller: list["Trace"] = field(default_factory=list["Trace"])
+    # Where the model's parameters and buffers lay, by name.
+    places: dict[str, int] = field(default_factory=dict[str, int])
+    # What passes did that were found to be the same but for their number of examples, by that number.
+    alike: dict[int, "Trace"] = field(default_factory=dict[int, "Trace"])
+
+    def differs(self, other: "Trace") -> str:
+        """In words, where this pass did something else than the same program over another number; else nothing.
+
+        >>> first, second = Trace(4, [Event("div", (4.0,), (0,))]), Trace(3, [Event("div", (3.0,), (0,))])
+        >>> first.differs(second)
+        'the numbers (4.0,) with 4 examples and (3.0,) with 3 in div'
+        """
+        for mine, its in zip_longest(self.events, other.events):
+            if mine is not None and mine == its:
+                continue
+            if mine is None or its is None or (mine.func is not its.func and mine.func != its.func):
+                names = tuple("nothing" if event is None else _name(event) for event in (mine, its))
+                return f"{names[0]} with {self.count} examples and {names[1]} with {other.count}"
+            if mine.numbers is NOTHING or its.numbers is NOTHING:
+                continue
+            if mine.numbers != its.numbers and not (
+                len(mine.numbers) == len(its.numbers)
+                and all(
+                    self._alike(one, two, other, sized=at in mine.sized)
+                    for at, (one, two) in enumerate(zip(mine.numbers, its.numbers, strict=True))
+                )
+            ):
+                return (
+                    f"the numbers {mine.numbers} with {self.count} examples and {its.numbers} with {other.count} "
+                    f"in {_name(mine)}"
+                )
+            if mine.wires != its.wires and not _wired_alike(mine.wires, its.wires):
+                return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
+        return ""
+
+    def relocated(self, places: Mapping[int, int]) -> "Trace":
+        """The same pass with constants in other memory: ``places`` has the new key of a storage by the old one.
+
+        >>> one = Trace(3, [Event("mul", (), (7, (9, "form")))])
+        >>> one.relocated({7: 8, 9: 10}).events[0].wires
+        (8, (10, 'form'))
+        """
+
+        def moved(wire: object) -> object:
+            if isinstance(wire, Number):
+                return wire._replace(key=places.get(wire.key, wire.key))
+            if isinstance(wire, tuple) and wire:
+                first, *rest = cast("tuple[object, ...]", wire)
+                return (moved(first), *rest)
+            return places.get(wire, wire) if isinstance(wire, int) else wire
+
+        events = [event._replace(wires=tuple(map(moved, event.wires))) for event in self.events]
+        return replace(self, events=events)
+
+    def digest(self, names: Mapping[int, str] = MappingProxyType({})) -> str:
+        """Of what it does, as any process tells it: columns of the batch by their place in it, constants and memory by
+        ``names``, and those without by the order in which they come.
+
+        >>> one, two = (Trace(3, [Event("mul", (2.0,), (7, key))]) for key in (94 * EVENT, 31 * EVENT))
+        >>> one.digest() == two.digest(), one.digest() == Trace(3, [Event("mul", (2.5,), (7, 94 * EVENT))]).digest()
+        (True, False)
+        >>> one.digest() == Trace(3, [Event("mul", (2.0,), (8, 94 * EVENT))]).digest()
+        False
+        >>> one.digest({94 * EVENT: "weight"}) == two.digest({31 * EVENT: "bias"})
+        False
+        """
+        known: dict[object, int] = {}
+
+        def key(wire: int) -> object:
+            # What was made before the first operation is a column, the same in every process.
+            return names.get(wire, wire if 0 <= wire < EVENT else ("", known.setdefault(wire, len(known))))
+
+        def told(wire: object) -> object:
+            if isinstance(wire, Number):
+                return told((wire.key, wire.content, *wire.place))
+            if isinstance(wire, frozenset):
+                return [told(number) for number in sorted(cast("frozenset[int]", wire))]
+            if isinstance(wire, tuple) and wire and isinstance(wire[0], int):
+                return key(wire[0]), _plain(cast("tuple[object, ...]", wire)[1:])
+            return key(wire) if isinstance(wire, int) else _plain(wire)
+
+        events = [(str(e.func), _plain(e.numbers), [told(wire) for wire in e.wires]) for e in self.events]
+        return hashlib.sha256(repr(events).encode()).hexdigest()
+
+    def grows(self, other: "Trace") -> bool:
+        """Whether a constant has another shape here, and not in proportion to the number of examples.
+
+        With two examples and three it may have had one shape by chance, as `ones(n)[3:]` is empty with both.
+        """
+        both = ((shapes, other.shapes.get(at, shapes)) for at, shapes in self.shapes.items())
+        return any(mine != its and not self._alike(mine, its, other, sized=True) for mine, its in both)
+
+    def _alike(self, mine: object, its: object, other: "Trace", *, sized: bool) -> bool:
+        if isinstance(mine, tuple) and isinstance(its, tuple):
+            pair = cast("tuple[Sequence[object], Sequence[object]]", (mine, its))
+            return len(pair[0]) == len(pair[1]) and all(
+                self._alike(one, two, other, sized=sized) for one, two in zip(*pair, strict=True)
+            )
+        if type(mine) is int and type(its) is int:
+            if mine == its or not sized:
+                return mine == its
+            pairs = itertools.product((self.count, *self.rows), (other.count, *other.rows))
+            return any(mine * two == its * one for one, two in pairs)
+        both_nan = isinstance(mine, float) and isinstance(its, float) and math.isnan(mine) and math.isnan(its)
+        return both_nan or (type(mine) is type(its) and mine == its)
+
+
+def comparable(kept: Mapping[str, object]) -> list[str]:
+    """Of what Python keeps, what another process can compare: no hash, no address and no random name of this one.
+
+    >>> comparable({"n": 2, "x ": 12345, "name ": "a", "key_810312ef-f1d2-46a0-8f38-6561be600fb0": 1})
+    ['key_=1', 'n=2', "name ='a'"]
+    """
+    kinds = (int, float, complex, str, tuple)
+    return sorted(
+        _UUID.sub("", f"{name}={value!r}")
+        for name, value in kept.items()
+        if isinstance(value, kinds) and not (name.endswith(" ") and isinstance(value, int))
+    )
+
+
+def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
+    """Whether tensors are the same but for packed data of one row or none, whose form says nothing.
+
+    A constant that several operations gave (two slices that happen to be one) is what any of them gave.
+    """
+    return len(mine) == len(its) and all(
+        one == two
+        or (isinstance(one, Number) and one.alike(two))
+        or (isinstance(one, frozenset) and isinstance(two, frozenset) and not one.isdisjoint(two))
+        or (isinstance(one, tuple) and isinstance(two, tuple) and PACKED in (one, two))
+        for one, two in zip(mine, its, strict=True)
+    )
+
+
+def _plain(value: object) -> object:
+    """Numbers and names, without what a process has alone: which of several devices it has."""
+    if isinstance(value, torch.device):
+        return value.type
+    return tuple(map(_plain, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else value
+
+
+def _name(event: Event) -> str:
+    return str(event.func).removeprefix("aten.").removesuffix(".default")

@@ -1,0 +1,120 @@
+"""Functions by which Python gets at the numbers of a tensor past the dispatcher, or with numbers read from one."""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from decrescendo.row_independence.dynamic_sizes import SIZES, is_given
+from decrescendo.row_independence.labels import Mixed, is_data
+from decrescendo.row_independence.tracer import Tracer
+
+_Method = Callable[..., Any]
+_READ: frozenset[_Method] = frozenset(
+    cast("_Method", method)
+    for name in (
+        "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "const_data_ptr", "untyped_storage", "storage",
+        "_typed_storage", "__reduce_ex__", "__deepcopy__", "apply_", "map_", "map2_", "share_memory_", "__repr__",
+    )
+    if (method := getattr(Tensor, name, None)) is not None
+)  # fmt: skip
+# Operations made of no others that take numbers out of memory by themselves: no dispatch mode sees them. (Where one of
+# them fills a tensor `Tracer.check_blanks` finds that too, of all that there are.)
+_UNSEEN = (
+    "choose_qparams_optimized", "_rowwise_prune", "_saturate_weight_to_fp16", "_sobol_engine_draw",
+    "_sobol_engine_ff_", "_sobol_engine_scramble_", "_sobol_engine_initialize_state_",
+    *(name for name in dir(torch) if name.startswith("fbgemm_")),
+)  # fmt: skip
+
+
+def _forms(name: str) -> Iterator[_Method]:
+    """An operation by all the ways to call it."""
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is not None:
+        yield from (packet, *(getattr(packet, overload) for overload in packet.overloads()))
+    if hasattr(torch, name):
+        yield getattr(torch, name)
+
+
+READS = _READ.union(form for name in _UNSEEN for form in _forms(name))
+# Those that read how many rows, or where to split, in their second argument. No dispatch mode sees that.
+COUNTED: frozenset[_Method] = frozenset({Tensor.tensor_split}).union(
+    form
+    for name in (
+        "_pad_packed_sequence", "tensor_split", "gru", "lstm", "rnn_tanh", "rnn_relu", "quantized_gru",
+        "quantized_lstm",
+    )
+    for form in _forms(name)
+)  # fmt: skip
+CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
+# Backward passes, which call code of the program's.
+BACKWARD: frozenset[_Method] = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})
+NODES: frozenset[_Method] = frozenset({cast("Any", Tensor.grad_fn).__get__})
+DISTANCES: frozenset[_Method] = frozenset({torch.cdist})
+CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matmul})
+
+
+class UnobservedReads(TorchFunctionMode):
+    """Refuses reads of the data by Python code that runs in the backward pass (hooks, functions of one's own)."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(
+        self, func: _Method, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._tracer.check_called(func, types, args, kwargs or {})
+        if func in BACKWARD:
+            with self:
+                return opened(func)(*args, **(kwargs or {}))
+        if func in COUNTED:
+            check_counted(self._tracer, func, args, kwargs or {})
+        if func in READS:
+            self._tracer.read(func, args, kwargs or {})
+        elif func in NODES:
+            self._tracer.reads.check_node(self._tracer.labels.counting)
+        elif self._tracer.labels.counting:
+            if func in SIZES:
+                return self._tracer.counts.size(func, args, kwargs or {})
+            self._tracer.counts.enter(func, args, kwargs or {})
+            if is_given(args, kwargs or {}):
+                return self._tracer.counts.given(func, args, kwargs or {}, func)
+            with self._tracer.counts.quiet():
+                return func(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse numbers of rows, or places to split at, that are made of the data; recurrent layers' states may be."""
+    names = {"batch_sizes", "tensor_indices_or_sections", "indices_or_sections"} & kwargs.keys()
+    padded = "batch_first" in kwargs or (len(args) > 3 and isinstance(args[3], bool))
+    states = padded and "pad" not in str(func)
+    given = [kwargs[name] for name in names] + ([] if states else list(args[1:2]))
+    if any(isinstance(value, Tensor) and is_data(tracer.label(value)) for value in given):
+        rows = tracer.label(args[0]) if args else None
+        if isinstance(rows, Mixed):
+            tracer.refuse(
+                f"packed sequences must have one sequence an example, or the same number for each, but {rows.why}"
+            )
+        tracer.reads.whole("where to split, or how many sequences have each step,")
+
+
+def opened(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a composite that does not hand itself to the active mode, so that inner calls are seen."""
+    function = cast("FunctionType", func)
+
+    def no(*_: object) -> bool:
+        return False
+
+    ungated = {key: no for key in function.__globals__ if key.startswith("has_torch_function")}
+    copy = FunctionType(
+        function.__code__, {**function.__globals__, **ungated}, function.__name__, function.__defaults__,
+        function.__closure__,
+    )  # fmt: skip
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
