@@ -22,7 +22,7 @@ from decrescendo.plans import BatchSchedule, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Checkpoints, Store, Trainer
 from decrescendo.training import trainer as trainer_module
-from decrescendo.training.between import PROGRAM, REMEMBERED, REWRITTEN, SET, WRITTEN
+from decrescendo.training.between import REMEMBERED, REWRITTEN, SET, WRITTEN
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.evaluate import accuracy
 from decrescendo.training.run import certify
@@ -382,45 +382,6 @@ class TestPrograms:
                 change(model, data[0])
         return trainer.finish(), list(model.parameters())
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda m, x: m.train(bool(x[0, 0] > 9)),
-            lambda m, x: m.drop.eval(),
-            lambda m, x: setattr(m.drop, "p", 0.1),
-            lambda m, x: setattr(m, "act", nn.ReLU()),
-            lambda m, x: setattr(m.act, "__class__", nn.Sigmoid),
-            lambda m, x: setattr(m.act, "forward", lambda hidden: 9 * hidden),
-            lambda m, x: setattr(m, "scale", float(x.mean())),
-            lambda m, x: setattr(m, "kind", "other"),
-            lambda m, x: m.table["scale"].__setitem__(0, float(x.mean())),
-            lambda m, x: setattr(m, "offset", x.mean(0)),
-            lambda m, x: m.offset.data.add_(x.mean(0)),
-            lambda m, x: m.large.add_(x.mean()),
-            lambda m, x: m.first.register_forward_hook(lambda module, given, made: 9 * made),
-            lambda m, x: m.first.register_forward_pre_hook(lambda module, given: None),
-        ],
-        ids=[
-            "mode", "mode of a part", "dropout", "a module", "its class", "forward", "a number", "a text",
-            "in containers", "a tensor", "its numbers", "a large tensor", "a hook", "a hook before",
-        ],
-    )  # fmt: skip
-    def test_what_a_loop_changes_of_a_model_is_said(
-        self, data: Data, change: Callable[[Any, Tensor], object]
-    ) -> None:
-        run, weights = self.run_of(data, change)
-        assert PROGRAM in "".join(run.assumptions)
-        del weights
-
-    def test_a_buffer_written_and_put_back_is_said(self, data: Data) -> None:
-        """It is compared with what it was at the end, where nothing was to be seen."""
-        model = Net()
-        trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
-        for batch in trainer.batches(data):
-            trainer.step(batch)
-            model.get_buffer("fixed").copy_(data[0][0] * (trainer.progress().step == 1))
-        assert PROGRAM in "".join(trainer.finish().assumptions)
-
     def test_a_frozen_part_is_said(self, data: Data) -> None:
         run, _ = self.run_of(data, lambda m, x: m.first.requires_grad_(False))
         (said,) = run.assumptions
@@ -429,39 +390,6 @@ class TestPrograms:
     def test_modules_with_parameters_are_refused(self, data: Data) -> None:
         with pytest.raises(InvalidValue, match="must hold"):
             self.run_of(data, lambda m, x: setattr(m, "act", nn.PReLU()))
-
-    def test_what_a_loop_changes_of_a_loss_is_said(self, data: Data) -> None:
-        class Object:
-            factor = 1.0
-
-            def __init__(self) -> None:
-                self.here, self.unnamed, self.sharp = 1.0, 1.0, False
-
-            def __call__(self, model: nn.Module, batch: Data) -> Tensor:
-                return self._mean(model, batch) * self.here
-
-            def _mean(self, model: nn.Module, batch: Data) -> Tensor:
-                return loss(model, batch) * (2 if self.sharp else 1)
-
-            def method(self, model: nn.Module, batch: Data) -> Tensor:
-                return self._mean(model, batch)
-
-        factor = [1.0]
-        told = Object()
-        losses = {"object": told, "method": told.method, "closure": lambda m, b: loss(m, b) * factor[0]}
-        losses["global"] = _global_loss
-        for name, the_loss in losses.items():
-
-            def change(*_: object) -> None:
-                told.here, told.sharp, factor[0], _GLOBAL["factor"] = told.here + 1, not told.sharp, 3.0, 3.0
-
-            factor[0] = _GLOBAL["factor"] = 1.0
-            assert PROGRAM in "".join(self.run_of(data, change, the_loss)[0].assumptions), name
-
-        def change_others(*_: object) -> None:
-            told.unnamed += 1
-
-        assert self.run_of(data, change_others, told.method)[0].proven
 
     @pytest.mark.parametrize(
         "change",
@@ -498,13 +426,6 @@ class TestPrograms:
         assert trainer.finish().proven
         # And so is what is done after the last pass.
         model.eval()
-
-
-_GLOBAL = {"factor": 1.0}
-
-
-def _global_loss(model: nn.Module, batch: Data) -> Tensor:
-    return loss(model, batch) * _GLOBAL["factor"]
 
 
 class TestData:

@@ -105,17 +105,6 @@ class TestWhatARunTrainedIsKnown:
         search = PrivateSearch(task=task, epsilon=4.0, space=space, trials=Trials(1, 1))
         assert BEGAN_TRAINED in search_privately(search, 0).assumptions
 
-    def test_in_a_teacher_of_the_loss(self) -> None:
-        teacher, student = build(), build(1)
-        trained(teacher)
-
-        def distilled(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-            with torch.no_grad():
-                wanted = teacher(batch[0])
-            return (model(batch[0]) - wanted).square().sum(1)
-
-        assert BEGAN_TRAINED in trained(student, loss=distilled).assumptions
-
     def test_in_what_an_optimiser_remembers(self) -> None:
         model, other = build(), build(1)
         adam, again = (torch.optim.Adam(one.parameters()) for one in (model, other))
@@ -154,22 +143,6 @@ class TestOverACrash:
             resumed(model, kept, callback=stop)
         forget()
         assert BEGAN_WITHOUT_NOISE in resumed(build(), kept).assumptions
-
-    def test_a_teacher_that_is_trained_between_two_lives(self, tmp_path: Path) -> None:
-        teacher, kept = build(1), dc.Checkpoints(tmp_path, every=1, resume=True)
-
-        def distilled(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-            return (model(batch[0]) - teacher(batch[0]).detach()).square().sum(1)
-
-        model = build()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        trainer = dc.Trainer(model, distilled, PLAN, optimizer, seed=0, checkpoints=kept)
-        for batch in trainer.batches((X, Y)):  # the second is drawn, and not released
-            if trainer.ledger.steps:
-                break
-            trainer.step(batch)
-        trained(teacher, Plan.without_privacy(SAMPLING, steps=2))
-        assert BEGAN_WITHOUT_NOISE in resumed(build(), kept, loss=distilled).assumptions
 
     def test_a_run_that_was_at_its_end(self, tmp_path: Path) -> None:
         """The usual second start of a script with two phases."""

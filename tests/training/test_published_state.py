@@ -17,7 +17,6 @@ from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.training import Run, Store, Trainer, train
 from decrescendo.training.assumptions import (
     PARAMETERS_MADE,
-    PROGRAM,
     PUBLIC_BUFFERS,
     PUBLIC_PARAMETERS,
     REMEMBERED,
@@ -286,7 +285,6 @@ class TestFreezing:
 
         run = run_of(data, frozen(), change)
         assert STATE_SET.format("beside.weight") in run.assumptions
-        assert PROGRAM in "".join(run.assumptions)
 
     def test_a_copy_of_the_weights_is_nothing_to_say(self, data: Data) -> None:
         assert run_of(data, make_model(), lambda m, o, step: copy.deepcopy(m).requires_grad_(False)).proven

@@ -128,7 +128,7 @@ def simulate(
     server = Server(
         model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal, store=store
     )
-    between = BetweenSteps(model, optimizer, loss=loss)
+    between = BetweenSteps(model, optimizer)
     if server.spent:
         between.resumed(noisy=plan.private)
     between.draw_from(Held(clients.held))
@@ -142,7 +142,6 @@ def simulate(
             records = clients.records(np.array(present, dtype=np.int64)) if present else None
             between.passing()
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
-            between.passed()
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
             if told is not None:

@@ -16,10 +16,6 @@ SET = (
     "settings of the optimiser were changed between steps by code that is no scheduler of torch's, which took them "
     "from released and public values alone"
 )
-PROGRAM = (
-    "model and loss were changed between steps (modes, settings, hooks, what they keep) by code that took the change "
-    "from released and public values alone"
-)
 REWRITTEN = (
     "rows of the data were changed between steps: each was made of its own example and of released and public "
     "values alone"

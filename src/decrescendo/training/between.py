@@ -13,7 +13,6 @@ from decrescendo.training.assumptions import (
     ENDED_EARLY,
     ENDED_ON_A_BATCH,
     GRADIENTS_CHANGED,
-    PROGRAM,
     READ_AND_ENDED,
     READ_AND_SET,
     REMEMBERED,
@@ -26,7 +25,6 @@ from decrescendo.training.bits import fingerprint, fingerprints
 from decrescendo.training.held import Held
 from decrescendo.training.moments import around_step, inner, remembered_by, supposed_of, tensors_of
 from decrescendo.training.moved import Moved
-from decrescendo.training.program import Program
 from decrescendo.training.schedulers import Schedulers, Settings, settings_of
 from decrescendo.training.trained import TrainedSet
 
@@ -42,13 +40,12 @@ class _State(NamedTuple):
 
 @final
 class BetweenSteps:
-    """Watches what a loop does to model, loss, optimiser, data and batch, from the first draw on.
+    """Watches what a loop does to weights, optimiser, data and batch, from the first draw on.
 
     Args:
-        model: whose trained parameters are watched, and what else it has.
+        model: whose trained parameters are watched.
         optimizer: whose moments, settings, hooks and code are.
         settle: called before the weights are looked at.
-        loss: whose attributes, closures and global names are watched.
 
     Attributes:
         supposed: sentences: what could not be proven of what was done.
@@ -70,18 +67,14 @@ class BetweenSteps:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         settle: Callable[[], None] = lambda: None,
-        loss: object = None,
     ) -> None:
         self._model, self._optimizer, self._settle = model, optimizer, settle
-        self._program = Program(model, loss)
         self.supposed: set[str] = set()
         self._read = self._begun = self._restored = False
         self._moved = Moved()
         # As the step before left them.
         self._weights: dict[str, bytes] | None = None
         self._trained, self._said = TrainedSet(model), ""
-        # Attributes of model and loss that were changed, and the sentence that names them.
-        self._named, self._told = dict[str, None](), ""
         self._remembered: object = None
         self._settings: Settings = []
         self._schedulers = Schedulers(optimizer)
@@ -104,11 +97,10 @@ class BetweenSteps:
             self.look_back()
             self._begun = True
             self._note()
-            self._program.note()
 
     def look_back(self) -> None:
         """Whether some of what is there now is another run's: of a run that goes on, what was not restored."""
-        held = [*self._model.parameters(), *self._model.buffers(), *self._program.tensors()]
+        held = [*self._model.parameters(), *self._model.buffers()]
         if self._restored:
             restored = set(map(id, self._model.state_dict(keep_vars=True).values()))
             held = [value for value in held if id(value) not in restored]
@@ -144,17 +136,8 @@ class BetweenSteps:
 
     def passing(self) -> None:
         """Model and loss are about to be called."""
-        if self._program.changed():
-            self._named.update(dict.fromkeys(self._program.names_of_change()))
-            self.supposed.discard(self._told)
-            self._told = PROGRAM + (f": {', '.join(self._named)}" if self._named else "")
-            self.supposed.add(self._told)
         if self._writes != self._data.writes():
             self.supposed.add(REWRITTEN)
-
-    def passed(self) -> None:
-        """They were: of what they have changed themselves, their proof speaks."""
-        self._program.note()
 
     def hand_out(self, batch: Batch | None) -> None:
         """This is the batch drawn."""

@@ -12,11 +12,11 @@ from decrescendo.base.storages import key_of, pieces
 from decrescendo.training.bits import fingerprint, local
 
 BEGAN_TRAINED = (
-    "what it began from (weights, buffers, what the loss reaches), of which some is what an earlier run of this "
+    "what it began from (weights, buffers), of which some is what an earlier run of this "
     "process trained, or lies where that did, is paid for there: on the same data both ledgers add up"
 )
 BEGAN_WITHOUT_NOISE = (
-    "what it began from (weights, buffers, what the loss reaches), of which some is what an earlier run of this "
+    "what it began from (weights, buffers), of which some is what an earlier run of this "
     "process trained without noise, or lies where that did, comes from public data alone"
 )
 _STORAGE = cast("Any", torch.UntypedStorage)

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, cast, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decrescendo.optim.several import parts_of
 from decrescendo.training.moments import inner
-from decrescendo.training.program import Program
 
 # Of the groups of an optimiser.
 Settings: TypeAlias = list[dict[str, Any]]
@@ -54,7 +53,6 @@ class Schedulers:
         self._known: list[LRScheduler] | None = None
         self._noted: list[tuple[LRScheduler, LRScheduler, slice]] = []
         self._groups: list[dict[str, Any]] = []
-        self._functions: Program | None = None
 
     def note(self) -> None:
         """As they are now."""
@@ -62,8 +60,6 @@ class Schedulers:
             self._known = self._found()
         if self._known:
             self._noted = [(one, _copied(one), self._groups_of(one)) for one in self._known]
-            self._functions = Program(nn.Module(), [_functions(one) for one in self._known])
-            self._functions.note()
             self._groups = [
                 {key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items()}
                 for group in self._optimizer.param_groups
@@ -76,8 +72,7 @@ class Schedulers:
             for one, before, own in self._noted
             if (steps := _steps(one) - _steps(before)) != 0
         ]
-        is_as_noted = self._functions is not None and not self._functions.changed()
-        if is_as_noted and all(0 < steps <= _MOST for _, steps, _ in moved):
+        if all(0 < steps <= _MOST for _, steps, _ in moved):
             for order in itertools.islice(itertools.permutations(moved), _ORDERS):
                 if moved and _same(self._after(order), now):
                     return True
@@ -138,12 +133,6 @@ def _is_torchs(kind: type) -> bool:
 
 def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
     return list(vars(scheduler).get("_schedulers", ()))
-
-
-def _functions(scheduler: LRScheduler) -> list[object]:
-    """Of a user's, that say a rate (`LambdaLR`): what they read may have been written between steps."""
-    own = [value for name, value in vars(scheduler).items() if "lambda" in name or name == "_scale_fn_custom"]
-    return [own, *map(_functions, _parts(scheduler))]
 
 
 def _steps(scheduler: LRScheduler) -> int:

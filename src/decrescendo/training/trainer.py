@@ -224,7 +224,7 @@ class Trainer:
                 )
         check_optimizer(optimizer, Inventory.of(model), parameters)
         self._model, self._optimizer = model, optimizer
-        self._between = BetweenSteps(model, optimizer, self._parts.settle, loss)
+        self._between = BetweenSteps(model, optimizer, self._parts.settle)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
         self._streams = RunStreams.of(_of_its_own(seed, place))
@@ -540,7 +540,6 @@ class Trainer:
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part
         clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
-        self._between.passed()
         self._trained |= {name: held.parameters[name].numel() for name in clipped.gradients}
         self._frozen_state.trained(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost

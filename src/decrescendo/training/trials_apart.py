@@ -12,7 +12,6 @@ from torch import nn
 from decrescendo.errors import InvalidValue
 from decrescendo.row_independence.python_state import Numbers, moved, numbers_of
 from decrescendo.training.bits import fingerprint
-from decrescendo.training.program import Program
 from decrescendo.training.task import Task, first_of
 
 KEPT = (
@@ -52,7 +51,6 @@ class TrialsApart:
         self._starts: dict[int, bytes] = {}
         model, same = task.fresh(0), task.fresh(0)
         start, first = _weights(model), task.scores(model)
-        self._program = Program(task.model, (task.loss, task.score, task.collate_fn))
         self._note()
         first_of(first)
         again = task.scores(same)
@@ -81,11 +79,10 @@ class TrialsApart:
             )
 
     def _note(self) -> None:
-        self._program.note()
         self._kept = self._now()
 
     def _changed(self) -> bool:
-        return self._program.changed() or bool(moved(self._kept, self._now()))
+        return bool(moved(self._kept, self._now()))
 
     def _now(self) -> Numbers:
         """What the functions reach, as the engine looks at a loss's: classes, slots, sets and keys among it."""

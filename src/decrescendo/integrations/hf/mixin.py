@@ -23,7 +23,6 @@ from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, g
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
-from decrescendo.integrations.hf.saving import configure, saving
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
@@ -119,8 +118,6 @@ class PrivateMixin(_Base):
             )  # not what Accelerate wraps it in
             if not self._public_eval:
                 check_scheduler(self.lr_scheduler)
-            if self.args.save_strategy != "no":
-                configure(self.model)
             facts, _ = data_facts(table_of(data, collator)) if states.keeps else ({}, True)
             beginning = Beginning(seed, facts.get("rows of the data", ""))
             kept = states.checkpoints(beginning, self.lr_scheduler, registered=store is not None)
@@ -226,8 +223,7 @@ class PrivateMixin(_Base):
         """The trainer's own, after what a training needs to go on from it."""
         if self._private is not None and self._run is None:
             self._private.keep()
-        with saving(self.model):
-            super()._save_checkpoint(model, trial)
+        super()._save_checkpoint(model, trial)
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Refused: each trial would be a training, and the plan pays for one."""
