@@ -105,7 +105,7 @@ def fine_tune(model: nn.Module, data: Batch, plan: dc.Plan, rate: float, seed: i
     )
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
     return dc.train(
-        model.eval(), loss, data, plan, optimizer, seed=seed, callback=lambda _: falling.step(),
+        model.eval(), loss, data, plan, optimizer, seed=seed, scheduler=falling,
         settings=dc.clipping.EngineSettings(microbatch_size=64) if "states" in data else None,
     )  # fmt: skip
 

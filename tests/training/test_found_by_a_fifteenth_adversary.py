@@ -329,16 +329,6 @@ class TestBetweenSteps:
             found.append(BEGAN_TRAINED in trainer.finish().assumptions)
         assert found == [False, True]
 
-    def test_settings_that_are_tuples_of_tensors(self) -> None:
-        model = nn.Linear(3, 1)
-        betas = torch.tensor(0.9), torch.tensor(0.99)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=betas, foreach=False)  # type: ignore[arg-type]
-        trainer = Trainer(model, usual, plan(), optimizer, seed=1)
-        for batch in trainer.batches(data()):
-            trainer.step(batch)
-            betas[0].fill_(0.1)
-        assert not trainer.finish().proven
-
     def test_private_losses_that_a_log_hands_out_were_read(self) -> None:
         model = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

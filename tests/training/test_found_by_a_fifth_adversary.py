@@ -22,7 +22,7 @@ from decrescendo.plans import BatchSchedule, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Checkpoints, Store, Trainer
 from decrescendo.training import trainer as trainer_module
-from decrescendo.training.between import REMEMBERED, REWRITTEN, SET, WRITTEN
+from decrescendo.training.between import REMEMBERED, REWRITTEN, WRITTEN
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.evaluate import accuracy
 from decrescendo.training.run import certify
@@ -158,47 +158,6 @@ class TestWhatAnOptimiserRemembers:
 
 class TestSettings:
     """The length of a step is in no noise either."""
-
-    @pytest.mark.parametrize("name", ["lr", "weight_decay", "eps", "betas", "maximize"])
-    def test_what_code_of_a_users_sets_is_said(self, data: Data, name: str) -> None:
-        def change(_: nn.Module, optimizer: Any) -> None:
-            seen = float(data[0].mean())
-            (group,) = optimizer.param_groups
-            group[name] = {"betas": (0.5, 0.5), "maximize": True}.get(name, abs(seen))
-
-        assert run_of(data, change).assumptions == (SET,)
-
-    def test_a_rate_that_follows_a_score_is_said(self, data: Data) -> None:
-        def make(model: nn.Module) -> Any:
-            optimizer = adam(model)
-            plateau.append(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1e9))
-            return optimizer
-
-        plateau: list[Any] = []
-        run = run_of(data, lambda model, _: plateau[0].step(loss(model, data).sum().item()), make)
-        assert run.assumptions == (SET,)
-
-    @pytest.mark.parametrize(
-        "schedule",
-        [
-            lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 3),
-            lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 1.0, total_steps=9),
-            lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.1, 1.0, step_size_up=2),
-            lambda o: torch.optim.lr_scheduler.SequentialLR(
-                o,
-                [torch.optim.lr_scheduler.LinearLR(o), torch.optim.lr_scheduler.ExponentialLR(o, 0.9)],
-                milestones=[2],
-            ),
-        ],
-    )
-    def test_schedulers_of_torch_are_nothing_to_say(self, data: Data, schedule: Callable[[Any], Any]) -> None:
-        def make(model: nn.Module) -> Any:
-            optimizer = adam(model)
-            schedulers.append(schedule(optimizer))
-            return optimizer
-
-        schedulers: list[Any] = []
-        assert run_of(data, lambda *_: schedulers[0].step(), make).proven
 
     def test_averages_and_prints_are_nothing_to_say(self, data: Data) -> None:
         averages: list[Any] = []

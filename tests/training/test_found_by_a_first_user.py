@@ -163,16 +163,6 @@ def test_the_statement_says_the_rates_that_were_used(data: Pair, tmp_path: Path)
         assert "lr=0.25" in trainer.finish().provenance.optimizer
 
 
-def test_a_scheduler_that_no_checkpoint_would_keep_is_refused(data: Pair, tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = sgd(model)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    with pytest.raises(InvalidValue, match="also="):
-        Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=Checkpoints(tmp_path / "a"))
-    kept = Checkpoints(tmp_path / "b", also={"scheduler": scheduler})
-    Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=kept)
-
-
 def test_a_release_that_nothing_used_is_said(data: Pair) -> None:
     model = make_model()
     optimizer = sgd(model)

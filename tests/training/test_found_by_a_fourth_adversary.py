@@ -22,7 +22,6 @@ from decrescendo.training.between import (
     ENDED_EARLY,
     GRADIENTS_CHANGED,
     READ_AND_ENDED,
-    READ_AND_SET,
     ROWS_CHANGED,
     WRITTEN,
 )
@@ -161,22 +160,6 @@ class TestOptimisers:
             (sentence,) = run.assumptions
             assert sentence.startswith(f"{optimizer.__name__}, code of neither torch nor decrescendo, moved")
 
-    def test_schedulers_and_optimisers_of_torch_are_nothing_to_say(self, data: Data) -> None:
-        model = make_model()
-        optimizer = torch.optim.Adam(model.parameters())
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-        run = train(
-            model,
-            loss,
-            data,
-            make_plan(),
-            optimizer,
-            seed=0,
-            callback=lambda _: scheduler.step(),
-            progress=True,
-        )
-        assert run.proven
-
 
 class TestLoopsOfTheirOwn:
     """`fill_gradients`: the loop steps its optimiser."""
@@ -225,16 +208,6 @@ class TestLoopsOfTheirOwn:
 
 class TestDiagnostics:
     """Private and without noise: what is decided by them is in no guarantee."""
-
-    def test_a_rate_set_by_the_private_loss_is_said(self, data: Data) -> None:
-        model = make_model()
-        optimizer = sgd(model)
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1e9)
-        run = train(
-            model, loss, data, make_plan(), optimizer, seed=0,
-            callback=lambda progress: plateau.step(progress.diagnostics.loss_sum),
-        )  # fmt: skip
-        assert run.assumptions == (READ_AND_SET,)
 
     def test_an_end_decided_by_the_private_loss_is_said(self, data: Data) -> None:
         model = make_model()

@@ -204,12 +204,11 @@ def test_what_leaves_the_weights_as_they_were_is_no_write(data: Data) -> None:
     """Evaluation, a scheduler, an average that takes the weights' place and gives it back."""
     model = make_model()
     optimizer = sgd(model)
-    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, scheduler=scheduler)
     average = torch.optim.swa_utils.AveragedModel(model)
     for batch in trainer.batches(data):
         trainer.step(batch)
-        scheduler.step()
         average.update_parameters(model)
         mine = {name: value.clone() for name, value in model.state_dict().items()}
         model.load_state_dict(average.module.state_dict())

@@ -13,7 +13,7 @@ REMEMBERED = (
     "released and public values alone"
 )
 SET = (
-    "settings of the optimiser were changed between steps by code that is no scheduler of torch's, which took them "
+    "settings of the optimiser were changed between steps by other code than the run's scheduler=, which took them "
     "from released and public values alone"
 )
 REWRITTEN = (

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
@@ -25,7 +26,7 @@ from decrescendo.training.bits import fingerprint, fingerprints
 from decrescendo.training.held import Held
 from decrescendo.training.moments import around_step, inner, remembered_by, supposed_of, tensors_of
 from decrescendo.training.moved import Moved
-from decrescendo.training.schedulers import Schedulers, Settings, settings_of
+from decrescendo.training.schedulers import Settings, set_by_scheduler, settings_of
 from decrescendo.training.trained import TrainedSet
 
 
@@ -46,6 +47,7 @@ class BetweenSteps:
         model: whose trained parameters are watched.
         optimizer: whose moments, settings, hooks and code are.
         settle: called before the weights are looked at.
+        scheduler: of the run, which a loop with `filled` steps itself.
 
     Attributes:
         supposed: sentences: what could not be proven of what was done.
@@ -67,6 +69,7 @@ class BetweenSteps:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         settle: Callable[[], None] = lambda: None,
+        scheduler: LRScheduler | None = None,
     ) -> None:
         self._model, self._optimizer, self._settle = model, optimizer, settle
         self.supposed: set[str] = set()
@@ -77,7 +80,8 @@ class BetweenSteps:
         self._trained, self._said = TrainedSet(model), ""
         self._remembered: object = None
         self._settings: Settings = []
-        self._schedulers = Schedulers(optimizer)
+        # Which a loop of a user's steps, once it has filled gradients.
+        self._scheduler, self._is_filled = scheduler, False
         self._handed: dict[int, tuple[Tensor, bytes]] = {}  # tensors of the batch drawn, as they were, by id
         # What batches are drawn from, and how it was.
         self._data = Held(None)
@@ -200,9 +204,13 @@ class BetweenSteps:
         self._handed = {}
         self._note()
 
+    def scheduled(self) -> None:
+        """The run's scheduler has set the rates, right after `stepped`."""
+        self._settings = settings_of(self._optimizer)
+
     def filled(self) -> None:
         """The noisy mean is in every ``.grad``, and the loop steps its optimiser, once."""
-        self._handed = {}
+        self._handed, self._is_filled = {}, True
         self._forget()
         gradients = self._gradients()
 
@@ -242,18 +250,15 @@ class BetweenSteps:
             self.supposed.add(WRITTEN)
         if not self._begun or self._settings == state.settings:
             return
-        if self._read:
-            self.supposed.add(READ_AND_SET)
-        elif SET not in self.supposed and not self._schedulers.made(state.settings):
-            self.supposed.add(SET)
+        own = self._scheduler if self._is_filled else None
+        if own is None or not set_by_scheduler(own, self._optimizer, self._settings, state.settings):
+            self.supposed.add(READ_AND_SET if self._read else SET)
 
     def _note(self) -> None:
         self._weights = None
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
         self._remembered = remembered_by(self._optimizer)
         self._trained.note()
-        if SET not in self.supposed:
-            self._schedulers.note()
 
     def _forget(self) -> None:
         for handle in self._handles:

@@ -184,21 +184,18 @@ def fit(
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
     average = averaged(model, decay=averaging) if averaging else None
     first = codes(trainable(model).values()) if averaging else ()
-    also: dict[str, Stateful] = {"scheduler": scheduler}
-    if average is not None:
-        also["average"] = average
+    also: dict[str, Stateful] = {} if average is None else {"average": average}
     kept = None if checkpoints is None else Checkpoints(checkpoints, also=also, resume=resume)
 
     told = as_one(callback)
 
     def after_step(state: Progress) -> bool | None:
-        scheduler.step()
         if average is not None:
             average.update_parameters(model)
         return None if told is None else told(state)
 
     run = train(
-        model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
+        model, loss, data, plan, chosen, seed=seed, scheduler=scheduler, callback=after_step, settings=settings,
         store=store, name=name, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
         require_finite=require_finite,
     )  # fmt: skip

@@ -105,7 +105,7 @@ class Keeper:
         if any("initial_lr" in group for group in optimizer.param_groups) and not self._checkpoints.also:
             raise InvalidValue(
                 "checkpoints must keep the scheduler that sets the optimizer's rate, got none: resumed, it would begin "
-                'anew. Give Checkpoints(folder, also={"scheduler": scheduler})'
+                "anew. Give the training scheduler=, or Checkpoints(folder, also={..}) one that your loop steps"
             )
         self._saved = life.taken
         # Where ranks hold parts, all of them take part in putting these together: none may be missing.

@@ -56,6 +56,7 @@ from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
 from decrescendo.training.run import History, Run, assumed_of, check_published, cpu_weights
+from decrescendo.training.schedulers import Scheduler, assumed_of_scheduler, scheduler_of
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import FLOAT32, FLOAT64, SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
@@ -117,6 +118,10 @@ class Trainer:
             The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
             last: global generators are neither read nor moved. With a store, each run but its first has streams of its
             own, by its place there: equal seeds do not draw equal noise.
+        scheduler: of the learning rate: a scheduler of torch's over ``optimizer``, or a function that makes one of it.
+            `step` steps it after the optimiser; a loop with `fill_gradients` steps it itself. Its numbers (``T_max``,
+            ``total_steps``) count steps, not epochs. Checkpoints keep it. Rates that other code sets are among the
+            run's assumptions.
         settings: of the clipping engine; they cannot change a guarantee.
         store: where the run is registered, its whole plan reserved, and each release written down before anything of
             it can be seen.
@@ -178,6 +183,7 @@ class Trainer:
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         seed: int | Secure,
+        scheduler: Scheduler | None = None,
         settings: EngineSettings | None = None,
         store: Store | None = None,
         checkpoints: Checkpoints | None = None,
@@ -188,7 +194,9 @@ class Trainer:
         with self._world.watched():
             number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
             self._world = self._world.training(int(number))
-            self._begin(model, loss, plan, as_one(optimizer), seed, settings, store, checkpoints, name)
+            self._begin(
+                model, loss, plan, as_one(optimizer), seed, scheduler, settings, store, checkpoints, name
+            )
 
     def _begin(
         self,
@@ -197,6 +205,7 @@ class Trainer:
         plan: Plan | Adaptive | QuantileClip,
         optimizer: torch.optim.Optimizer,
         seed: int | Secure,
+        scheduler: Scheduler | None,
         settings: EngineSettings | None,
         store: Store | None,
         checkpoints: Checkpoints | None,
@@ -224,7 +233,10 @@ class Trainer:
                 )
         check_optimizer(optimizer, Inventory.of(model), parameters)
         self._model, self._optimizer = model, optimizer
-        self._between = BetweenSteps(model, optimizer, self._parts.settle)
+        self._scheduler = scheduler_of(scheduler, optimizer)
+        if checkpoints is not None and self._scheduler is not None:
+            checkpoints = checkpoints.keeping("scheduler", self._scheduler)
+        self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
         self._streams = RunStreams.of(_of_its_own(seed, place))
@@ -245,7 +257,10 @@ class Trainer:
             accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
             gamma=0.0 if settings is None else settings.gamma or 0.0,
         )
-        self._life.supposed = (*([assumed] if assumed else []), *assumed_of(model))
+        self._life.supposed = (
+            *filter(None, (assumed, assumed_of_scheduler(self._scheduler))),
+            *assumed_of(model),
+        )
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
             None
@@ -261,6 +276,7 @@ class Trainer:
                     "code of the loss": code_of(loss),
                     "settings of the engine": settings,
                     "kind of seed": type(seed).__name__,
+                    "scheduler": type(self._scheduler).__name__,
                     "use of a store": store is not None,
                     "use of checkpoints": "none"
                     if checkpoints is None
@@ -473,12 +489,16 @@ class Trainer:
             self._between.leave()
         apply(noisy, self._model, self._optimizer)
         self._between.stepped()
+        if self._scheduler is not None:
+            self._scheduler.step()
+            self._between.scheduled()
         if self._life.taken == self._source.steps:  # nobody has to call finish
             self._between.left()
         return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
-        """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser, and clears ``.grad``.
+        """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser and its scheduler, and
+        clears ``.grad``.
 
         The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. A loop that
         changes it before its optimiser steps, or the weights otherwise than by that one step, has the run say so.

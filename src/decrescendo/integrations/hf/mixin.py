@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
@@ -29,6 +30,7 @@ from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.data import check_one_data_set, table_of
 from decrescendo.training.moved import note
 from decrescendo.training.run import cpu_weights
+from decrescendo.training.schedulers import goes_by_scores
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.steering import QuantileClip
 from decrescendo.training.world import data_facts
@@ -118,15 +120,18 @@ class PrivateMixin(_Base):
             )  # not what Accelerate wraps it in
             if not self._public_eval:
                 check_scheduler(self.lr_scheduler)
+            scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+            by_steps = isinstance(scheduler, LRScheduler) and not goes_by_scores(scheduler)
             facts, _ = data_facts(table_of(data, collator)) if states.keeps else ({}, True)
             beginning = Beginning(seed, facts.get("rows of the data", ""))
-            kept = states.checkpoints(beginning, self.lr_scheduler, registered=store is not None)
+            kept = states.checkpoints(beginning, scheduler, registered=store is not None)
             return Trainer(
                 self.model,
                 loss,
                 plan,
                 optimizer,
                 seed=seed,
+                scheduler=scheduler if by_steps else None,
                 settings=settings,
                 store=store,
                 checkpoints=kept,
