@@ -45,7 +45,6 @@ from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.codes import code_of
 from decrescendo.training.data import Rows, assumption_of, held_by, table_of
-from decrescendo.training.distinct import check_distinct
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.finite import check_finite
@@ -55,6 +54,7 @@ from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
+from decrescendo.training.repeated_records import check_distinct
 from decrescendo.training.run import History, Run, assumed_of, check_published, cpu_weights
 from decrescendo.training.schedulers import Scheduler, assumed_of_scheduler, scheduler_of
 from decrescendo.training.source import Source, source_of
