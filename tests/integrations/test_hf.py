@@ -672,14 +672,14 @@ def test_a_loop_of_accelerates_own_steps_the_optimiser_on_a_noisy_mean() -> None
 def test_what_accelerate_prepared_is_judged_by_what_it_wraps() -> None:
     import accelerate
 
-    from decrescendo.training.moments import supposed_of
+    from decrescendo.training.optimizers import assumed_of_optimizer
 
     class Own(torch.optim.SGD):
         pass
 
     accelerator, weight = accelerate.Accelerator(cpu=True), torch.zeros(1, requires_grad=True)
-    assert supposed_of(accelerator.prepare(torch.optim.AdamW([weight], lr=RATE))) == set()
-    (said,) = supposed_of(accelerator.prepare(Own([weight], lr=RATE)))
+    assert assumed_of_optimizer(accelerator.prepare(torch.optim.AdamW([weight], lr=RATE))) == set()
+    (said,) = assumed_of_optimizer(accelerator.prepare(Own([weight], lr=RATE)))
     assert said.startswith("Own, code of neither")
 
 

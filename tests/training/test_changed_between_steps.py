@@ -62,3 +62,23 @@ def test_a_teacher_in_the_loss_is_not_seen(data: Data) -> None:
 
     assert run_of(data, lambda *_: None, distilled).assumptions == ()
     assert run_of(data, fit, distilled).assumptions == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda optimizer, x: optimizer.state[optimizer.param_groups[0]["params"][0]]["exp_avg"].add_(
+            x.mean()
+        ),
+        lambda optimizer, x: optimizer.register_step_post_hook(lambda *_: None),
+    ],
+    ids=["a moment", "a hook"],
+)
+def test_what_an_optimiser_remembers_and_its_hooks_are_not_seen(
+    data: Data, change: Callable[[Any, Tensor], object]
+) -> None:
+    assert run_of(data, lambda _, optimizer: change(optimizer, data[0])).assumptions == ()
+
+
+def test_rows_of_the_data_that_are_written_over_are_not_seen(data: Data) -> None:
+    assert run_of(data, lambda *_: data[0].sub_(data[0].mean(0))).assumptions == ()

@@ -22,8 +22,7 @@ from decrescendo.plans import BatchSchedule, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Checkpoints, Store, Trainer
 from decrescendo.training import trainer as trainer_module
-from decrescendo.training.between import REMEMBERED, REWRITTEN, WRITTEN
-from decrescendo.training.bits import fingerprint
+from decrescendo.training.between import WRITTEN
 from decrescendo.training.evaluate import accuracy
 from decrescendo.training.run import certify
 from decrescendo.training.store import Account
@@ -53,50 +52,8 @@ def run_of(
     return trainer.finish()
 
 
-def _moments(optimizer: Any, name: str = "exp_avg") -> list[Tensor]:
-    return [held[name] for held in optimizer.state.values()]
-
-
 class TestWhatAnOptimiserRemembers:
     """A moment moves the weights at the next step, by as much as is written into it: no noise is in that."""
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda o, x: _moments(o)[0].add_(x.mean()),
-            lambda o, x: _moments(o)[0].data.add_(x.mean()),
-            lambda o, x: _moments(o)[0].numpy().__imul__(-1.0),
-            lambda o, x: o.state[o.param_groups[0]["params"][0]].update(exp_avg=torch.ones(4, 3) * x.mean()),
-            lambda o, x: _moments(o, "step")[0].add_(float(x.mean() > 0) + 1),
-            lambda o, x: o.state.clear(),
-            lambda o, x: o.load_state_dict(_with(o.state_dict(), x.mean())),
-        ],
-        ids=["in place", "past the counters", "by numpy", "another tensor", "steps", "forgotten", "loaded"],
-    )
-    def test_what_is_written_to_it_is_said(self, data: Data, change: Callable[[Any, Tensor], object]) -> None:
-        run = run_of(data, lambda _, optimizer: change(optimizer, data[0]))
-        assert run.assumptions == (REMEMBERED,)
-
-    def test_of_momentum_and_of_one_number(self, data: Data) -> None:
-        def write(_: nn.Module, optimizer: Any) -> None:
-            _moments(optimizer, "momentum_buffer")[0].view(-1)[3] = data[0][0, 0]
-
-        def heavy(model: nn.Module) -> Any:
-            return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-        assert run_of(data, write, heavy).assumptions == (REMEMBERED,)
-
-    def test_of_a_loop_that_steps_its_optimiser(self, data: Data) -> None:
-        model = make_model()
-        optimizer = adam(model)
-        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
-        for batch in trainer.batches(data):
-            trainer.fill_gradients(batch)
-            if optimizer.state:
-                _moments(optimizer)[0].add_(data[0].mean())
-            optimizer.step()
-            optimizer.zero_grad()
-        assert trainer.finish().assumptions == (REMEMBERED,)
 
     def test_another_optimiser_that_steps_is_seen_by_the_weights(self, data: Data) -> None:
         model = make_model()
@@ -137,24 +94,6 @@ class TestWhatAnOptimiserRemembers:
 
         assert run_of(data, lambda *_: None, make).proven
 
-    def test_a_restart_is_nothing_to_say_and_passes_on_what_is_supposed(
-        self, data: Data, tmp_path: Path
-    ) -> None:
-        for write, said in ((False, ()), (True, (REMEMBERED,))):
-            folder = tmp_path / str(write)
-            for until in (2, 3):
-                model = make_model()
-                optimizer = adam(model)
-                kept = Checkpoints(folder, every=1, resume=True)
-                trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=kept)
-                for batch in trainer.batches(data):
-                    step = trainer.step(batch).step
-                    if write and step == 1:
-                        _moments(optimizer)[0].add_(data[0].mean())
-                    if step == until:
-                        break
-            assert trainer.finish().assumptions == said
-
 
 class TestSettings:
     """The length of a step is in no noise either."""
@@ -173,51 +112,6 @@ class TestSettings:
             )
 
         assert run_of(data, between).proven
-
-
-def _with(state: dict[str, Any], value: Tensor) -> dict[str, Any]:
-    state["state"][0]["exp_avg"] = torch.zeros(4, 3) + value
-    return state
-
-
-class TestFingerprints:
-    @pytest.mark.parametrize(
-        "dtype",
-        [
-            torch.float64,
-            torch.float32,
-            torch.float16,
-            torch.bfloat16,
-            torch.complex64,
-            torch.int64,
-            torch.bool,
-        ],
-        ids=str,
-    )
-    @pytest.mark.parametrize("place", ["cpu", "elsewhere"])
-    def test_they_tell_places_and_signs_apart(
-        self, dtype: torch.dtype, place: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if place == "elsewhere":  # the form of other devices, on this one
-            monkeypatch.setattr("decrescendo.training.bits._HASHED", "nowhere")
-        for count in (2, 300_000):
-            values = (torch.arange(count) % 7 + 1).to(dtype)
-            values[0] = 0
-            others = [values.flip(0), values.roll(1)] + ([-values] if dtype != torch.bool else [])
-            for other in others:
-                assert fingerprint(values) != fingerprint(other)
-            last = values.clone()
-            last[-1] = 0
-            assert fingerprint(values) != fingerprint(last)
-            assert fingerprint(values) == fingerprint(values.clone())
-            assert fingerprint(values[::2]) == fingerprint(values[::2].clone())
-
-    def test_several_are_told_apart_by_where_one_ends(self) -> None:
-        values = torch.arange(6.0)
-        assert fingerprint(values[:2], values[2:]) != fingerprint(values[:3], values[3:])
-        assert fingerprint(values) != fingerprint(values, torch.empty(0))
-        assert fingerprint() == fingerprint()
-        assert fingerprint(torch.tensor(1.0)) != fingerprint(torch.tensor(2.0))
 
 
 class TestStoresPutBack:
@@ -385,40 +279,6 @@ class TestPrograms:
         assert trainer.finish().proven
         # And so is what is done after the last pass.
         model.eval()
-
-
-class TestData:
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda x: x.sub_(x.mean(0)),
-            lambda x: x.data.sub_(x.mean(0)),
-            lambda x: x.numpy().__isub__(1.0),
-            lambda x: x[3].copy_(x[2]),
-        ],
-    )
-    def test_rows_written_over_between_steps_are_said(
-        self, data: Data, change: Callable[[Tensor], object]
-    ) -> None:
-        assert run_of(data, lambda *_: change(data[0])).assumptions == (REWRITTEN,)
-
-    def test_rows_written_over_and_put_back_are_said(self, data: Data) -> None:
-        def change(*_: object) -> None:
-            data[0].neg_()
-
-        trainer = Trainer(model := make_model(), loss, make_plan([2.0] * 2, [1.0] * 2), sgd(model), seed=0)
-        for batch in trainer.batches(data):
-            change()
-            trainer.step(batch)
-        assert trainer.finish().assumptions == (REWRITTEN,)
-
-    def test_rows_given_anew_are_judged_as_they_were_given(self, data: Data) -> None:
-        trainer = Trainer(model := make_model(), loss, make_plan(), sgd(model), seed=0)
-        trainer.step(next(trainer.batches(data)))
-        for batch in trainer.batches((data[0].flip(0), data[1].flip(0))):
-            trainer.step(batch)
-        data[0].zero_()  # not drawn from any more
-        assert trainer.finish().proven
 
 
 @pytest.mark.slow

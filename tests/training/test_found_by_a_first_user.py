@@ -11,7 +11,6 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.training import Checkpoints, Run, Task, Trainer, train
-from decrescendo.training.moved import BEGAN_TRAINED
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -136,15 +135,6 @@ def test_public_tensors_are_used_as_before() -> None:
         return nn.functional.cross_entropy(m(batch[0] - public.mean(0)), batch[1], reduction="none")
 
     assert train(model, centred, (x, y), make_plan(), sgd(model), seed=0).proven
-
-
-def test_weights_of_an_earlier_run_are_said_to_be_paid_for_there(data: Pair) -> None:
-    model = make_model()
-    first = train(model, loss, data, make_plan(), sgd(model), seed=0)
-    again = train(model, loss, data, make_plan(), sgd(model), seed=1)
-    assert (first.assumptions, again.assumptions) == ((), (BEGAN_TRAINED,))
-    other = make_model()
-    assert train(other, loss, data, make_plan(), sgd(other), seed=0).proven
 
 
 def test_the_statement_says_the_rates_that_were_used(data: Pair, tmp_path: Path) -> None:

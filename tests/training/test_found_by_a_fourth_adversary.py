@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from decrescendo.accounting import Budget, Ledger, RenyiFilter
 from decrescendo.errors import PlanViolation
@@ -25,8 +24,6 @@ from decrescendo.training.between import (
     ROWS_CHANGED,
     WRITTEN,
 )
-from decrescendo.training.bits import fingerprint
-from decrescendo.training.moments import HOOKED
 from decrescendo.training.run import certify
 from decrescendo.training.steering import FromSchedule, PolicyContext, Settings
 from decrescendo.training.steering.adaptive_run import DECIDED
@@ -86,23 +83,6 @@ class TestWeights:
             change(_first(model))
         assert trainer.finish().assumptions == (WRITTEN,)
 
-    @pytest.mark.parametrize(
-        "dtype",
-        [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool],
-        ids=str,
-    )
-    def test_a_fingerprint_tells_places_and_signs_apart(self, dtype: torch.dtype) -> None:
-        for count in (2, 300_000):  # one block, and several
-            values = (torch.arange(count) % 7 + 1).to(dtype)
-            values[0] = 0
-            others = [values.flip(0), values.roll(1)] + ([-values] if dtype != torch.bool else [])
-            for other in others:
-                assert fingerprint(values) != fingerprint(other)
-            last = values.clone()
-            last[-1] = 0
-            assert fingerprint(values) != fingerprint(last)
-            assert fingerprint(values) == fingerprint(values.clone())
-
 
 class TestBatches:
     @pytest.mark.parametrize(
@@ -124,41 +104,14 @@ class TestBatches:
 
 
 class TestOptimisers:
-    @pytest.mark.parametrize("when", ["pre", "post", "global pre", "global post"])
-    def test_hooks_are_said(self, data: Data, when: str) -> None:
-        """A hook that writes the batch into gradients or weights was part of the optimiser's step, and so not seen."""
-        model = make_model()
-        optimizer = sgd(model)
-        register = {
-            "pre": optimizer.register_step_pre_hook,
-            "post": optimizer.register_step_post_hook,
-            "global pre": register_optimizer_step_pre_hook,
-            "global post": register_optimizer_step_post_hook,
-        }[when]
-        handle = register(lambda *_: None)
-        try:
-            trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
-            for batch in trainer.batches(data):
-                trainer.step(batch)
-            assert trainer.finish().assumptions == (HOOKED,)
-        finally:
-            handle.remove()
-
     def test_code_of_a_users_is_said(self, data: Data) -> None:
         class Mine(torch.optim.SGD):
             pass
 
-        def unlike(*_: object) -> None:
-            """In the place of `SGD.step`."""
-
-        for optimizer in (Mine, torch.optim.SGD):
-            model = make_model()
-            made = optimizer(model.parameters(), lr=0.1)
-            if optimizer is torch.optim.SGD:
-                made.step = unlike
-            run = train(model, loss, data, make_plan(), made, seed=0)
-            (sentence,) = run.assumptions
-            assert sentence.startswith(f"{optimizer.__name__}, code of neither torch nor decrescendo, moved")
+        model = make_model()
+        run = train(model, loss, data, make_plan(), Mine(model.parameters(), lr=0.1), seed=0)
+        (sentence,) = run.assumptions
+        assert sentence.startswith("Mine, code of neither torch nor decrescendo, moved")
 
 
 class TestLoopsOfTheirOwn:

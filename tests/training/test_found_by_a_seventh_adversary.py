@@ -8,7 +8,6 @@ import pytest
 import torch
 from often import some
 from torch import Tensor, nn
-from torch.utils.data import Subset
 
 from decrescendo.accounting import Budget, RenyiFilter, Unit
 from decrescendo.base.rng import Secure
@@ -16,9 +15,7 @@ from decrescendo.clipping import Engine
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans import PoissonSampling, RandomAllocation, calibrate
 from decrescendo.training import Trainer
-from decrescendo.training.between import REWRITTEN
 from decrescendo.training.drawing import Drawing
-from decrescendo.training.examples import EXAMPLES_APART
 from decrescendo.training.people import check_people
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 
@@ -151,51 +148,7 @@ class TestNorms:
         assert min(trainer.finish().clip_norm) < 1.16e-12
 
 
-def _items(kind: str, data: Data) -> tuple[Any, Callable[[], object]]:
-    """Rows in memory, and what writes to them."""
-    numbers = torch.cat([data[0], data[1][:, None]], 1).numpy().copy()
-    if kind == "array":
-        return numbers, lambda: np.subtract(numbers, numbers.mean(0) * [1, 1, 1, 0], out=numbers)
-    if kind == "frame":
-        frame = pytest.importorskip("pandas").DataFrame(numbers, columns=list("abcd"))
-        return frame, lambda: frame.__setitem__("a", frame["a"] - frame["a"].mean())
-    items: list[Any] = [{"x": row[:3].tolist(), "y": int(row[3])} for row in numbers]
-    if kind == "dicts":
-        return items, lambda: items[3].update(x=[0.5, 0.5, 0.5])
-    rows = [torch.from_numpy(row) for row in numbers]
-    if kind == "subset":
-        return Subset(rows, range(ROWS)), lambda: rows[7].mul_(1 + rows[3].mean())
-    return rows, lambda: rows[7].mul_(1 + rows[3].mean())
-
-
-def _of_item(kind: str) -> Callable[[list[Any]], Tensor]:
-    def collate(items: list[Any]) -> Tensor:
-        (item,) = items
-        row = [*item["x"], item["y"]] if kind == "dicts" else list(item.values()) if kind == "frame" else item
-        return torch.as_tensor(row, dtype=torch.float32)[None]
-
-    return collate
-
-
 class TestRows:
-    @pytest.mark.parametrize("collated", [False, True])
-    @pytest.mark.parametrize("kind", ["array", "frame", "dicts", "tensors", "subset"])
-    def test_rows_that_are_no_columns_are_watched_too(self, data: Data, kind: str, collated: bool) -> None:
-        """Of columns it was said; of arrays, frames and lists the run said proven."""
-        if not collated and kind in ("frame", "dicts", "tensors"):
-            pytest.skip("these would be other batches, or columns")
-        collate = _of_item(kind) if collated else None
-        own = lambda model, batch: loss(model, (batch[:, :3], batch[:, 3].long()))  # noqa: E731
-        for write in (False, True):
-            items, change = _items(kind, data)
-            model = make_model()
-            trainer = Trainer(model, own, make_plan(), sgd(model), seed=0)
-            for batch in trainer.batches(items, collate):
-                if trainer.step(batch).step == 2 and write:
-                    change()
-            said = {REWRITTEN} if write else set[str]()
-            assert set(trainer.finish().assumptions) - {EXAMPLES_APART} == said
-
     @pytest.mark.parametrize("change", [list[Any].pop, lambda items: items.append(items[0])])
     def test_data_of_another_length_are_refused_in_words(
         self, data: Data, change: Callable[[list[Any]], object]

@@ -1,8 +1,6 @@
 """What an adversary of checkpoints, stores, private searches and what comes after a run found."""
 
-import gc
 import math
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from decrescendo.federated import Clients
 from decrescendo.federated.clients import Records
 from decrescendo.training import Between, Space, Task, cross_entropy
 from decrescendo.training.between import ENDED_EARLY
-from decrescendo.training.moved import BEGAN_TRAINED, Moved
 from decrescendo.training.private_tuning import PrivateSearch, Winner, save_winner, search_privately
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
@@ -79,60 +76,6 @@ class TestSeedsOfModels:
         with pytest.raises(OSError, match="no such file"):
             search(model=failing, seed=dc.Secure(), store=store)
         assert store.entries() == []
-
-
-class TestAfterARun:
-    def test_parameters_can_be_swapped(self) -> None:
-        """As torch does where it casts or loads models in parts."""
-        model = nn.Linear(3, 2)
-        trained(model)
-        torch.utils.swap_tensors(model.weight, nn.Parameter(torch.zeros(2, 3)))
-        assert not model.weight.any()
-
-    @pytest.mark.parametrize("moved", ["", "cast", "shared"])
-    def test_what_a_run_moved_is_known_all_the_same(self, moved: str) -> None:
-        model = nn.Sequential(nn.Linear(3, 2))
-        assert BEGAN_TRAINED not in trained(model).assumptions
-        other: nn.Module = model
-        if moved == "cast":
-            torch.__future__.set_swap_module_params_on_conversion(True)
-            try:
-                model.double().float()
-            finally:
-                torch.__future__.set_swap_module_params_on_conversion(False)
-        if moved == "shared":
-            other = nn.Linear(3, 2)
-            other.weight = model[0].weight
-        assert BEGAN_TRAINED in trained(other, seed=1).assumptions
-
-    def test_a_parameter_is_known_without_the_module_it_was_trained_in(self) -> None:
-        model, other = nn.Linear(3, 2), nn.Linear(3, 2)
-        trained(model)
-        other.weight, gone = model.weight, weakref.ref(model)
-        del model
-        gc.collect()
-        assert gone() is None
-        assert BEGAN_TRAINED in trained(other, seed=1).assumptions
-
-    def test_a_parameter_that_is_frozen_since_counts(self) -> None:
-        base = nn.Linear(3, 2)
-        trained(base)
-        base.requires_grad_(requires_grad=False)
-        assert BEGAN_TRAINED in trained(nn.Sequential(base, nn.Linear(2, 2)), seed=1).assumptions
-
-    def test_memory_of_gone_parameters_is_nobodys(self) -> None:
-        """An address that was a trained parameter's says nothing of what comes to lie there."""
-        for _ in range(200):
-            moved, model = Moved(), nn.Linear(3, 2)
-            assert not moved.before(model.parameters())
-            moved.mark(model.parameters(), noisy=True)
-            del model
-
-    def test_a_new_parameter_is_not_one_that_a_run_moved(self) -> None:
-        model = nn.Linear(3, 2)
-        trained(model)
-        model.weight, model.bias = nn.Parameter(torch.zeros(2, 3)), nn.Parameter(torch.zeros(2))
-        assert BEGAN_TRAINED not in trained(model, seed=1).assumptions
 
 
 def test_that_a_run_ended_early_is_supposed_to_say_nothing() -> None:

@@ -16,7 +16,7 @@ from decrescendo.clipping.clipped import accumulator, check_loss, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
-from decrescendo.training.held import memory_of
+from decrescendo.training.data_memory import memory_of
 
 LOCAL_STEPS = (
     "the local steps of a client are computed from its own records alone (torch.func.vmap, not the engine)"

@@ -40,7 +40,7 @@ from decrescendo.training.between import ENDED_EARLY, BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
-from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
+from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.run import certify, check_published, cpu_weights
 from decrescendo.training.statement import SECURE, SEEDED
 from decrescendo.training.store import Account, Store, new_id
@@ -511,7 +511,6 @@ class Server:
             ]
             against = server_guarantee(self.plan, seen)
         local = self.placement is Placement.LOCAL
-        self._between.left()
         return Outcome(
             plan=self.plan,
             placement=self.placement,

@@ -21,8 +21,6 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.server import OWN_NOISE, REPLIES, SUMS, Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
-from decrescendo.training.between import BetweenSteps
-from decrescendo.training.held import Held
 from decrescendo.training.progress import Callback, Progress, as_one
 from decrescendo.training.store import Store
 
@@ -128,11 +126,6 @@ def simulate(
     server = Server(
         model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal, store=store
     )
-    between = BetweenSteps(model, optimizer)
-    if server.spent:
-        between.resumed(noisy=plan.private)
-    between.draw_from(Held(clients.held))
-    between.begin()
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
@@ -140,7 +133,6 @@ def simulate(
             seeds.stream = round_stream(members, opened.round.number)
             present = _answering(opened.round.number, opened.cohort, dropouts)
             records = clients.records(np.array(present, dtype=np.int64)) if present else None
-            between.passing()
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
@@ -152,8 +144,7 @@ def simulate(
     finally:
         server.stop()  # whatever ends this, the next call may go on
     outcome = server.finish()
-    between.look_at_rows()
-    supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption, *between.supposed}
+    supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption}
     supposed.add("" if dropouts is None else DROPOUTS_APART)
     supposed -= {REPLIES, OWN_NOISE, SUMS, ""}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(supposed)))

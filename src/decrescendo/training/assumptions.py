@@ -8,17 +8,9 @@ WRITTEN = (
     "weights were changed between steps by other code than the optimiser, which made the change of released and public "
     "values alone"
 )
-REMEMBERED = (
-    "what the optimiser remembers was changed between steps by other code than its steps, which made the change of "
-    "released and public values alone"
-)
 SET = (
     "settings of the optimiser were changed between steps by other code than the run's scheduler=, which took them "
     "from released and public values alone"
-)
-REWRITTEN = (
-    "rows of the data were changed between steps: each was made of its own example and of released and public "
-    "values alone"
 )
 GRADIENTS_CHANGED = (
     "gradients were changed between fill_gradients and the optimiser's step by other code, which made the change of "

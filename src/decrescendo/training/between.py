@@ -16,22 +16,19 @@ from decrescendo.training.assumptions import (
     GRADIENTS_CHANGED,
     READ_AND_ENDED,
     READ_AND_SET,
-    REMEMBERED,
-    REWRITTEN,
     ROWS_CHANGED,
     SET,
     WRITTEN,
 )
 from decrescendo.training.bits import fingerprint, fingerprints
-from decrescendo.training.held import Held
-from decrescendo.training.moments import around_step, inner, remembered_by, supposed_of, tensors_of
-from decrescendo.training.moved import Moved
+from decrescendo.training.earlier_runs import EarlierRuns
+from decrescendo.training.optimizers import around_step, assumed_of_optimizer
 from decrescendo.training.schedulers import Settings, set_by_scheduler, settings_of
 from decrescendo.training.trained import TrainedSet
 
 
 class _State(NamedTuple):
-    """Of weights and their optimiser, but for what it remembers: to look at that takes longest."""
+    """Of weights and their optimiser, but for what it remembers."""
 
     weights: dict[str, bytes]
     settings: Settings
@@ -41,11 +38,11 @@ class _State(NamedTuple):
 
 @final
 class BetweenSteps:
-    """Watches what a loop does to weights, optimiser, data and batch, from the first draw on.
+    """Watches what a loop does to weights, optimiser and batch, from the first draw on.
 
     Args:
         model: whose trained parameters are watched.
-        optimizer: whose moments, settings, hooks and code are.
+        optimizer: whose settings and code are.
         settle: called before the weights are looked at.
         scheduler: of the run, which a loop with `filled` steps itself.
 
@@ -74,18 +71,14 @@ class BetweenSteps:
         self._model, self._optimizer, self._settle = model, optimizer, settle
         self.supposed: set[str] = set()
         self._read = self._begun = self._restored = False
-        self._moved = Moved()
+        self._earlier = EarlierRuns()
         # As the step before left them.
         self._weights: dict[str, bytes] | None = None
         self._trained, self._said = TrainedSet(model), ""
-        self._remembered: object = None
         self._settings: Settings = []
         # Which a loop of a user's steps, once it has filled gradients.
         self._scheduler, self._is_filled = scheduler, False
         self._handed: dict[int, tuple[Tensor, bytes]] = {}  # tensors of the batch drawn, as they were, by id
-        # What batches are drawn from, and how it was.
-        self._data = Held(None)
-        self._rows, self._writes = self._data.look(), list[int]()
         # As the pass found it.
         self._entered: _State | None = None
         # Of a loop that steps its optimiser itself.
@@ -108,40 +101,17 @@ class BetweenSteps:
         if self._restored:
             restored = set(map(id, self._model.state_dict(keep_vars=True).values()))
             held = [value for value in held if id(value) not in restored]
-        else:
-            held += tensors_of(inner(self._optimizer))
-        self.supposed |= self._moved.before({id(value): value for value in held}.values())
-
-    def left(self) -> None:
-        """The run is at its end, or read as it is now."""
-        moved = [value for name, value in self._model.named_parameters() if name in (self._weights or ())]
-        self._moved.left([*moved, *tensors_of(inner(self._optimizer))])
+        self.supposed |= self._earlier.before(held)
 
     def released(self, *, noisy: bool) -> None:
         """A release, with noise or without, moves the weights."""
-        self._moved.mark(trainable(self._model).values(), noisy=noisy)
+        self._earlier.trains(trainable(self._model).values(), noisy=noisy)
 
     def resumed(self, *, noisy: bool) -> None:
-        """Weights, and what the optimiser remembers, are those of a life before, which saw private data."""
+        """Weights are those of a life before, which saw private data."""
         self._restored = True
-        self._moved.resume(trainable(self._model).values(), noisy=noisy)
-        self._weights, self._remembered = self._now(), remembered_by(self._optimizer)
-
-    def draw_from(self, data: Held) -> None:
-        """Batches are drawn from these data; from others before, if from any."""
-        self.look_at_rows()
-        self._data = data
-        self._rows, self._writes = self._data.look(), self._data.writes()
-
-    def look_at_rows(self) -> None:
-        """Whether the data are as they were."""
-        if self._rows != self._data.look():
-            self.supposed.add(REWRITTEN)
-
-    def passing(self) -> None:
-        """Model and loss are about to be called."""
-        if self._writes != self._data.writes():
-            self.supposed.add(REWRITTEN)
+        self._earlier.trains(trainable(self._model).values(), noisy=noisy)
+        self._weights = self._now()
 
     def hand_out(self, batch: Batch | None) -> None:
         """This is the batch drawn."""
@@ -158,7 +128,6 @@ class BetweenSteps:
     def look(self) -> None:
         """Whether weights and optimiser are as the step before left them, and by whose code the next moves them."""
         self._look()
-        self._recall()
 
     def enter(self) -> None:
         """The pass begins: from here to `leave` nothing may move weights or change the optimiser."""
@@ -169,13 +138,11 @@ class BetweenSteps:
             self.supposed |= {self._said} - {""}
 
     def leave(self) -> None:
-        """The weights are about to be moved. (What the optimiser remembers is compared with what its last step left:
-        whoever has changed that, it is said.)
+        """The weights are about to be moved.
 
         Raises:
             UnsupportedModel: weights or the optimiser are other than when the pass began: data in them have no noise.
         """
-        self._recall()
         entered, self._entered = self._entered, None
         if entered is None:
             return
@@ -195,7 +162,7 @@ class BetweenSteps:
 
     def _state(self) -> "_State":
         return _State(
-            self._now(), settings_of(self._optimizer), supposed_of(self._optimizer, own=len(self._handles)),
+            self._now(), settings_of(self._optimizer), assumed_of_optimizer(self._optimizer),
             [id(value) for group in self._optimizer.param_groups for value in group["params"]],
         )  # fmt: skip
 
@@ -210,7 +177,8 @@ class BetweenSteps:
 
     def filled(self) -> None:
         """The noisy mean is in every ``.grad``, and the loop steps its optimiser, once."""
-        self._handed, self._is_filled = {}, True
+        self._handed = {}
+        self._is_filled = True
         self._forget()
         gradients = self._gradients()
 
@@ -239,10 +207,6 @@ class BetweenSteps:
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
         return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
 
-    def _recall(self) -> None:
-        if self._weights is not None and self._remembered != remembered_by(self._optimizer):
-            self.supposed.add(REMEMBERED)
-
     def _compare(self, state: "_State") -> None:
         """With what the step before left."""
         before = self._weights or {}
@@ -257,7 +221,6 @@ class BetweenSteps:
     def _note(self) -> None:
         self._weights = None
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
-        self._remembered = remembered_by(self._optimizer)
         self._trained.note()
 
     def _forget(self) -> None:

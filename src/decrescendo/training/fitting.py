@@ -17,9 +17,9 @@ from decrescendo.errors import InvalidValue, check_real
 from decrescendo.optim import AdamBC, MomentumBC, averaged
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints, Stateful
+from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE, note_trained
 from decrescendo.training.examples import Collate
 from decrescendo.training.loop import train
-from decrescendo.training.moved import BEGAN_WITHOUT_NOISE, codes, note
 from decrescendo.training.progress import Callback, Progress, as_one
 from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.steering import QuantileClip
@@ -183,7 +183,6 @@ def fit(
     chosen = make_optimizer(model, optimizer, learning_rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
     average = averaged(model, decay=averaging) if averaging else None
-    first = codes(trainable(model).values()) if averaging else ()
     also: dict[str, Stateful] = {} if average is None else {"average": average}
     kept = None if checkpoints is None else Checkpoints(checkpoints, also=also, resume=resume)
 
@@ -202,5 +201,5 @@ def fit(
     if average is None:
         return run, model
     noisy = bool((run.ledger.noise_multiplier > 0).all()) and BEGAN_WITHOUT_NOISE not in run.assumptions
-    note(trainable(average.module).values(), noisy=noisy, but=first)
+    note_trained(trainable(average.module).values(), noisy=noisy)
     return run, average.module

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.optim.several import parts_of
-from decrescendo.training.moments import inner
+from decrescendo.training.optimizers import inner
 
 # A scheduler, or what makes one of the optimiser.
 Scheduler: TypeAlias = LRScheduler | Callable[[torch.optim.Optimizer], LRScheduler]

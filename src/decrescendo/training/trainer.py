@@ -45,13 +45,13 @@ from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.codes import code_of
 from decrescendo.training.data import Rows, assumption_of, held_by, table_of
+from decrescendo.training.data_memory import kept_by, memory_of
 from decrescendo.training.drawing import Drawing, RunStreams
+from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.finite import check_finite
 from decrescendo.training.frozen_state import FrozenStateGuard
-from decrescendo.training.held import Held, kept_by, memory_of
 from decrescendo.training.keeping import Keeper, Life
-from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
 from decrescendo.training.repeated_records import check_distinct
@@ -416,8 +416,6 @@ class Trainer:
             supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
         self._data = data
         kept = held_by(table)
-        held = Held(kept)
-        self._between.draw_from(held)
         if isinstance(self._engine, Engine):
             self._engine.withhold(memory_of(data if kept is data else (kept, data)), kept_by(self._optimizer))
         self._life.supposed = tuple(filter(None, supposed))
@@ -492,8 +490,6 @@ class Trainer:
         if self._scheduler is not None:
             self._scheduler.step()
             self._between.scheduled()
-        if self._life.taken == self._source.steps:  # nobody has to call finish
-            self._between.left()
         return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
@@ -554,7 +550,6 @@ class Trainer:
         check_optimizer(self._optimizer, held, trainable_of(held))  # before anything is released
         self._frozen_state.follow()
         self._between.enter()
-        self._between.passing()
         if not self._looked:
             self._frozen_state.look()
         tracker = self._source.tracker
@@ -649,10 +644,8 @@ class Trainer:
         with self._world.watched():
             self._parts.settle()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
-            self._between.look_at_rows()
             early = self._life.taken < self._source.steps and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._drawn is not None)
-            self._between.left()
             assumptions = self._world.together(tuple(sorted({*self._assumptions(), *ended})))
             weights = cpu_weights(self._model, begun=True)
         if self._account is not None:

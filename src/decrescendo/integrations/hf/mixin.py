@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
-from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
@@ -28,7 +27,6 @@ from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.data import check_one_data_set, table_of
-from decrescendo.training.moved import note
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.schedulers import goes_by_scores
 from decrescendo.training.source import Source, source_of
@@ -221,8 +219,6 @@ class PrivateMixin(_Base):
         super()._load_best_model()
         if self._run is not None:
             self._run = replace(self._run, weights=cpu_weights(self.model))
-            noisy = bool((self._run.ledger.noise_multiplier > 0).all())
-            note(trainable(self.model).values(), noisy=noisy)
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
         """The trainer's own, after what a training needs to go on from it."""
