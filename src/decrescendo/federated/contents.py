@@ -1,4 +1,4 @@
-"""The tensors that clients and aggregators send: of the right names, types and shapes, and copied before they are judged.
+"""The tensors that clients and aggregators send: of the right names, types and shapes, copied before they are judged.
 
 A tensor may lie in memory that another process writes to: what is judged must be what is added.
 """
