@@ -163,7 +163,8 @@ class BetweenSteps:
 
     def filled(self) -> None:
         """The noisy mean is in every ``.grad``, and the loop steps its optimiser, once."""
-        self._handed, self._is_filled = {}, True
+        self._handed.clear()
+        self._is_filled = True
         self._forget()
         gradients = self._gradients()
 
