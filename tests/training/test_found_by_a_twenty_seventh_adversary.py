@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from decrescendo.training.distinct import OVERLAPPING, SAME_OBJECT, check_distinct
+from decrescendo.training.trials_apart import KEPT
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
@@ -20,14 +22,12 @@ from decrescendo.federated import most_clients
 from decrescendo.plans import Schedule
 from decrescendo.training import Task, Trainer, accuracy, cross_entropy, train
 from decrescendo.training.data import table_of
-from decrescendo.training.distinct import OVERLAPPING, SAME_OBJECT, check_distinct
 from decrescendo.training.examples import EXAMPLES_APART
 from decrescendo.training.people import check_people
 from decrescendo.training.private_tuning import ATTEMPTED, PrivateSearch, Tried, search_privately
 from decrescendo.training.space import Between, Space
 from decrescendo.training.steering import Adaptive, FromSchedule
 from decrescendo.training.steering.adaptive_run import FILTERED
-from decrescendo.training.trials_apart import KEPT
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

@@ -1,7 +1,7 @@
-"""What code of a user's does between the steps of a training, as far as it can be seen, and what is supposed of it."""
+"""What the loop does between the steps of a training, as far as it can be seen, and what is assumed of it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +27,6 @@ from decrescendo.training.schedulers import Settings, set_by_scheduler, settings
 from decrescendo.training.trained import TrainedSet
 
 
-class _State(NamedTuple):
-    """Of weights and their optimiser, but for what it remembers."""
-
-    weights: dict[str, bytes]
-    settings: Settings
-    code: set[str]
-    parameters: list[int]
-
-
 @final
 class BetweenSteps:
     """Watches what a loop does to weights, optimiser and batch, from the first draw on.
@@ -47,7 +38,7 @@ class BetweenSteps:
         scheduler: of the run, which a loop with `filled` steps itself.
 
     Attributes:
-        supposed: sentences: what could not be proven of what was done.
+        supposed: sentences: what is assumed of what was done.
 
     >>> model = nn.Linear(2, 1)
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -72,23 +63,20 @@ class BetweenSteps:
         self.supposed: set[str] = set()
         self._read = self._begun = self._restored = False
         self._earlier = EarlierRuns()
-        # As the step before left them.
-        self._weights: dict[str, bytes] | None = None
         self._trained, self._said = TrainedSet(model), ""
+        # As the step before left them; the batch drawn, by id; and what the pass found.
+        self._weights: dict[str, bytes] | None = None
         self._settings: Settings = []
-        # Which a loop of a user's steps, once it has filled gradients.
+        self._handed: dict[int, tuple[Tensor, bytes]] = {}
+        self._entered: tuple[dict[str, bytes], Settings] | None = None
+        # Of a loop that steps its optimiser, and its scheduler, itself.
         self._scheduler, self._is_filled = scheduler, False
-        self._handed: dict[int, tuple[Tensor, bytes]] = {}  # tensors of the batch drawn, as they were, by id
-        # As the pass found it.
-        self._entered: _State | None = None
-        # Of a loop that steps its optimiser itself.
         self._handles: list[Any] = []
 
     def begin(self) -> None:
         """Before the first draw: what is there now was there before anything private was seen."""
         if not self._begun:
-            if self._weights is not None:
-                # Schedulers are made, and moved on, after a resumption.
+            if self._weights is not None:  # resumed; schedulers are made, and moved on, after it
                 self._settings = settings_of(self._optimizer)
                 self.look()
             self.look_back()
@@ -110,7 +98,7 @@ class BetweenSteps:
     def resumed(self, *, noisy: bool) -> None:
         """Weights are those of a life before, which saw private data."""
         self._restored = True
-        self._earlier.trains(trainable(self._model).values(), noisy=noisy)
+        self.released(noisy=noisy)
         self._weights = self._now()
 
     def hand_out(self, batch: Batch | None) -> None:
@@ -120,17 +108,30 @@ class BetweenSteps:
 
     def take_back(self, batch: Batch | None) -> None:
         """This is the batch given to a step."""
-        for tensor in [] if batch is None else leaves_of(batch):
+        for tensor in () if batch is None else leaves_of(batch):
             handed = self._handed.get(id(tensor))
             if handed is None or handed[1] != fingerprint(tensor):
                 self.supposed.add(ROWS_CHANGED)
 
     def look(self) -> None:
-        """Whether weights and optimiser are as the step before left them, and by whose code the next moves them."""
+        """Whether weights and settings are as the step before left them, and by whose code the next moves them."""
         self._look()
 
+    def _look(self) -> tuple[dict[str, bytes], Settings]:
+        self.supposed |= assumed_of_optimizer(self._optimizer)
+        now, settings = self._now(), settings_of(self._optimizer)
+        if self._weights is None:
+            return now, settings
+        if any(self._weights[name] != code for name, code in now.items() if name in self._weights):
+            self.supposed.add(WRITTEN)
+        if self._begun and self._settings != settings:
+            own = self._scheduler if self._is_filled else None
+            if own is None or not set_by_scheduler(own, self._optimizer, self._settings, settings):
+                self.supposed.add(READ_AND_SET if self._read else SET)
+        return now, settings
+
     def enter(self) -> None:
-        """The pass begins: from here to `leave` nothing may move weights or change the optimiser."""
+        """The pass begins: from here to `leave` nothing may move weights or set rates."""
         self._entered = self._look()
         if self._begun:
             self.supposed.discard(self._said)
@@ -141,30 +142,15 @@ class BetweenSteps:
         """The weights are about to be moved.
 
         Raises:
-            UnsupportedModel: weights or the optimiser are other than when the pass began: data in them have no noise.
+            UnsupportedModel: weights or settings are other than when the pass began: data in them have no noise.
         """
         entered, self._entered = self._entered, None
-        if entered is None:
-            return
-        for what, before, now in zip(_State._fields, entered, self._state(), strict=True):
-            if before != now:
-                raise UnsupportedModel(
-                    f"no pass may change the weights or their optimizer, got another value of {what} after it. What a "
-                    "loss, a hook or the end of an object writes there has no noise: change it between steps"
-                )
-
-    def _look(self) -> "_State":
-        state = self._state()
-        if self._weights is not None:
-            self._compare(state)
-        self.supposed |= state.code
-        return state
-
-    def _state(self) -> "_State":
-        return _State(
-            self._now(), settings_of(self._optimizer), assumed_of_optimizer(self._optimizer),
-            [id(value) for group in self._optimizer.param_groups for value in group["params"]],
-        )  # fmt: skip
+        if entered is not None and entered != (found := (self._now(), settings_of(self._optimizer))):
+            what = "weights" if entered[0] != found[0] else "settings"
+            raise UnsupportedModel(
+                f"no pass may change the weights or their optimizer, got another value of {what} after it. What a "
+                "loss or a hook writes there has no noise: change it between steps"
+            )
 
     def stepped(self) -> None:
         """The optimiser has moved the weights."""
@@ -177,7 +163,7 @@ class BetweenSteps:
 
     def filled(self) -> None:
         """The noisy mean is in every ``.grad``, and the loop steps its optimiser, once."""
-        self._handed = {}
+        self._handed.clear()
         self._is_filled = True
         self._forget()
         gradients = self._gradients()
@@ -203,20 +189,9 @@ class BetweenSteps:
         self._read = True
 
     def ended(self, *, early: bool, drawn: bool) -> tuple[str, ...]:
-        """What is supposed of a run that ends here: before its plan, or on a batch that was drawn."""
+        """What is assumed of a run that ends here: before its plan, or on a batch that was drawn."""
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
         return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
-
-    def _compare(self, state: "_State") -> None:
-        """With what the step before left."""
-        before = self._weights or {}
-        if any(before[name] != code for name, code in state.weights.items() if name in before):
-            self.supposed.add(WRITTEN)
-        if not self._begun or self._settings == state.settings:
-            return
-        own = self._scheduler if self._is_filled else None
-        if own is None or not set_by_scheduler(own, self._optimizer, self._settings, state.settings):
-            self.supposed.add(READ_AND_SET if self._read else SET)
 
     def _note(self) -> None:
         self._weights = None
@@ -229,14 +204,11 @@ class BetweenSteps:
         self._handles = []
 
     def _now(self) -> dict[str, bytes]:
-        """Of what is trained, and of what the step before trained."""
+        """Fingerprints of what is trained, and of what the step before trained."""
         self._settle()
         before = self._weights or {}
-        held = {
-            name: value
-            for name, value in self._model.named_parameters()
-            if value.requires_grad or name in before
-        }
+        named = self._model.named_parameters()
+        held = {name: value for name, value in named if value.requires_grad or name in before}
         return dict(zip(held, fingerprints(*held.values()), strict=True))
 
     def _gradients(self) -> bytes:

@@ -34,7 +34,7 @@ from decrescendo.training.space import Space, Value
 from decrescendo.training.statement import SECURE, SEEDED, UNRECORDED
 from decrescendo.training.store import Store
 from decrescendo.training.task import Task
-from decrescendo.training.trials_apart import TrialsApart
+from decrescendo.training.trial_starts import TrialStarts
 from decrescendo.training.tuning import machine, train_with
 
 FORMAT, VERSION = "decrescendo-private-search", 1
@@ -243,8 +243,8 @@ def search_privately(
             and the theorem's order is total.
         a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
             it loses would hang on when it was tried.
-        trials that reach each other (a model that goes on from the best so far): an error; what a task keeps anyway (a
-            counter in its score) is among the assumptions, see `TrialsApart`.
+        trials that reach each other by their initial weights (a model that goes on from the best so far): an error.
+            What else a task keeps of a trial (a loss that its score changes) is not looked at.
         an error in a trial: ends the search, and there is no winner. Not covered: see above.
         trials that take different things on trust: an error, after the last one, likewise.
         no trial at all (Poisson): no winner, said so.
@@ -260,7 +260,7 @@ def search_privately(
         )
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
-    apart = None if attempt is not None else TrialsApart(asked.task)
+    starts = None if attempt is not None else TrialStarts(asked.task)
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
     # A number that were drawn, or changed, after a trial was seen would not be covered.
@@ -269,8 +269,8 @@ def search_privately(
         asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)
     ]
     trials = [settings.seeded(secret.child(index).seed) for index, settings in enumerate(drawn)]
-    if apart is not None:
-        apart.begin(settings.seed for settings in trials)
+    if starts is not None:
+        starts.note(settings.seed for settings in trials)
     account = None if store is None else store.start(asked.agreed(guarantee), label="private search")
     if account is not None:  # before the first trial: of what was begun nothing can be given back
         noise, digest = float(plan.noise_multiplier.min()), hashlib.sha256(plan.sha256.encode()).digest()
@@ -281,8 +281,8 @@ def search_privately(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one a trial would tell their number
         for settings in trials:
-            if apart is not None:
-                apart.check(settings.seed)
+            if starts is not None:
+                starts.check(settings.seed)
             own_plan = _with_clip_of(plan, settings, asked.task.count)
             tried = (
                 train_and_score(
@@ -306,9 +306,8 @@ def search_privately(
         )
     if account is not None:
         account.finish()
-    supposed = ATTEMPTED if apart is None else apart.supposed
     whole = Winner(
-        asked, plan, guarantee, machine=machine(), assumptions=tuple(filter(None, [supposed])),
+        asked, plan, guarantee, machine=machine(), assumptions=() if attempt is None else (ATTEMPTED,),
         random=SECURE if secure and attempt is None else SEEDED,
         account="" if account is None else f"{account.store.dataset}, run {account.id}",
     )  # fmt: skip

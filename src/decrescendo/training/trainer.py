@@ -46,7 +46,6 @@ from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.codes import code_of
 from decrescendo.training.data import Rows, assumption_of, held_by, table_of
 from decrescendo.training.data_memory import kept_by, memory_of
-from decrescendo.training.distinct import check_distinct
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.examples import Collate, Examples
@@ -55,6 +54,7 @@ from decrescendo.training.frozen_state import FrozenStateGuard
 from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
+from decrescendo.training.repeated_records import check_distinct
 from decrescendo.training.run import History, Run, assumed_of, check_published, cpu_weights
 from decrescendo.training.schedulers import Scheduler, assumed_of_scheduler, scheduler_of
 from decrescendo.training.source import Source, source_of

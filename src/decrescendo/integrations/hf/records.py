@@ -8,7 +8,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from decrescendo.accounting.budget import Unit
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.training.distinct import check_distinct, is_hugging_face, share_records
+from decrescendo.training.repeated_records import check_distinct, is_hugging_face, share_records
 
 ONE_ROW_A_RECORD = (
     "assumed: each row of train_dataset is a record of its own (of rows that .map or a data set of one's own made, it "

@@ -1,4 +1,4 @@
-"""Hostile and careless use of the command line: edited folders, free searches that are not, folders that are taken."""
+"""Edited runs and plans, free searches that are not free, and folders that are taken are refused by commands."""
 
 import json
 import sys
