@@ -125,7 +125,8 @@ def main() -> None:
     plan = plan_for(asked.epsilon, batch, steps, clip)
     run = fine_tune(model, rows("train", asked.cache, asked.lora), plan, rate, dc.Secure())
     print(run.guarantee)
-    print(f"accuracy {accuracy(model, rows('test', asked.cache, asked.lora)):.2%}, proven: {run.proven}")
+    score = accuracy(model, rows("test", asked.cache, asked.lora))
+    print(f"accuracy {score:.2%}, rows independent: {run.rows_independent}")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def main() -> None:
     steps, clip, rate = SETTINGS[asked.epsilon]
     model, run = train(train_half, plan_for(asked.epsilon, steps, clip), rate, dc.Secure())
     print(run.guarantee)
-    print(f"accuracy {accuracy(model, test_half):.2%}, proven: {run.proven}")
+    print(f"accuracy {accuracy(model, test_half):.2%}, rows independent: {run.rows_independent}")
 
 
 if __name__ == "__main__":

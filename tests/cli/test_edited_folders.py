@@ -156,7 +156,7 @@ def test_a_plan_says_what_its_accountant_says_and_calls_it_so(
         [
             ("promise", {"epsilon": 0.1}, "promise.epsilon"),
             ("promise", {"delta": 1e-12}, "promise.delta"),
-            ("provenance", {"random": "secure", "proven": True}, "provenance"),
+            ("provenance", {"random": "secure", "rows_independent": True}, "provenance"),
             ("schedule", {"steps_run": 1}, "schedule.steps_run"),
             ("reading", {"advantage": 0.01}, "reading.advantage"),
             ("promise", {"more": 1}, "promise.more"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as fn
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence import code_origin as whose
@@ -275,7 +276,7 @@ def test_a_program_that_counts_examples_and_changes_by_it_is_refused(
     ROWS.clear()
     engine = Engine(DynamicSizes(keep), call)
     engine.clipped_sum(torch.randn(6, 6), 0.1)
-    assert "the number of examples" in engine.assumptions[0]
+    assert "the number of examples" in engine.assumptions[0].sentence
     batches = torch.randn(40, 6, 6)
     with pytest.raises(UnsupportedModel, match="how many examples earlier ones had"):
         [engine.clipped_sum(batch, 0.1) for batch in batches]
@@ -285,7 +286,7 @@ def test_who_counts_examples_for_nothing_is_taken_and_it_is_said() -> None:
     engine = Engine(DynamicSizes(_counted, until=10**9), call)
     for rows in (1, 2, 5, 7):
         engine.clipped_sum(torch.randn(rows, 6), 0.1)
-    assert engine.assumptions == ("the number of examples, kept in DynamicSizes.seen, steers no later pass",)
+    assert engine.assumptions == (assumed("stored-count", "DynamicSizes.seen"),)
 
 
 def _called(m: DynamicSizes, n: int) -> int:

@@ -173,7 +173,7 @@ def _refused_late(make: Callable[[], nn.Module], loss: Any = call) -> None:
     Keeps.rows = KEPT["rows"] = 0
     engine = Engine(make(), loss)
     engine.clipped_sum(torch.randn(6, 6), 0.1)
-    assert "the number of examples" in engine.assumptions[0]
+    assert "the number of examples" in engine.assumptions[0].sentence
     batches = torch.randn(40, 6, 6)
     with pytest.raises(UnsupportedModel, match="how many examples earlier ones had"):
         [engine.clipped_sum(batch, 0.1) for batch in batches]

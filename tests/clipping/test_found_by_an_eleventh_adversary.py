@@ -15,6 +15,8 @@ from torch.autograd.graph import get_gradient_edge, save_on_cpu, saved_tensors_h
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import UnsupportedModel
 
@@ -127,7 +129,7 @@ def test_a_function_of_ones_own_is_said_where_data_select_rows() -> None:
     engine, other = (Engine(nn.Linear(4, 2, bias=False), made) for made in (loss, alone))
     for each in (engine, other):
         each.clipped_sum(batch, C)
-    assert engine.assumptions == ("the backward pass of _BySize goes by no size",)
+    assert engine.assumptions == (assumed("rows-backward-sizes", "_BySize"),)
     assert other.assumptions == ()  # all shapes are as those of two rows and three are
 
 
@@ -244,7 +246,7 @@ def queued() -> Callable[[], int]:
 def test_state_that_c_code_keeps_is_said_where_a_program_becomes_another(make: Any) -> None:
     """One record more in one step, or none, is one pass more, or none: 24 C fifteen steps later."""
 
-    def assumed(limit: float) -> tuple[str, ...]:
+    def assumed(limit: float) -> tuple[Assumption, ...]:
         count = make()
 
         def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -255,7 +257,7 @@ def test_state_that_c_code_keeps_is_said_where_a_program_becomes_another(make: A
             engine.clipped_sum(torch.ones(4, 4), C)
         return engine.assumptions
 
-    assert any("is kept in" in line for line in assumed(15))
+    assert any(line.code == "stored-state" for line in assumed(15))
     assert assumed(10_000) == ()
 
 

@@ -178,4 +178,4 @@ def test_an_evaluation_leaves_nothing_in_the_model_that_a_run_would_have_to_assu
     trainer.follow(plan, seed=3)
     trainer.train()
     assert model.config.problem_type is None
-    assert not [one for one in trainer.run.assumptions if "were changed between steps" in one]
+    assert not [one for one in map(str, trainer.run.assumptions) if "were changed between steps" in one]

@@ -15,6 +15,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from torch import Tensor, nn
 
 from decrescendo.accounting import Budget, Ledger
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure
 from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.optim import AdamBC, averaged
@@ -79,7 +80,7 @@ class TestWhatAnOptimiserRemembers:
     def test_what_its_steps_write_is_nothing_to_say(
         self, data: Data, make: Callable[[nn.Module], Any]
     ) -> None:
-        assert run_of(data, lambda model, _: loss(model, data).sum().backward(), make).proven
+        assert not run_of(data, lambda model, _: loss(model, data).sum().backward(), make).assumptions
 
     def test_what_was_loaded_before_the_first_draw_is_the_start(self, data: Data) -> None:
         first = make_model()
@@ -92,7 +93,7 @@ class TestWhatAnOptimiserRemembers:
             optimizer.load_state_dict(before.state_dict())
             return optimizer
 
-        assert run_of(data, lambda *_: None, make).proven
+        assert not run_of(data, lambda *_: None, make).assumptions
 
 
 class TestSettings:
@@ -111,7 +112,7 @@ class TestSettings:
                 optimizer.state_dict().keys(),
             )
 
-        assert run_of(data, between).proven
+        assert not run_of(data, between).assumptions
 
 
 class TestStoresPutBack:
@@ -186,7 +187,7 @@ class TestStoresPutBack:
                 self.life(tmp_path / "kept", store, data, 3)
         trainer = self.life(tmp_path / "kept", store, data, 3)
         (entry,) = store.entries()
-        assert (trainer.finish().proven, entry.released) == (True, make_plan().ledger)
+        assert (trainer.finish().assumptions, entry.released) == ((), make_plan().ledger)
 
     def test_checkpoints_put_back_are_nothing_to_refuse(
         self, data: Data, tmp_path: Path, store: Store
@@ -200,7 +201,7 @@ class TestStoresPutBack:
             self.life(tmp_path / "changed", store, (data[0] + 1, data[1]), 3, every=1)
         trainer = self.life(tmp_path / "older", store, data, 3, every=1)
         (entry,) = store.entries()
-        assert (trainer.finish().proven, entry.released) == (True, make_plan().ledger)
+        assert (trainer.finish().assumptions, entry.released) == ((), make_plan().ledger)
 
 
 class Net(nn.Module):
@@ -238,7 +239,7 @@ class TestPrograms:
     def test_a_frozen_part_is_said(self, data: Data) -> None:
         run, _ = self.run_of(data, lambda m, x: m.first.requires_grad_(False))
         (said,) = run.assumptions
-        assert "during the run first.weight, first.bias were frozen" in said
+        assert "during the run first.weight, first.bias were frozen" in said.sentence
 
     def test_modules_with_parameters_are_refused(self, data: Data) -> None:
         with pytest.raises(InvalidValue, match="must hold"):
@@ -259,7 +260,7 @@ class TestPrograms:
     def test_what_is_as_it_was_is_nothing_to_say(
         self, data: Data, change: Callable[[Any, Tensor], object]
     ) -> None:
-        assert self.run_of(data, change)[0].proven
+        assert not self.run_of(data, change)[0].assumptions
 
     def test_what_a_pass_keeps_itself_is_the_proofs_to_judge(self, data: Data) -> None:
         class Keeps(nn.Module):
@@ -276,7 +277,7 @@ class TestPrograms:
         trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
         for batch in trainer.batches(data):
             trainer.step(batch)
-        assert trainer.finish().proven
+        assert not trainer.finish().assumptions
         # And so is what is done after the last pass.
         model.eval()
 
@@ -319,7 +320,7 @@ def test_curves_stay_in_step_over_restarts(
             run = life(folder, 5, drawn=False).finish()
             assert np.allclose(seen, expected[5 - len(seen) :])
             assert all(torch.equal(run.weights[name], value) for name, value in whole.weights.items())
-            assert (run.ledger, run.proven) == (ledger, True)
+            assert (run.ledger, run.assumptions) == (ledger, ())
     both = pld.from_gaussian_mechanism(noise[0], sampling_prob=sizes[0] / ROWS)
     for size, z in zip(sizes[1:], noise[1:], strict=True):
         both = both.compose(pld.from_gaussian_mechanism(z, sampling_prob=size / ROWS))
@@ -345,4 +346,4 @@ def keeps(model, batch):
     for batch in trainer.batches(data):
         trainer.step(batch)
     (sentence,) = trainer.finish().assumptions
-    assert sentence == "the number of examples, kept in loss.seen.0, steers no later pass"
+    assert sentence == assumed("stored-count", "loss.seen.0")

@@ -44,7 +44,7 @@ class TestPolicies:
         assert self.run_of(data, policy).assumptions == (DECIDED,)
 
     def test_a_schedule_is_proven(self, data: Data) -> None:
-        assert self.run_of(data, FromSchedule(Schedule([4.0, 4.0], [1.0, 1.0]))).proven
+        assert not self.run_of(data, FromSchedule(Schedule([4.0, 4.0], [1.0, 1.0]))).assumptions
 
 
 def test_a_step_within_a_step_is_refused(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_a_run_killed_before_it_was_registered_goes_on_where_nobody_came_between
     trainer = a_trainer(store=store, checkpoints=Checkpoints(tmp_path / "kept", resume=True))
     for batch in trainer.batches(data):
         trainer.step(batch)
-    assert trainer.finish().proven
+    assert not trainer.finish().assumptions
 
 
 def _killed(*_: object, **__: object) -> object:
@@ -186,7 +186,7 @@ class TestAllocation:
             trainer.step(next(batches))
         for batch in trainer.batches((data[0].flip(0), data[1].flip(0))):
             trainer.step(batch)
-        assert trainer.finish().proven
+        assert not trainer.finish().assumptions
 
     def test_a_restart_in_the_midst_of_an_epoch_assumes_the_same_order(
         self, data: Data, tmp_path: Path

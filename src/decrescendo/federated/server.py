@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.accounting import Ledger, Release, Unit
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed, read_assumption
 from decrescendo.base.rng import Secure, SecureStream, sampling_and_noise
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import check_clip_norm, trainable
@@ -45,12 +47,9 @@ from decrescendo.training.run import certify, check_published, cpu_weights
 from decrescendo.training.statement import SECURE, SEEDED
 from decrescendo.training.store import Account, Store, new_id
 
-REPLIES = (
-    "each reply is computed from the records of its own client alone, where it is computed, and whether one comes has "
-    "nothing to do with who else is asked"
-)
-SUMS = "each sum of a round is that of one part a member, none longer than C_t, where it is computed"
-OWN_NOISE = "each member adds its own share of the noise, drawn where nobody else sees it"
+REPLIES = assumed("rows-client-replies")
+SUMS = assumed("rows-client-sums")
+OWN_NOISE = assumed("client-noise")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 # A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.
@@ -202,7 +201,7 @@ class Server:
         # Reentrant: `close` asks what `weights` and `assumptions` give. Whether a call broke off in its midst.
         self._lock, self._owner, self._broken = threading.RLock(), os.getpid(), False
         self._start = time.monotonic()
-        self._supposed: tuple[str, ...] = (
+        self._supposed: tuple[Assumption, ...] = (
             (REPLIES, OWN_NOISE) if self.placement is Placement.DISTRIBUTED else (REPLIES,)
         )
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
@@ -266,14 +265,14 @@ class Server:
 
     @property
     @_alone
-    def assumptions(self) -> tuple[str, ...]:
-        """What is taken on trust so far, of the replies and of what was done between rounds: sentences, sorted."""
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed so far, of the replies and of what was done between rounds, sorted by code."""
         self._between.look()
         ended = {*self._ended()} - {ENDED_EARLY}  # it goes on, as far as is known
         found = self._frozen.assumptions()
         return tuple(sorted({*self._supposed, *self._between.supposed, *found, *ended}))
 
-    def _ended(self) -> tuple[str, ...]:
+    def _ended(self) -> tuple[Assumption, ...]:
         return self._between.ended(early=self.spent < self.plan.steps, drawn=False)
 
     @_alone
@@ -581,7 +580,7 @@ class Server:
             "optimizer_state": self._optimizer.state_dict(),
             "sampling": stream_state(self._sampling),
             "noise": stream_state(self._noise),
-            "assumptions": list(self.assumptions),
+            "assumptions": [assumption.written() for assumption in self.assumptions],
             "weights": self.weights(),
             "noisy": None if noisy is None else dict(noisy.gradients),
             "noise_std": None if noisy is None else noisy.noise_std,
@@ -640,7 +639,8 @@ class Server:
             self._one_by_one = bool(state.get("one_by_one", True))
             self._sampling = stream_at(self._sampling, state["sampling"])
             self._noise = stream_at(self._noise, state["noise"])
-            self._supposed = tuple(map(_text, _list_of(state.get("assumptions", list(self._supposed)))))
+            if "assumptions" in state:
+                self._supposed = tuple(map(read_assumption, _list_of(state["assumptions"])))
             self._model.load_state_dict(state["weights"])
             self._optimizer.load_state_dict(state["optimizer_state"])
             if state["noisy"] is None:
@@ -723,12 +723,6 @@ def _check_attendance(attendance: list[tuple[int, int]], rounds: int) -> None:
             raise FileRefused(
                 f"a round must have 0 <= replies <= members, got {replies} of {members} in the journal"
             )
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} where a text must be")
-    return value
 
 
 def _list_of(value: object) -> list[object]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
@@ -26,9 +27,7 @@ from decrescendo.training.store import Store
 
 # Whether a client does not answer, from the round's number and its own.
 Dropouts = Callable[[int, int], bool]
-DROPOUTS_APART = (
-    "whether a client answers hangs on nobody else who is asked (compared: each twice, in two orders)"
-)
+DROPOUTS_APART = assumed("own-dropouts")
 
 
 def client_streams(seed: int | SecureStream, client: int) -> Streams | SecureStream:
@@ -144,9 +143,9 @@ def simulate(
     finally:
         server.stop()  # whatever ends this, the next call may go on
     outcome = server.finish()
-    supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption}
-    supposed.add("" if dropouts is None else DROPOUTS_APART)
-    supposed -= {REPLIES, OWN_NOISE, SUMS, ""}  # there were no replies: all was computed here
+    supposed = {*outcome.assumptions, *cohorts.assumptions}
+    supposed |= {*filter(None, (clients.assumption, None if dropouts is None else DROPOUTS_APART))}
+    supposed -= {REPLIES, OWN_NOISE, SUMS}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(supposed)))
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import checkpoint
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import bare
 from decrescendo.row_independence.code_origin import asks_for_a_hook, code_of, is_librarys, line
 from decrescendo.row_independence.dataflow import Memory
@@ -114,7 +115,7 @@ class DataReads:
         found = where in self.memory.declared or where.split(":")[0] in self.memory.declared
         if found:
             self.trusted = True
-            self.memory.assumed.add(f"what {where} reads of the data steers nothing")
+            self.memory.assumed.add(assumed("rows-declared-line", where))
         return found
 
     def answer(self, truth: bool, *, likely: bool) -> bool:
@@ -247,7 +248,7 @@ class DataReads:
         """List a profiler where data select rows: it may note all shapes."""
         self.profiled = self.profiled or _PROFILING()
         if self.profiled and counting:
-            self.memory.assumed.add("a profiler that runs in a pass tells the program no shape")
+            self.memory.assumed.add(assumed("rows-profiler"))
 
     def check_functions(self, nodes: Iterable[object], counting: bool) -> None:
         """List the functions of one's own in the graph where sizes that their nodes show may be the data's: ``ctx`` is
@@ -256,7 +257,7 @@ class DataReads:
         for node in nodes if counting or self.targets else ():
             kind = getattr(node, "_forward_cls", None)
             if kind is not None and not is_librarys(kind):
-                self.memory.assumed.add(f"the backward pass of {kind.__name__} goes by no size")
+                self.memory.assumed.add(assumed("rows-backward-sizes", kind.__name__))
 
     def check_saving(self) -> None:
         """Refuse hooks on what autograd saves but torch's own: no mode sees what they read. Asked before a function

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from decrescendo.base.assumption import Assumption
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.errors import UnsupportedModel
@@ -38,7 +39,7 @@ class BetweenSteps:
         scheduler: of the run, which a loop with `filled` steps itself.
 
     Attributes:
-        supposed: sentences: what is assumed of what was done.
+        supposed: what is assumed of what was done.
 
     >>> model = nn.Linear(2, 1)
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -60,10 +61,11 @@ class BetweenSteps:
         scheduler: LRScheduler | None = None,
     ) -> None:
         self._model, self._optimizer, self._settle = model, optimizer, settle
-        self.supposed: set[str] = set()
+        self.supposed: set[Assumption] = set()
         self._read = self._begun = self._restored = False
         self._earlier = EarlierRuns()
-        self._trained, self._said = TrainedSet(model), ""
+        self._trained: TrainedSet = TrainedSet(model)
+        self._said: Assumption | None = None
         # As the step before left them; the batch drawn, by id; and what the pass found.
         self._weights: dict[str, bytes] | None = None
         self._settings: Settings = []
@@ -134,9 +136,9 @@ class BetweenSteps:
         """The pass begins: from here to `leave` nothing may move weights or set rates."""
         self._entered = self._look()
         if self._begun:
-            self.supposed.discard(self._said)
+            self.supposed -= {self._said}
             self._said = self._trained.compare()
-            self.supposed |= {self._said} - {""}
+            self.supposed |= set() if self._said is None else {self._said}
 
     def leave(self) -> None:
         """The weights are about to be moved.
@@ -188,7 +190,7 @@ class BetweenSteps:
         """Private diagnostics of a step were looked at."""
         self._read = True
 
-    def ended(self, *, early: bool, drawn: bool) -> tuple[str, ...]:
+    def ended(self, *, early: bool, drawn: bool) -> tuple[Assumption, ...]:
         """What is assumed of a run that ends here: before its plan, or on a batch that was drawn."""
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
         return (*by, *([ENDED_ON_A_BATCH] if drawn else []))

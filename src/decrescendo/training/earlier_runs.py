@@ -9,16 +9,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.training.bits import local
 
-BEGAN_TRAINED = (
-    "what it began from (weights, buffers), of which some lies where an earlier run of this process trained, is paid "
-    "for there: on the same data both ledgers add up"
-)
-BEGAN_WITHOUT_NOISE = (
-    "what it began from (weights, buffers), of which some lies where an earlier run of this process trained without "
-    "noise, comes from public data alone"
-)
+BEGAN_TRAINED = assumed("began-trained")
+BEGAN_WITHOUT_NOISE = assumed("began-without-noise")
 # Which run trained last what lies in a piece of memory, and whether all in it had noise. Nothing is kept of memory that
 # is gone.
 _TRAINED: WeakKeyDictionary[torch.UntypedStorage, tuple[int, bool]] = WeakKeyDictionary()
@@ -44,7 +40,7 @@ class EarlierRuns:
         self._noisy = self._noisy and noisy
         _note(parameters, self._run, self._noisy)
 
-    def before(self, tensors: Iterable[Tensor]) -> set[str]:
+    def before(self, tensors: Iterable[Tensor]) -> set[Assumption]:
         """What is assumed where other runs trained some of these."""
         with _LOCK:
             found = [_TRAINED.get(memory) for memory in map(_memory, tensors) if memory is not None]

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.optim.several import parts_of
 
 
-def assumed_of_optimizer(optimizer: torch.optim.Optimizer) -> set[str]:
+def assumed_of_optimizer(optimizer: torch.optim.Optimizer) -> set[Assumption]:
     """What is assumed of an optimiser's code: nothing of torch's and of ours, also where Accelerate has wrapped it.
 
     >>> weight = torch.zeros(1, requires_grad=True)
@@ -17,18 +19,15 @@ def assumed_of_optimizer(optimizer: torch.optim.Optimizer) -> set[str]:
     set()
     >>> class Mine(torch.optim.SGD):
     ...     pass
-    >>> assumed_of_optimizer(Mine([weight], lr=1.0))
-    {'Mine, code of neither torch nor decrescendo, moved the weights by released and public values alone'}
+    >>> [assumption.code for assumption in assumed_of_optimizer(Mine([weight], lr=1.0))]
+    ['own-optimizer']
     """
-    found = set[str]()
+    found = set[Assumption]()
     for part in parts_of(inner(optimizer)):
         kind = type(inner(part) if type(part).__module__ == "accelerate.optimizer" else part)
         known = kind.__module__.split(".")[0] in ("torch", "decrescendo")
         if not known or getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
-            found.add(
-                f"{kind.__name__}, code of neither torch nor decrescendo, moved the weights by released and public "
-                "values alone"
-            )
+            found.add(assumed("own-optimizer", kind.__name__))
     return found
 
 

@@ -13,18 +13,17 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidType, InvalidValue
 
-OVERLAPPING = (
-    "what lies in several rows of the data (rows overlap in memory, as windows over one series do) is protected as a "
-    "part of each of these rows alone"
-)
+OVERLAPPING = assumed("overlapping-rows")
 
 # Of each row the numbers that it is told by: where it lies, or its number and of what.
 Identities = Int[np.ndarray, "rows columns"]
 
 
-def check_distinct(data: object, *, columns: bool = False) -> str:
+def check_distinct(data: object, *, columns: bool = False) -> Assumption | None:
     """That no record of a known container is in it several times, as rows: each is drawn by itself.
 
     Args:
@@ -46,10 +45,10 @@ def check_distinct(data: object, *, columns: bool = False) -> str:
     records = type(data) is list and not columns
     if records or isinstance(data, (Subset, ConcatDataset, StackDataset)) or is_hugging_face(data):
         _check_none(max(map(_repeated, _views(data)), default=0), type(data).__name__)
-        return OVERLAPPING if rows_overlap(data) else ""
+        return OVERLAPPING if rows_overlap(data) else None
     if (found := list(columns_of(data))) and all(map(_is_expanded, found)):
         _check_none(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
-    return OVERLAPPING if any(map(_has_windows, found)) else ""
+    return OVERLAPPING if any(map(_has_windows, found)) else None
 
 
 def share_records(one: object, other: object) -> bool:

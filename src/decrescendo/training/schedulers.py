@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.optim.several import parts_of
 from decrescendo.training.optimizers import inner
@@ -74,15 +76,12 @@ def goes_by_scores(scheduler: LRScheduler) -> bool:
     )
 
 
-def assumed_of_scheduler(scheduler: LRScheduler | None) -> str:
-    """What is assumed of a scheduler's code; empty for torch's and Transformers' own classes."""
+def assumed_of_scheduler(scheduler: LRScheduler | None) -> tuple[Assumption, ...]:
+    """What is assumed of a scheduler's code; nothing for torch's and Transformers' own classes."""
     kind = type(scheduler)
     if scheduler is None or kind.__module__.split(".")[0] in ("torch", "transformers"):
-        return ""
-    return (
-        f"assumed: {kind.__name__}, a scheduler of neither torch nor Transformers, set the learning rates from the "
-        "number of steps and public values alone"
-    )
+        return ()
+    return (assumed("own-scheduler", kind.__name__),)
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Settings:

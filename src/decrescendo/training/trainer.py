@@ -20,6 +20,8 @@ from torch import nn
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.release import Release
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
@@ -39,6 +41,7 @@ from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.optim.several import as_one, parts_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import RandomAllocation
+from decrescendo.training.assumptions import together
 from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
@@ -75,10 +78,7 @@ from decrescendo.training.world import (
 # Of the trainings that rank 0 has begun.
 _NUMBERS = count(1)
 
-SAME_ORDER = (
-    "data that were given anew in the midst of an epoch had each record in the row that it had before: else it may "
-    "have taken part twice"
-)
+SAME_ORDER = assumed("same-order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,6 @@ class Trainer:
             raise InvalidValue("training must be outside of torch.inference_mode(), which keeps no gradients")
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
-        assumed = self._source.assumption
         _check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = trainable(model)
@@ -258,7 +257,8 @@ class Trainer:
             gamma=0.0 if settings is None else settings.gamma or 0.0,
         )
         self._life.supposed = (
-            *filter(None, (assumed, assumed_of_scheduler(self._scheduler))),
+            *self._source.assumptions,
+            *assumed_of_scheduler(self._scheduler),
             *assumed_of(model),
         )
         self._digests = checkpoints is not None or store is not None
@@ -401,19 +401,19 @@ class Trainer:
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
         whose = check_people(people, self._source.agreed.budget, table.count)
-        supposed = {*self._life.supposed, assumption_of(table)}
+        supposed: set[Assumption | None] = {*self._life.supposed, assumption_of(table)}
         if self._source.agreed.budget.unit is Unit.EXAMPLE:
             supposed.add(check_distinct(data, columns=isinstance(table, Rows)))
 
         def facts() -> dict[str, str]:
             found, all_rows = data_facts(table)
-            supposed.add("" if all_rows else RANKS_ALIKE)
+            supposed.add(None if all_rows else RANKS_ALIKE)
             return found | {"num_workers": str(workers), "people": whose}
 
         self._world.agree(facts)
         sampling, taken = self._source.sampling, self._life.taken
         if data is not self._data and isinstance(sampling, RandomAllocation):
-            supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
+            supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else None)
         self._data = data
         kept = held_by(table)
         if isinstance(self._engine, Engine):
@@ -646,7 +646,7 @@ class Trainer:
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
             early = self._life.taken < self._source.steps and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._drawn is not None)
-            assumptions = self._world.together(tuple(sorted({*self._assumptions(), *ended})))
+            assumptions = together(self._world, {*self._assumptions(), *ended})
             weights = cpu_weights(self._model, begun=True)
         if self._account is not None:
             self._account.finish()
@@ -668,7 +668,7 @@ class Trainer:
             provenance=self._provenance(assumptions),
         )
 
-    def _provenance(self, assumptions: tuple[str, ...]) -> Provenance:
+    def _provenance(self, assumptions: tuple[Assumption, ...]) -> Provenance:
         kept = dict(self._model.named_parameters()).keys()
         count = sum(size for name, size in self._trained.items() if name in kept)
         return Provenance(
@@ -685,7 +685,7 @@ class Trainer:
             assumptions=assumptions,
         )
 
-    def _assumptions(self) -> tuple[str, ...]:
+    def _assumptions(self) -> tuple[Assumption, ...]:
         """Of this life of the run, and of those before."""
         self._between.look()
         if isinstance(self._engine, Engine):
@@ -694,22 +694,22 @@ class Trainer:
             if self._world.size > 1 and len(self._world.together((self._engine.told,))) > 1:
                 found = (*found, RANKS_PASS)
         else:
-            found = (f"{type(self._engine).__name__}, which clipped, proves nothing about examples",)
+            found = (assumed("rows-own-clipper", type(self._engine).__name__),)
         if (kind := type(self._world)).__module__.split(".")[0] != "decrescendo":
-            found = (
-                *found,
-                f"{kind.__name__}, which summed and released, added the plan's noise to one clipped sum",
-            )
+            found = (*found, assumed("own-world", kind.__name__))
         found = (*found, *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
-    def assume(self, sentence: str) -> None:
+    def assume(self, assumption: Assumption | str) -> None:
         """Have the run say what is assumed beside what is found here: a declaration of who trains.
 
         Args:
-            sentence: for `Run.assumptions`; empty for none.
+            assumption: for `Run.assumptions`; of a text the code is ``declared``.
         """
-        self._life.supposed = tuple(dict.fromkeys((*self._life.supposed, *filter(None, (sentence,)))))
+        if isinstance(assumption, str):
+            assumption = assumed("declared", assumption)
+        check_instance("assumption", assumption, Assumption)
+        self._life.supposed = tuple(dict.fromkeys((*self._life.supposed, assumption)))
 
     def keep(self) -> None:
         """A checkpoint of the state as it is now, whether one is due or not; without ``checkpoints`` nothing.

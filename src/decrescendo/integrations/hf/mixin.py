@@ -200,7 +200,8 @@ class PrivateMixin(_Base):
         records = self._records or Records()
         traced = records.check(self.train_dataset, self._source.agreed.budget.unit)
         names = sorted(unknown(self.args, NAMES))
-        self._assumed = (traced, assumed_of(names), PUBLIC_EVAL if self._public_eval else "")
+        found = (traced, assumed_of(names), PUBLIC_EVAL if self._public_eval else None)
+        self._assumed = tuple(filter(None, found))
 
     def _finish(self) -> None:
         if self._run is not None:
@@ -253,8 +254,8 @@ class PrivateMixin(_Base):
 
         def batches() -> Iterator[Batch | None]:
             self._private = begin(data, collator, self._states)
-            for sentence in self._assumed:
-                self._private.assume(sentence)
+            for assumption in self._assumed:
+                self._private.assume(assumption)
             drawn = self._private.batches(data, collator, self.args.dataloader_num_workers, self._people)
             # Whenever the trainer stops asking: workers that are left to the garbage collector are waited for.
             self._ended.callback(cast("Generator[Batch | None]", drawn).close)
