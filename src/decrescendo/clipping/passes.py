@@ -83,7 +83,6 @@ def _measured(
     losses = check_losses(losses, tracer.count)
     check_apart(tracer, losses)
     reached = check_coverage(losses, recorder.uses, parameters, twice=recorder.twice)
-    tracer.reads.check_functions(reached, tracer.labels.counting)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
     uses = recorder.uses

@@ -236,8 +236,6 @@ class Tracer(Pausable):
 
     def check_called(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse, or list, code of the program's that runs inside of a function, where what it reads is not seen."""
-        self.reads.check_saving()
-        self.reads.check_profiler(self.labels.counting)
         for name in called(self, func, types, args, kwargs):
             self.memory.assumed.add(CALLS.format(name))
         if func in LISTS and (

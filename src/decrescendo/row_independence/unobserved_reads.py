@@ -53,7 +53,6 @@ COUNTED: frozenset[_Method] = frozenset({Tensor.tensor_split}).union(
 CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
 # Backward passes, which call code of the program's.
 BACKWARD: frozenset[_Method] = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})
-NODES: frozenset[_Method] = frozenset({cast("Any", Tensor.grad_fn).__get__})
 DISTANCES: frozenset[_Method] = frozenset({torch.cdist})
 CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matmul})
 
@@ -76,8 +75,6 @@ class UnobservedReads(TorchFunctionMode):
             check_counted(self._tracer, func, args, kwargs or {})
         if func in READS:
             self._tracer.read(func, args, kwargs or {})
-        elif func in NODES:
-            self._tracer.reads.check_node(self._tracer.labels.counting)
         elif self._tracer.labels.counting:
             if func in SIZES:
                 return self._tracer.counts.size(func, args, kwargs or {})
