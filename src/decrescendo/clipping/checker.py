@@ -232,8 +232,6 @@ class Checker:
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""
-        if self.memory.follow() or self.memory.let_go():
-            self._forget()
         self.follow_rules()
         self._held, shape = held, signature(held, batch)
         if shape == self._shape:
@@ -350,8 +348,7 @@ class Checker:
             if self.told is not None:
                 one = next(trace for trace in scripts if trace.count == max(_SMALL))
                 places = sorted(_places(self._held).items(), reverse=True)  # the first of several names stays
-                # (Of what is gathered of parameters in parts the content comes and goes, on each rank when it does.)
-                names = self.memory.contents() | {key: name for name, key in places}
+                names = {key: name for name, key in places}
                 self.told.add(f"{self._shape} {one.digest(names)}")
             self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first

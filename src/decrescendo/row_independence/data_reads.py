@@ -15,9 +15,6 @@ from decrescendo.row_independence.labels import Label, Mixed, Public, is_data
 from decrescendo.row_independence.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
 from decrescendo.row_independence.trace import NOTHING, Event, Trace
 
-# By these Python gets numbers of a tensor, and no hold of its memory.
-_COPIES = frozenset({"tolist", "__repr__", "__reduce_ex__", "__deepcopy__"})
-
 
 @dataclass(eq=False)
 class DataReads:
@@ -151,8 +148,8 @@ class DataReads:
         self.trace.events.append(Event(func, NOTHING, ()))
         return self.trace.drawn[-1]
 
-    def check_read(self, name: str, tensors: Sequence[Tensor], expose: Callable[[Tensor], None]) -> None:
-        """Refuse a read of the data that the dispatcher does not see; ``expose``: of constants, note it."""
+    def check_read(self, name: str, tensors: Sequence[Tensor]) -> None:
+        """Refuse a read of the data that the dispatcher does not see."""
         tensors = [bare(tensor) for tensor in tensors]
         read = any(is_data(self.label(tensor)) or self.memory.withholds(tensor) for tensor in tensors)
         if read and not self.natural:
@@ -166,9 +163,6 @@ class DataReads:
             )
         if self.before is not None:
             self.refuse(f"{line()} reads numbers of a constant in Python, by {name.strip('_')}()")
-        if name not in _COPIES:
-            for tensor in tensors:
-                expose(tensor)
 
     def check_lengths(self, values: Iterable[object]) -> None:
         """Refuse lengths of sequences that are not each example's own: the CTC loss reads them by itself."""

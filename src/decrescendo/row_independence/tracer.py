@@ -26,7 +26,6 @@ from decrescendo.base.storages import (
     content_of,
     exactly,
     is_blank,
-    is_shared,
     is_whole,
     key_of,
     kind_of,
@@ -41,7 +40,7 @@ from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.basic_rules import drawn, fill, pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.data_reads import DataReads
-from decrescendo.row_independence.dataflow import STALE, Guess, Labels, Mark, Memory, parts_of
+from decrescendo.row_independence.dataflow import STALE, Guess, Labels, Mark, Memory
 from decrescendo.row_independence.dynamic_sizes import DynamicSizes
 from decrescendo.row_independence.labels import (
     LAID_ALONG,
@@ -80,9 +79,6 @@ GENERATED = "its random numbers are those of a generator of its own"
 OWN_GENERATOR = (
     "random numbers of a generator of the program's own hold nothing of the data (torch sets its state where no "
     "operation shows)"
-)
-REFILLED = (
-    "what a pass fills and {} uses in another is no other for other examples or another number of passes"
 )
 _OPAQUE = cast("Any", torch)._mkldnn
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
@@ -139,7 +135,11 @@ class Tracer(Pausable):
         self.recipes: Mapping[int, ReplayedOperation] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
         self.trace = Trace(count)
-        self.labels = Labels(count, memory, self.trace, shared=memory.shared())
+        self.labels = Labels(
+            count,
+            memory,
+            self.trace,
+        )
         self.reads = DataReads(
             count, memory, self.trace, self.labels.label, self.refuse, natural, replays, poison,
             before, self.guards,
@@ -214,8 +214,6 @@ class Tracer(Pausable):
                     wires += (birth, kind_of(tensor), self.labels.view(tensor, mark)[1])
                 else:
                     wires.append(self.labels.wire(tensor, key, birth))
-                if self.labels.is_refilled(key):
-                    self.memory.assumed.add(REFILLED.format(name))
         self.trace.events.append(Event(name, numbers, tuple(wires)))
 
     def made(self, tensor: Tensor) -> bool:
@@ -229,10 +227,7 @@ class Tracer(Pausable):
     def read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Python reads the numbers of tensors, or takes hold of their memory, by a function that no dispatcher sees."""
         tensors = tensors_of((*args, *kwargs.values()))
-        if self.memory.refilled:
-            with FUNCTIONS_OFF():
-                self.use(tensors)
-        self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
+        self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors)
 
     def check_called(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse, or list, code of the program's that runs inside of a function, where what it reads is not seen."""
@@ -241,9 +236,9 @@ class Tracer(Pausable):
         if func in LISTS and (
             tensors := listed((*args, *kwargs.values()), is_index=func in INDICES)
         ):  # it reads them where no dispatch mode is on
-            self.reads.check_read(str(func.__name__), tensors, lambda _: None)
+            self.reads.check_read(str(func.__name__), tensors)
         if func in ASKS and is_unseen():
-            self.reads.check_read(str(func.__name__), tensors_of(args), lambda _: None)
+            self.reads.check_read(str(func.__name__), tensors_of(args))
 
     def __enter__(self) -> "Tracer":
         COLLECTOR.__enter__()
@@ -362,8 +357,6 @@ class Tracer(Pausable):
         for tensor in tensors:
             key = storage_key(tensor)
             mark, birth = self.labels.mark_of(key)
-            if key < 0:
-                mark, birth = self.labels.entry(tensor, key) or (mark, birth)
             if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
                 mark = STALE
             if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
@@ -391,8 +384,6 @@ class Tracer(Pausable):
                 sliced = sliced._replace(constant=Public.FILL)
             labels.append(cast("Label", mark) if sliced is None else sliced)
             data = data or type(labels[-1]) is not Public
-        if self.memory.refilled and not op.views:
-            self._check_refilled(op, args, kwargs or {}, tensors)
         given, wired = tuple(numbers), tuple(wires)
         arguments = (
             arguments_of(self.labels, args, kwargs) if op.structural and self.expected is None else None
@@ -857,33 +848,10 @@ class Tracer(Pausable):
                 self.refuse(
                     written_by_the_pass([self.guarded[key]], {self.guarded[key]}.difference(self.buffers))
                 )
-            kind = self.labels.marks.get(key, (None, 0))[0]
-            if data and (key in self.labels.exposed or (isinstance(kind, Public) and is_shared(target))):
-                self.refuse(
-                    f"the data must not leave torch in a pass, but {op.name} writes them at {line()} into memory of "
-                    "which Python has taken hold (numpy(), from_numpy(), storage(), data_ptr(), a file). Use tensor "
-                    "operations there"
-                )
             if data and key not in self.labels.marks:
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
-
-    def _check_refilled(
-        self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
-    ) -> None:
-        """Say it where an operation reads what another pass may have put into a constant."""
-        used = [part for tensor in tensors for part in parts_of(tensor)]
-        if not any(self.labels.is_refilled(storage_key(part)) for part in used if isinstance(part, Tensor)):
-            return
-        bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
-        self.use(tensors_of(bound.get(name) for _, name in op.tensors))
-
-    def use(self, tensors: Iterable[Tensor]) -> None:
-        """Say it where numbers are used that another pass may have put there."""
-        used = [part for tensor in tensors for part in parts_of(tensor)]
-        if any(self.labels.is_refilled(storage_key(part)) for part in used if isinstance(part, Tensor)):
-            self.memory.assumed.add(REFILLED.format(line()))
 
     def _end_blanks(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Operations are going to write where none has written; what is written over as a whole is of no interest."""
@@ -898,17 +866,8 @@ class Tracer(Pausable):
         """Refuse a pass in which something else than the operations that are seen has written to memory."""
         for blank in self.blank.values():
             self._check_blank(blank)
-        self.labels.check_shared()
-        if self.labels.changed:
-            self.refuse(
-                f"the proof must see what writes to memory, but a constant of shape {self.labels.changed} changed in a "
-                "pass where nothing is seen: an array of NumPy's, say, that has its memory. Let the pass make it anew, "
-                "or write to it by torch's operations"
-            )
 
     def _check_blank(self, blank: Tensor) -> None:
-        if key_of(blank) in self.labels.exposed:
-            return
         if self.capturing:
             self.guards.append(~written_in(blank))
         elif not is_blank(blank):
@@ -925,10 +884,7 @@ class Tracer(Pausable):
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
-            self.labels.rewrite(target, key)
-            if key > 0 and (op.rule is drawn or op.name in ("zero_", "fill_")):
-                self.labels.refill(target, key)
-            else:
+            if op.rule is not drawn and op.name not in ("zero_", "fill_"):
                 # There is no pass over an empty batch, and there are several over one in parts.
                 self.memory.assumed.add(_OVER.format(line()))
             return
