@@ -25,7 +25,6 @@ from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import Mixed, Public, RowLayout, constant_of, is_data
-from decrescendo.row_independence.process_settings import COLLECTOR
 from decrescendo.row_independence.tracer import Tracer
 from decrescendo.row_independence.unobserved_reads import UnobservedReads, opened
 
@@ -70,7 +69,7 @@ def run(
     tracer.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
     tracer.buffers = held.buffers.keys()
     tracer.labels.weights = frozenset(map(key_of, held.parameters.values()))
-    with COLLECTOR, gradients_kept(parameters.values()):
+    with gradients_kept(parameters.values()):
         with torch.enable_grad(), eager(held), unchanged(model, held), tracer, recorder:
             losses = loss(model, batch)
         return _measured(losses, recorder, parameters, tracer, wide=workspace.wide)
@@ -106,7 +105,6 @@ def _measured(
         arrivals[index].d if index in arrivals else _arrived(use, next(captured), tracer, wide=wide)
         for index, use in enumerate(uses)
     ]
-    tracer.check_blanks()
     if tracer.refusal:
         raise UnsupportedModel(tracer.refusal)
     check_raised(tracer)

@@ -380,16 +380,12 @@ class Labels:
         birth = max(self._next, at * EVENT)
         self.marks[key] = (mark, birth)
         self._next = birth + 1
-        if key < 0:
-            if not isinstance(mark, Public):
-                with paused(), FUNCTIONS_OFF():
-                    for part in parts_of(tensor):
-                        if (
-                            isinstance(part, Tensor)
-                            and (own := storage_key(part)) > 0
-                            and own not in self.marks
-                        ):
-                            self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
+        if key < 0 and not isinstance(mark, Public):
+            with paused(), FUNCTIONS_OFF():
+                for part in parts_of(tensor):
+                    own = storage_key(part) if isinstance(part, Tensor) else 0
+                    if own > 0 and own not in self.marks:
+                        self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
 
     def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
         """Label what an operation made, but for views: these have the label of their memory."""

@@ -6,7 +6,6 @@ Below autograd, views, ``.data``, hooks, compiled or functional code all look al
 Longer than most files: what happens to the labels at one operation is one walk.
 """
 
-import gc
 import itertools
 import math
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -25,7 +24,6 @@ from decrescendo.base.storages import (
     Pausable,
     content_of,
     exactly,
-    is_blank,
     is_whole,
     key_of,
     kind_of,
@@ -34,7 +32,6 @@ from decrescendo.base.storages import (
     state_of,
     storage_key,
     tensors_of,
-    written_in,
 )
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.basic_rules import drawn, fill, pointwise
@@ -55,7 +52,7 @@ from decrescendo.row_independence.labels import (
     constant_of,
     is_data,
 )
-from decrescendo.row_independence.process_settings import CHANGED, COLLECTOR, is_flushing, is_traced
+from decrescendo.row_independence.process_settings import is_traced
 from decrescendo.row_independence.random_stream import Stream, hosts_drew
 from decrescendo.row_independence.refusals import GENERATOR, STATISTICS, refusal, written_by_the_pass
 from decrescendo.row_independence.replayed_operations import NUMBERS, arguments_of, as_before
@@ -88,6 +85,7 @@ _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 _ALPHAS = 6
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
 _OVER = "what {} writes over in each pass is no other after another number of passes"
+COMPARES = "a pass must be the one that was accepted before, but tensors of it are compared that were not"
 _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
@@ -133,7 +131,6 @@ class Tracer(Pausable):
         self.lifted: set[int] = set()
         self.stream = Stream(seed, self.refuse, self.capturing)
         self.recipes: Mapping[int, ReplayedOperation] = recipes or {}
-        self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
         self.trace = Trace(count)
         self.labels = Labels(
             count,
@@ -158,8 +155,6 @@ class Tracer(Pausable):
         self.generator = ""
         # Whether NumPy or Python drew random numbers.
         self.hosts = False
-        # Memory that was made empty and put to zero, by storage: no operation has written there since.
-        self.blank: dict[int, Tensor] = {}
         # Whose the rows of packed sequences are, by the number of what was written to the tensor of their sizes.
         self.packed: dict[int, Owners | None] = {}
         # An operation that raised an error which the program caught.
@@ -184,7 +179,7 @@ class Tracer(Pausable):
                 equal = (one == other).all()
                 self.guards.append(equal if found else ~equal)
         else:
-            self.refuse(CHANGED)
+            self.refuse(COMPARES)
         self.trace.compared.append(found)
         return found
 
@@ -240,14 +235,6 @@ class Tracer(Pausable):
         if func in ASKS and is_unseen():
             self.reads.check_read(str(func.__name__), tensors_of(args))
 
-    def __enter__(self) -> "Tracer":
-        COLLECTOR.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
-        super().__exit__(exc_type, exc_val, exc_tb)
-        COLLECTOR.__exit__()
-
     @contextmanager
     def again(self) -> Generator[None]:
         """Inside of an operation, its own operations are seen, too."""
@@ -286,12 +273,6 @@ class Tracer(Pausable):
             return self._dispatch(func, args, kwargs)
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        if (
-            torch.get_default_dtype() is not self.dtype
-            or is_flushing() is not self.flushing
-            or gc.isenabled()
-        ):
-            self.refuse(CHANGED)
         at = len(self.trace.events)
         recipe = self.recipes.get(at)
         if recipe is not None and recipe.event.func is func:
@@ -401,25 +382,16 @@ class Tracer(Pausable):
         before = args, kwargs or {}
         if op.written and not op.moves:
             self._check_targets(op, args, kwargs or {}, data)
-            if self.blank:
-                self._end_blanks(op, args, kwargs or {})
             if data:
                 before = self._as_they_were(op, before, inputs, known)
-        unknown = op.rule is None and data and not op.written and not op.views
-        held = _contents(tensors) if unknown else None
         output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
-        if held is not None and held != _contents(tensors):
-            self.refuse(
-                f"the proof must see what writes to memory, but {op.name} writes to what it is given. {_NO_STATE}"
-            )
         if drawing:
             self.stream.end(jump=self.labels.counting or (op.rejecting and any(map(is_data, labels))))
         if op.special:
             if op.empties:
                 for tensor in made:
                     tensor.zero_()  # what was in this memory before must not be seen
-                    self.blank[storage_key(tensor)] = tensor
             if op.lifts:
                 given, wired = (*given, content_of(made[0])), ()
                 self.lifted.update(map(storage_key, tensors))
@@ -853,29 +825,6 @@ class Tracer(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
 
-    def _end_blanks(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Operations are going to write where none has written; what is written over as a whole is of no interest."""
-        bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
-        for name in op.written:
-            for target in tensors_of([bound.get(name)]):
-                blank = self.blank.pop(key_of(target), None)
-                if blank is not None and not (name in op.overwritten and is_whole(target)):
-                    self._check_blank(blank)
-
-    def check_blanks(self) -> None:
-        """Refuse a pass in which something else than the operations that are seen has written to memory."""
-        for blank in self.blank.values():
-            self._check_blank(blank)
-
-    def _check_blank(self, blank: Tensor) -> None:
-        if self.capturing:
-            self.guards.append(~written_in(blank))
-        elif not is_blank(blank):
-            self.refuse(
-                "the proof must see what writes to memory, but an operation that is made of no others filled a tensor "
-                f"of shape {tuple(blank.shape)} where nothing is seen. Use torch's ordinary operations"
-            )
-
     def _store(self, target: Tensor, label: Label, op: Operation) -> None:
         key = key_of(target)
         old = self.labels.mark_of(key)[0]
@@ -896,12 +845,6 @@ class Tracer(Pausable):
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
     return tuple(tensor.shape for tensor in made)
-
-
-def _contents(tensors: Sequence[Tensor]) -> list[object]:
-    """The numbers in memory of those that show them."""
-    plain = (t for t in tensors if t.layout is torch.strided and not t.is_quantized and not t.is_nested)
-    return list(map(content_of, plain))
 
 
 def _is_one_number(tensor: Tensor) -> bool:
