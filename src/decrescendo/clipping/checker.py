@@ -36,7 +36,6 @@ from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.dataflow import Guess, Memory
 from decrescendo.row_independence.dynamic_sizes import not_seen
 from decrescendo.row_independence.labels import Mixed, RowLayout
-from decrescendo.row_independence.process_settings import settled
 from decrescendo.row_independence.python_state import (
     BEYOND,
     Numbers,
@@ -818,7 +817,7 @@ def drawing(held: Inventory, seed: int) -> Generator[None]:
     """Inside, the random numbers of a pass: torch's, Python's and numpy's global generators, which are afterwards as
     before. Where they went on from pass to pass, how many there were would show in them."""
     python, numpys, own = random.getstate(), np.random.get_state(legacy=False), _NUMPY.get_bit_generator()
-    with seeded(max(seed, 0), {p.device for p in held.parameters.values()}), settled():
+    with seeded(max(seed, 0), {p.device for p in held.parameters.values()}):
         try:
             random.seed(seed)
             _NUMPY.set_bit_generator(_NUMPYS)

@@ -377,7 +377,7 @@ class Tracer(Pausable):
                 return self.reads.draw(func, args, kwargs or {})
             drawing = self._check_special(op, args, kwargs or {}, data)
         if drawing:
-            self.stream.begin((func, given, _shapes(tensors)))
+            self.stream.begin()
         known = {id(tensor): label for tensor, label in zip(tensors, labels, strict=True)}
         before = args, kwargs or {}
         if op.written and not op.moves:
@@ -387,7 +387,7 @@ class Tracer(Pausable):
         output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
         if drawing:
-            self.stream.end(jump=self.labels.counting or (op.rejecting and any(map(is_data, labels))))
+            self.stream.end(made, jump=self.labels.counting or (op.rejecting and any(map(is_data, labels))))
         if op.special:
             if op.empties:
                 for tensor in made:
