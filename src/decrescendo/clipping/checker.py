@@ -527,7 +527,7 @@ class Checker:
         try:
             with (
                 drawing(self._held, seed),
-                eager(self._held),
+                eager(),
                 exact_products() if exact else nullcontext(),
                 tracer,
             ):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.dataflow import parts_of
 from decrescendo.row_independence.refusals import written_by_the_pass
 
 
@@ -58,7 +59,7 @@ def _restored(
 def _place(tensor: Tensor) -> tuple[object, ...]:
     """Where a tensor lies, and how."""
     if tensor.layout is not torch.strided or tensor.is_nested:
-        return tensor.layout, tensor.dtype
+        return tensor.dtype, *(part.data_ptr() for part in parts_of(tensor) if isinstance(part, Tensor))
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 

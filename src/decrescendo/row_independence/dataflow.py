@@ -219,7 +219,7 @@ class Labels:
     def label(self, tensor: Tensor) -> Label:
         """What a tensor depends on."""
         key = key_of(tensor)
-        entry = self.marks.get(key)
+        entry = self.marks.get(key) if key > 0 else self.entry(tensor, key)
         if entry is None:
             stale = (key in self.memory.stale and tensor.numel()) or self.memory.withholds(tensor)
             return STALE if stale else (self.sliced(key, tensor) if key > 0 else None) or Public.ANY
@@ -227,6 +227,18 @@ class Labels:
         if self.slices and key > 0 and isinstance(mark, Public):
             return self.sliced(key, tensor) or mark
         return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
+
+    def entry(self, tensor: Tensor, key: int) -> tuple[Mark, int] | None:
+        """The label of a tensor without memory of its own; its parts may have been written to by themselves."""
+        found = self.marks.get(key)
+        if found is None or isinstance(found[0], Public):
+            with paused(), FUNCTIONS_OFF():
+                keys = [storage_key(part) for part in parts_of(tensor) if isinstance(part, Tensor)]
+            for part in keys:
+                mark, birth = self.mark_of(part)
+                if mark is STALE or not isinstance(mark, Public):
+                    return Mixed("a part of a sparse tensor holds the data"), birth
+        return found
 
     def sliced(self, key: int, tensor: Tensor) -> Label | None:
         """Of a view of a constant that is as long as the batch though its memory is not."""
@@ -408,9 +420,11 @@ class Labels:
         foreign = birth == key > 0 and key not in self.weights
         if foreign:
             self.numbers.add(key)
-        if key not in self.weights and is_shared(tensor):
-            return (content_of(tensor), *place)  # NumPy may have made it in this pass, or written to it
-        if known is None and foreign and not tensor.dim() and tensor.device.type == "cpu":
+        # Of numbers that NumPy or torch.jit makes no operation tells, nor what NumPy writes.
+        shared = key not in self.weights and is_shared(tensor)
+        if shared and birth != key:
+            return (content_of(tensor), *place)
+        if shared or (known is None and foreign and not tensor.dim() and tensor.device.type == "cpu"):
             self.trace.alive.append(tensor.detach())
             return Number(key, content_of(tensor), place)
         return (birth, *place) if known is None or place not in known else known[place]

@@ -30,8 +30,8 @@ PACKED: tuple[object, ...] = ("packed",)
 
 
 class Number(NamedTuple):
-    """A constant of one number that no operation of the pass gave: the same one, or one of the same value (torch.jit
-    makes a number with no operation that shows, anew in each pass).
+    """A constant of one number, or in memory of NumPy's, that no operation of the pass gave: the same one, or one of
+    the same value (torch.jit and `torch.from_numpy` make one with no operation that shows, anew in each pass).
     """
 
     key: int
@@ -110,7 +110,7 @@ class Trace:
     events: list[Event] = field(default_factory=list[Event])
     # Rows of packed data, each with its number of another count of examples in another pass.
     rows: list[int] = field(default_factory=list[int])
-    # Constants of one number, so that no other gets the key of one.
+    # These constants, so that no other gets the key of one.
     alive: list[Tensor] = field(default_factory=list[Tensor])
     # Random numbers that Python read.
     drawn: list[object] = field(default_factory=list[object])

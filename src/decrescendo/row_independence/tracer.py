@@ -338,6 +338,8 @@ class Tracer(Pausable):
         for tensor in tensors:
             key = storage_key(tensor)
             mark, birth = self.labels.mark_of(key)
+            if key < 0:
+                mark, birth = self.labels.entry(tensor, key) or (mark, birth)
             if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
                 mark = STALE
             if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
