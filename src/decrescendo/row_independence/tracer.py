@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
@@ -88,6 +88,30 @@ _OVER = "what {} writes over in each pass is no other after another number of pa
 COMPARES = "a pass must be the one that was accepted before, but tensors of it are compared that were not"
 _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """What an operation is given: its tensors with their labels, and what is compared of it between passes."""
+
+    tensors: list[Tensor] = field(default_factory=list[Tensor])
+    labels: list[Label] = field(default_factory=list[Label])
+    numbers: list[object] = field(default_factory=list[object])
+    # Which of the numbers are sizes.
+    sized: list[int] = field(default_factory=list[int])
+    wires: list[object] = field(default_factory=list[object])
+    # The labels of their memory, by storage.
+    marks: dict[int, Mark] = field(default_factory=dict[int, Mark])
+    # Whether the examples reach one of them.
+    data: bool = False
+    _known: dict[int, Label] | None = None
+
+    @property
+    def known(self) -> dict[int, Label]:
+        """The labels by the ``id`` of their tensors."""
+        if self._known is None:
+            self._known = {id(tensor): label for tensor, label in zip(self.tensors, self.labels, strict=True)}
+        return self._known
 
 
 class Tracer(Pausable):
@@ -308,135 +332,37 @@ class Tracer(Pausable):
         if op.composite and torch.is_inference_mode_enabled():
             with self.again():
                 return func.decompose(*args, **kwargs or {})
-        tensors: list[Tensor] = []
-        numbers: list[object] = []
-        sized: list[int] = []
-        for position, value in enumerate((*args, *kwargs.values()) if kwargs else args):
-            if isinstance(value, Tensor):
-                tensors.append(value)
-                continue
-            if position in op.sized and position < len(args):
-                sized.append(len(numbers))
-            if isinstance(value, (list, tuple)):
-                items = cast("list[Any]", value)
-                inside = [item for item in items if isinstance(item, Tensor)]
-                tensors += inside
-                numbers.append(tuple(map(type, items)) if inside else tuple(map(exactly, items)))
-            else:
-                numbers.append(exactly(value) if type(value) in NUMBERS else type(value))
-                if isinstance(value, torch.Generator):
-                    numbers.append(state_of(value))
-                    if value is not torch.default_generator:
-                        self.memory.assumed.add(OWN_GENERATOR)
-                        self.generator = self.generator or line()
-        if kwargs:
-            numbers.append(tuple(kwargs))
-        labels: list[Label] = []
-        wires: list[object] = []
-        inputs: dict[int, Mark] = {}
-        data = False
-        for tensor in tensors:
-            key = storage_key(tensor)
-            mark, birth = self.labels.mark_of(key)
-            if key < 0:
-                mark, birth = self.labels.entry(tensor, key) or (mark, birth)
-            if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
-                mark = STALE
-            if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
-                mark = Public.ANY  # one number in several places
-            single = op.rule is pointwise and mark is Public.ANY and _is_one_number(tensor)
-            inputs[key] = Public.FILL if single else mark
-            if type(mark) is Span:
-                data = True
-                label, form = self.labels.view(tensor, mark)
-                alphas = op.unread and len(args) > _ALPHAS and tensor is args[_ALPHAS]
-                if alphas and tensor.is_contiguous() and is_whole(tensor):
-                    form = ("whole",)  # as wide as the longest target, of which nothing else shows
-                labels.append(label)
-                wires += (
-                    (self.labels.wire(tensor, key, birth),)
-                    if mark.constant
-                    else (birth, kind_of(tensor), form)
-                )
-                continue
-            wires.append(self.labels.wire(tensor, key, birth))
-            sliced = (
-                self.labels.sliced(key, tensor) if self.labels.slices and isinstance(mark, Public) else None
-            )
-            if single and isinstance(sliced, RowLayout):
-                sliced = sliced._replace(constant=Public.FILL)
-            labels.append(cast("Label", mark) if sliced is None else sliced)
-            data = data or type(labels[-1]) is not Public
-        given, wired = tuple(numbers), tuple(wires)
+        given = self._given(op, args, kwargs)
         arguments = (
             arguments_of(self.labels, args, kwargs) if op.structural and self.expected is None else None
         )
         drawing = False
         if op.special:
-            if op.reads and data:
-                return self.reads.look(func, args, kwargs or {}, tensors)
-            if op.reads and Public.RANDOM in labels:
+            if op.reads and given.data:
+                return self.reads.look(func, args, kwargs or {}, given.tensors)
+            if op.reads and Public.RANDOM in given.labels:
                 return self.reads.draw(func, args, kwargs or {})
-            drawing = self._check_special(op, args, kwargs or {}, data)
+            drawing = self._check_special(op, args, kwargs or {}, given.data)
         if drawing:
             self.stream.begin()
-        known = {id(tensor): label for tensor, label in zip(tensors, labels, strict=True)}
-        before = args, kwargs or {}
-        if op.written and not op.moves:
-            self._check_targets(op, args, kwargs or {}, data)
-            if data:
-                before = self._as_they_were(op, before, inputs, known)
+        before = self._arguments_before(op, args, kwargs or {}, given)
         output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
         if drawing:
-            self.stream.end(made, jump=self.labels.counting or (op.rejecting and any(map(is_data, labels))))
-        if op.special:
-            if op.empties:
-                for tensor in made:
-                    tensor.zero_()  # what was in this memory before must not be seen
-            if op.lifts:
-                given, wired = (*given, content_of(made[0])), ()
-                self.lifted.update(map(storage_key, tensors))
-            if op.unread:
-                given = ()
-        sizes = _sizes(op, sized, given, labels if data else ())
-        if op.strided:
-            given, sizes = self._laid(made[0], given, sizes)
-        event = Event(func, given, wired, sizes)
-        self.trace.events.append(event)
+            rejected = op.rejecting and any(map(is_data, given.labels))
+            self.stream.end(made, jump=self.labels.counting or rejected)
+        self.trace.events.append(event := self._event(func, op, given, made))
         if op.written:
-            self._write(op, args, kwargs or {}, made, known, before if data else None)
+            self._write(op, args, kwargs or {}, made, given.known, before if given.data else None)
             if self.labels.counting:
-                self.labels.count_on(inputs.values(), made)
+                self.labels.count_on(given.marks.values(), made)
             self.labels.note(made, at)
             return output
-        if not data:
-            found, looked = self._label_constants(op, args, kwargs, made, inputs, known, tensors, at), False
-        else:
-            fresh = any(key_of(tensor) not in inputs for tensor in made)
-            found, looked = [None] * len(made), False
-            if fresh:
-                found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
-                if any(tensor.layout is _OPAQUE for tensor in made):
-                    self.refuse(
-                        f"the proof must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
-                        "Leave out to_mkldnn"
-                    )
-                self.labels.keep_all(output, found, inputs, at)
-            if fresh and all(isinstance(label, Mixed) and not label.chooses for label in found):
-                self.trace.events[at] = Event(func, NOTHING, ())  # it reaches no loss
-        if data and (op.selects or op.rule is None):
-            first = int(op.name != "nonzero")  # what is selected from may be of truth values too
-            masks = [t for t, label in zip(tensors[first:], labels[first:], strict=True) if is_data(label)]
-            masked = op.selects and any(t.dtype in (torch.bool, torch.uint8) for t in masks)
-            self.labels.select(made, op.name == "nonzero" or masked)
-        if self.labels.counting:
-            self.labels.count_on(inputs.values(), made)
-            if op.name == "expand" and not data and self.counts.within:
-                self._check_expanded(tensors[0], made[0])
-        if op.views and self.labels.slices and tensors:
-            self.labels.view_slices(op.name, tensors[0], labels[0], made)
-        if data and self.expected is not None:
+        found, looked = self._label_made(op, args, kwargs, output, made, given, at)
+        self._count(op, made, given)
+        if op.views and self.labels.slices and given.tensors:
+            self.labels.view_slices(op.name, given.tensors[0], given.labels[0], made)
+        if given.data and self.expected is not None:
             self._check_shapes(made, self.expected.shapes.get(at, ()))
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
@@ -445,6 +371,124 @@ class Tracer(Pausable):
                 event, arguments, tuple(kwargs or ()), tuple(found), public, noted
             )
         return output
+
+    def _given(self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> "_Inputs":
+        """What an operation is given: numbers one by one, tensors by their labels and by what wrote them last."""
+        found = _Inputs()
+        for position, value in enumerate((*args, *kwargs.values()) if kwargs else args):
+            if isinstance(value, Tensor):
+                found.tensors.append(value)
+                continue
+            if position in op.sized and position < len(args):
+                found.sized.append(len(found.numbers))
+            if isinstance(value, (list, tuple)):
+                items = cast("list[Any]", value)
+                inside = [item for item in items if isinstance(item, Tensor)]
+                found.tensors += inside
+                found.numbers.append(tuple(map(type, items)) if inside else tuple(map(exactly, items)))
+                continue
+            found.numbers.append(exactly(value) if type(value) in NUMBERS else type(value))
+            if isinstance(value, torch.Generator):
+                found.numbers.append(state_of(value))
+                if value is not torch.default_generator:
+                    self.memory.assumed.add(OWN_GENERATOR)
+                    self.generator = self.generator or line()
+        if kwargs:
+            found.numbers.append(tuple(kwargs))
+        alphas = args[_ALPHAS] if op.unread and len(args) > _ALPHAS else None
+        for tensor in found.tensors:
+            self._label_given(op, tensor, found, is_alphas=tensor is alphas)
+        return found
+
+    def _label_given(self, op: Operation, tensor: Tensor, found: "_Inputs", *, is_alphas: bool) -> None:
+        """The label of one tensor that an operation is given, and which tensor it is."""
+        key = storage_key(tensor)
+        mark, birth = self.labels.mark_of(key)
+        if key < 0:
+            mark, birth = self.labels.entry(tensor, key) or (mark, birth)
+        if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
+            mark = STALE
+        if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
+            mark = Public.ANY  # one number in several places
+        single = op.rule is pointwise and mark is Public.ANY and _is_one_number(tensor)
+        found.marks[key] = Public.FILL if single else mark
+        if type(mark) is Span:
+            found.data = True
+            label, form = self.labels.view(tensor, mark)
+            if is_alphas and tensor.is_contiguous() and is_whole(tensor):
+                form = ("whole",)  # as wide as the longest target, of which nothing else shows
+            found.labels.append(label)
+            found.wires += (
+                (self.labels.wire(tensor, key, birth),) if mark.constant else (birth, kind_of(tensor), form)
+            )
+            return
+        found.wires.append(self.labels.wire(tensor, key, birth))
+        sliced = self.labels.sliced(key, tensor) if self.labels.slices and isinstance(mark, Public) else None
+        if single and isinstance(sliced, RowLayout):
+            sliced = sliced._replace(constant=Public.FILL)
+        found.labels.append(cast("Label", mark) if sliced is None else sliced)
+        found.data = found.data or type(found.labels[-1]) is not Public
+
+    def _arguments_before(
+        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], given: "_Inputs"
+    ) -> _Given:
+        """The arguments as they are before an operation writes to them; refuses what it may not write to."""
+        if not op.written or op.moves:
+            return args, kwargs
+        self._check_targets(op, args, kwargs, given.data)
+        return (
+            self._as_they_were(op, (args, kwargs), given.marks, given.known) if given.data else (args, kwargs)
+        )
+
+    def _event(self, func: Any, op: Operation, given: "_Inputs", made: Sequence[Tensor]) -> Event:
+        """What is compared of an operation between passes."""
+        numbers, wires = tuple(given.numbers), tuple(given.wires)
+        if op.special:
+            if op.empties:
+                for tensor in made:
+                    tensor.zero_()  # what was in this memory before must not be seen
+            if op.lifts:
+                numbers, wires = (*numbers, content_of(made[0])), ()
+                self.lifted.update(map(storage_key, given.tensors))
+            if op.unread:
+                numbers = ()
+        sizes = _sizes(op, given.sized, numbers, given.labels if given.data else ())
+        if op.strided:
+            numbers, sizes = self._laid(made[0], numbers, sizes)
+        return Event(func, numbers, wires, sizes)
+
+    def _label_made(
+        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any] | None, output: Any,
+        made: list[Tensor], given: "_Inputs", at: int,
+    ) -> tuple[list[Label | None], bool]:  # fmt: skip
+        """The labels of what an operation made, ``None`` for views; and whether values were looked at for them."""
+        if not given.data:
+            return self._label_constants(op, args, kwargs, made, given, at), False
+        if all(key_of(tensor) in given.marks for tensor in made):
+            return [None] * len(made), False
+        found, looked = self._label_data(op, args, kwargs or {}, output, given.tensors, given.known)
+        if any(tensor.layout is _OPAQUE for tensor in made):
+            self.refuse(
+                f"the proof must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
+                "Leave out to_mkldnn"
+            )
+        self.labels.keep_all(output, found, given.marks, at)
+        if all(isinstance(label, Mixed) and not label.chooses for label in found):
+            self.trace.events[at] = Event(self.trace.events[at].func, NOTHING, ())  # it reaches no loss
+        return found, looked
+
+    def _count(self, op: Operation, made: Sequence[Tensor], given: "_Inputs") -> None:
+        """Note where a shape shows how many rows the data select."""
+        if given.data and (op.selects or op.rule is None):
+            first = int(op.name != "nonzero")  # what is selected from may be of truth values too
+            pairs = zip(given.tensors[first:], given.labels[first:], strict=True)
+            masks = [tensor for tensor, label in pairs if is_data(label)]
+            masked = op.selects and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in masks)
+            self.labels.select(made, op.name == "nonzero" or masked)
+        if self.labels.counting:
+            self.labels.count_on(given.marks.values(), made)
+            if op.name == "expand" and not given.data and self.counts.within:
+                self._check_expanded(given.tensors[0], made[0])
 
     def _laid(
         self, view: Tensor, given: tuple[object, ...], sizes: tuple[int, ...]
@@ -555,12 +599,11 @@ class Tracer(Pausable):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None,
         made: list[Tensor],
-        inputs: Mapping[int, Mark],
-        known: Mapping[int, Label],
-        tensors: Sequence[Tensor],
+        given: "_Inputs",
         at: int,
     ) -> list[Label | None]:
         """What is made from no example."""
+        inputs, tensors = given.marks, given.tensors
         if op.name == "_shape_as_tensor":
             self.trace.events[at] = Event(op.name, (content_of(made[0]),), ())
         self.trace.shapes[at] = _shapes(made)
@@ -581,7 +624,7 @@ class Tracer(Pausable):
             if label is Public.RANDOM and (op.rule is drawn or chosen):
                 long = self._random(at, tensor)
             elif label is Public.ANY and self._own_stream(op, kwargs):
-                long = self._alike(op, tensors, known, tensor, at)
+                long = self._alike(op, tensors, given.known, tensor, at)
             if long is None or isinstance(long, Public):
                 long = self._as_long_as_the_batch(at, number, tensor, public)
             key = key_of(tensor)
