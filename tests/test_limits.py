@@ -1,9 +1,11 @@
 """What is *not* seen or prevented, pinned: the pages say so, and must be changed when it changes."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from fuzzing.federated_files import _server
@@ -121,3 +123,51 @@ def test_who_is_behind_a_row_is_for_the_owner_to_say() -> None:
     """Rows do not say whose they are: statements show it as not stated until somebody does."""
     assert "not stated" in Declaration().stated()["person"]
     assert "hides an image, not a person" in " ".join((digits.__doc__ or "").split())
+
+
+def _takes(loss: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    engine = Engine(nn.Linear(4, 1), loss, seeds=lambda: 3)
+    for rows in (5, 6, 5):
+        engine.clipped_sum(torch.randn(rows, 4), 1.0)
+
+
+def test_random_numbers_that_are_drawn_twice_in_a_pass_are_not_seen() -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.random.fork_rng():
+            first = torch.rand(len(x))
+        return cast("Tensor", model(x))[:, 0] * (first - torch.rand(len(x), 2)[:, 0])
+
+    _takes(loss)
+
+
+def test_what_numpy_writes_in_a_pass_to_a_shared_constant_is_not_seen() -> None:
+    array = np.ones(1, np.float32)
+    shared = torch.from_numpy(array)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        array[0] = 1 / len(x)
+        return cast("Tensor", model(x))[:, 0] * shared
+
+    _takes(loss)
+
+
+def test_global_settings_that_a_pass_changes_are_not_seen() -> None:
+    threads = torch.get_num_threads()
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        torch.set_num_threads(1 + torch.get_num_threads() % 2)
+        return cast("Tensor", model(x))[:, 0]
+
+    try:
+        _takes(loss)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_sizes_that_a_node_of_autograd_shows_are_not_seen() -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        chosen = cast("Tensor", model(x[x[:, 0] > 0]))
+        rows: int = cast("Any", chosen.grad_fn)._input_metadata[0].shape[0]
+        return cast("Tensor", model(x))[:, 0] * (1.0 if rows > 100 else -1.0)
+
+    _takes(loss)

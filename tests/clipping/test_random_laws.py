@@ -221,3 +221,57 @@ def test_a_constant_number_of_draws_is_not_taken_for_the_examples(first: int) ->
         alone = Reference(model, partial(_negatives_of, numbers))
         for name, gradient in alone.clipped_sum(batch, 0.5).gradients.items():
             torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+class _Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).squeeze(1)
+
+
+OF_EACH_ROW: Mapping[str, Program] = {
+    "a mask of one probability": lambda m, x: m(
+        x.masked_fill(torch.bernoulli(torch.full(x.shape, 0.5)).bool(), 0)
+    ),
+    "dropped rows": lambda m, x: m(x * nn.functional.dropout(torch.ones(len(x), 1), 0.5)),
+    "leaky by chance": lambda m, x: m(nn.functional.rrelu(x, training=True)),
+    "of a normal law": lambda m, x: m(x * torch.distributions.Normal(1.0, 0.5).sample((len(x), 1))),
+    "of a gamma law": lambda m, x: m(x * torch.distributions.Gamma(0.4, 2.0).sample((len(x), 1))),
+    "of coins": lambda m, x: m(x * torch.distributions.Bernoulli(0.5).sample((len(x), 1))),
+    "of a law made on the way": lambda m, x: m(
+        x * torch.normal(torch.tensor(1.0).expand(len(x), 1) / 2, torch.tensor([0.5]).exp().expand(len(x), 1))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_EACH_ROW)
+def test_random_numbers_of_each_row_are_taken(name: str) -> None:
+    torch.manual_seed(0)
+    seeds = iter(range(100))
+    engine = Engine(_Layer(), OF_EACH_ROW[name], seeds=lambda: next(seeds))
+    batch = torch.randn(5, 6)
+    sums = [engine.clipped_sum(batch, 1e6).gradients["layer.weight"] for _ in range(2)]
+    assert not torch.equal(*sums)
+
+
+def _seeded(m: Any, x: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return m(x + torch.randn_like(x))
+
+
+def _set(m: Any, x: Tensor) -> Tensor:
+    torch.set_rng_state(BEFORE)
+    return m(x + torch.randn_like(x))
+
+
+BEFORE = torch.get_rng_state()
+
+
+@pytest.mark.parametrize("program", [_seeded, _set])
+def test_a_loss_that_seeds_the_global_generator_is_refused(program: Program) -> None:
+    """Numbers that are known tell examples by their place."""
+    with pytest.raises(UnsupportedModel, match="Leave out manual_seed and set_rng_state"):
+        Engine(_Layer(), program, seeds=lambda: 3).clipped_sum(torch.randn(5, 6), 1.0)

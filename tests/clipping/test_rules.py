@@ -219,3 +219,21 @@ def test_one_example_of_a_million_like_gradients_does_not_exceed_the_clip_norm()
     for clipped in (engine.clipped_sum(batch, 0.5), added.clipped_sum(batch, 0.5)):
         length = torch.cat([g.double().flatten() for g in clipped.gradients.values()]).norm()
         assert 0.5 * (1 - 1e-5) <= float(length) <= 0.5
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Conv1d(2, 3, 3), nn.Linear(9, 4), nn.ConvTranspose1d(2, 3, 3)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_one_example_that_overflows_does_not_have_the_others_refused(layer: nn.Module) -> None:
+    """It counts for nothing; compared with autograd's, infinity times nothing was the gradient of the others."""
+    torch.manual_seed(0)
+    batch = torch.randn(3, 2, 9)
+    engine = Engine(layer, lambda m, x: m(x).sum((1, 2)))
+    expected = engine.clipped_sum(batch[1:], 1.0).gradients
+    batch[0] *= 1e38
+    found = Engine(layer, lambda m, x: m(x).sum((1, 2))).clipped_sum(batch, 1.0)
+    assert found.diagnostics.nonfinite == 1
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found.gradients[name], gradient)

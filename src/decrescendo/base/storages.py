@@ -78,27 +78,6 @@ def is_whole(target: Tensor) -> bool:
     return True
 
 
-def is_blank(tensor: Tensor) -> bool:
-    """Whether every bit of a tensor is zero.
-
-    >>> is_blank(torch.zeros(2, 3)), is_blank(torch.tensor(-0.0)), is_blank(torch.zeros(0))
-    (True, False, True)
-    """
-    if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
-        return True
-    return not written_in(tensor)
-
-
-def written_in(tensor: Tensor) -> Tensor:
-    """Whether any bit of a tensor is one, where it lies.
-
-    >>> written_in(torch.tensor([0.0, -0.0]))
-    tensor(True)
-    """
-    with paused(), FUNCTIONS_OFF():
-        return tensor.detach().unsqueeze(-1).contiguous().view(torch.uint8).any().bool()
-
-
 def is_shared(tensor: Tensor) -> bool:
     """Whether others than torch may know where a tensor of the CPU's lies: torch says of memory that it did not make
     (arrays of NumPy's, files), or has given to NumPy, that it cannot grow.

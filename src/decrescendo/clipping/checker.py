@@ -37,7 +37,6 @@ from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.dataflow import Guess, Memory
 from decrescendo.row_independence.dynamic_sizes import not_seen
 from decrescendo.row_independence.labels import Mixed, RowLayout
-from decrescendo.row_independence.process_settings import settled
 from decrescendo.row_independence.python_state import (
     BEYOND,
     Numbers,
@@ -230,8 +229,6 @@ class Checker:
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""
-        if self.memory.follow() or self.memory.let_go():
-            self._forget()
         self.follow_rules()
         self._held, shape = held, signature(held, batch)
         if shape == self._shape:
@@ -348,8 +345,7 @@ class Checker:
             if self.told is not None:
                 one = next(trace for trace in scripts if trace.count == max(_SMALL))
                 places = sorted(_places(self._held).items(), reverse=True)  # the first of several names stays
-                # (Of what is gathered of parameters in parts the content comes and goes, on each rank when it does.)
-                names = self.memory.contents() | {key: name for name, key in places}
+                names = {key: name for name, key in places}
                 self.told.add(f"{self._shape} {one.digest(names)}")
             self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
@@ -524,7 +520,7 @@ class Checker:
         try:
             with (
                 drawing(self._held, seed),
-                eager(self._held),
+                eager(),
                 exact_products() if exact else nullcontext(),
                 tracer,
             ):
@@ -814,7 +810,7 @@ def drawing(held: Inventory, seed: int) -> Generator[None]:
     """Inside, the random numbers of a pass: torch's, Python's and numpy's global generators, which are afterwards as
     before. Where they went on from pass to pass, how many there were would show in them."""
     python, numpys, own = random.getstate(), np.random.get_state(legacy=False), _NUMPY.get_bit_generator()
-    with seeded(max(seed, 0), {p.device for p in held.parameters.values()}), settled():
+    with seeded(max(seed, 0), {p.device for p in held.parameters.values()}):
         try:
             random.seed(seed)
             _NUMPY.set_bit_generator(_NUMPYS)

@@ -1,6 +1,6 @@
 """Walks over autograd's graph."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -34,24 +34,3 @@ def leaf_of(node: Node) -> int:
     """
     variable = getattr(node, "variable", None)
     return id(variable) if isinstance(variable, Tensor) else 0
-
-
-def shape_of(tensor: Tensor, names: Mapping[int, str]) -> tuple[object, ...]:
-    """The graph that a tensor was made by: of each node its name, that of a leaf in ``names`` (by ``id``), and by which
-    nodes its arguments were made, if they are trained.
-
-    >>> import torch
-    >>> one, two = torch.ones(1, requires_grad=True), torch.ones(1)
-    >>> shape_of(one * 1.0 + two, {id(one): "one"}) == shape_of(two + one * 1.0, {id(one): "one"})
-    False
-    """
-    nodes = [node for node, _ in walk([] if tensor.grad_fn is None else [tensor.grad_fn])]
-    places = {node: at for at, node in enumerate(nodes)}
-    return tuple(
-        (
-            node.name(),
-            names.get(leaf_of(node), ""),
-            tuple((None if inner is None else places[inner], at) for inner, at in node.next_functions),
-        )
-        for node in nodes
-    )

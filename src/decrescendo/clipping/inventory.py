@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from decrescendo.base.storages import pieces
@@ -20,8 +19,6 @@ class Inventory:
     parameters: dict[str, nn.Parameter]
     buffers: dict[str, Tensor]
     mode: Mode
-    # Those of its modules that torch.jit made.
-    scripts: tuple[nn.Module, ...] = ()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All of them, by name; of a wrapper of tensors (a quantised weight of torchao's) what it is made of."""
@@ -40,7 +37,5 @@ class Inventory:
         >>> list(held.buffers), held.mode
         (['1.0.running_mean', '1.0.running_var', '1.0.num_batches_tracked'], (True, True, True, False))
         """
-        modules = tuple(model.modules())
-        mode = tuple(module.training for module in modules)
-        scripts = tuple(module for module in modules if isinstance(module, torch.jit.ScriptModule))
-        return cls(dict(model.named_parameters()), dict(model.named_buffers()), mode, scripts)
+        mode = tuple(module.training for module in model.modules())
+        return cls(dict(model.named_parameters()), dict(model.named_buffers()), mode)

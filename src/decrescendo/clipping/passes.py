@@ -15,7 +15,6 @@ from torch.utils.checkpoint import CheckpointError
 from decrescendo.base.storages import is_hollow, key_of, paused
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
-from decrescendo.clipping.graph import shape_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.recording import Recorder, Use
@@ -25,13 +24,10 @@ from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import Mixed, Public, RowLayout, constant_of, is_data
-from decrescendo.row_independence.process_settings import COLLECTOR
 from decrescendo.row_independence.tracer import Tracer
 from decrescendo.row_independence.unobserved_reads import UnobservedReads, opened
 
 _PARAMETRIZE: Any = parametrize
-# The functions that torch.jit.script made.
-_SCRIPTS: Any = cast("Any", torch).jit._state
 
 
 @dataclass(slots=True)
@@ -42,8 +38,6 @@ class Pass:
     measured: Measured
     tracer: Tracer
     uses: list[Use]
-    # The program's own tensor, until all is summed: what it does where that ends must not come between norm and sum.
-    returned: Tensor
     known: dict[str, Tensor] | None = field(default=None)
 
     def squares(self) -> dict[str, Float[Tensor, " batch"]]:
@@ -70,8 +64,8 @@ def run(
     tracer.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
     tracer.buffers = held.buffers.keys()
     tracer.labels.weights = frozenset(map(key_of, held.parameters.values()))
-    with COLLECTOR, gradients_kept(parameters.values()):
-        with torch.enable_grad(), eager(held), unchanged(model, held), tracer, recorder:
+    with gradients_kept(parameters.values()):
+        with torch.enable_grad(), eager(), unchanged(model, held), tracer, recorder:
             losses = loss(model, batch)
         return _measured(losses, recorder, parameters, tracer, wide=workspace.wide)
 
@@ -83,15 +77,9 @@ def _measured(
     losses = check_losses(losses, tracer.count)
     check_apart(tracer, losses)
     reached = check_coverage(losses, recorder.uses, parameters, twice=recorder.twice)
-    tracer.reads.check_functions(reached, tracer.labels.counting)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
     uses = recorder.uses
-    made = {id(item.tensor): item.tensor for use in uses for item in use.parameters if not item.root}
-    if made:  # which parts of it are trained, no operation tells
-        names = {id(parameter): name for name, parameter in parameters.items()}
-        shapes = tuple(shape_of(tensor, names) for tensor in made.values())
-        tracer.consume("what is made from parameters", numbers=shapes)
     with stream(uses, tracer, wide=wide) as arrivals, tracer, UnobservedReads(tracer):
         others = [use for index, use in enumerate(uses) if index not in arrivals]
         try:
@@ -107,7 +95,6 @@ def _measured(
         arrivals[index].d if index in arrivals else _arrived(use, next(captured), tracer, wide=wide)
         for index, use in enumerate(uses)
     ]
-    tracer.check_blanks()
     if tracer.refusal:
         raise UnsupportedModel(tracer.refusal)
     check_raised(tracer)
@@ -117,7 +104,7 @@ def _measured(
         raise UnsupportedModel(reads_a_number(tracer.reads.poisoned))
     dtype = norm_accumulator(parameters)
     measured = Measured(parameters, tracer.count, parts_of(uses, gradients), dtype, wide=wide)
-    return Pass(losses.detach(), measured, tracer, uses, losses)
+    return Pass(losses.detach(), measured, tracer, uses)
 
 
 def reads_a_number(where: str) -> str:
@@ -194,21 +181,13 @@ def _nothing_cached() -> Generator[None]:
 
 
 @contextmanager
-def eager(held: Inventory) -> Generator[None]:
+def eager() -> Generator[None]:
     """Ignore torch.compile inside, and what torch.jit makes faster: a compiled region hides its operations. And
     contract from left to right in torch.einsum: the package opt-einsum takes an order by the number of examples."""
     einsum: Any = torch.backends.opt_einsum
     with ExitStack() as stack:
         stack.enter_context(cast("Any", torch.jit).optimized_execution(False))
         stack.enter_context(_nothing_cached())
-        # What was made faster before stays so, until it is forgotten.
-        for name in tuple(_SCRIPTS._jit_caching_layer.values()):
-            function = _SCRIPTS._python_cu.find_function(name)
-            if function is not None:
-                function._debug_flush_compilation_cache()
-        for module in held.scripts:
-            for name in cast("Any", module)._c._method_names():
-                cast("Any", module)._c._get_method(name)._debug_flush_compilation_cache()
         if einsum.enabled:
             stack.enter_context(einsum.flags(enabled=False))
         if "torch._dynamo" in sys.modules:

@@ -47,7 +47,6 @@ from decrescendo.row_independence.unobserved_reads import (
     COUNTED,
     CTC,
     DISTANCES,
-    NODES,
     READS,
     UnobservedReads,
     check_counted,
@@ -84,7 +83,7 @@ _NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING,
 _ALIAS = "AliasBackward0"
 # Which argument says that a gradient is going to be differentiated; of the others it is the fourth.
 _CREATES: dict[Callable[..., Any], int] = {torch.autograd.grad: 4}
-_SPECIAL = READS | NODES | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED
+_SPECIAL = READS | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +266,6 @@ class Recorder(TorchFunctionMode):
 
         @functools.wraps(func)
         def run(*args: Any, **kwargs: Any) -> Any:
-            nodes = (node for node, _ in walk(_nodes_of((*args, *kwargs.values()))))
-            self.tracer.reads.check_functions(nodes, self.tracer.labels.counting)
             with UnobservedReads(self.tracer):
                 return opened(func)(*args, **kwargs)
 
@@ -277,8 +274,6 @@ class Recorder(TorchFunctionMode):
     def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
             self.tracer.read(func, args, kwargs)
-        elif func in NODES:
-            self.tracer.reads.check_node(self.tracer.labels.counting)
         elif func in CTC:
             with self.tracer.reads.reading((*args, *kwargs.values())):
                 return self._run(func, args, kwargs)
@@ -667,10 +662,6 @@ def _inner(items: Iterable[Tracked]) -> tuple[GradientEdge, ...]:
 
 def _roots(found: list[Tracked]) -> tuple[str, ...]:
     return tuple(sorted({root for item in found for root in item.roots}))
-
-
-def _nodes_of(values: Iterable[Any]) -> list[Any]:
-    return [tensor.grad_fn for tensor in tensors_of(values) if tensor.grad_fn is not None]
 
 
 def leaves(tensor: Tensor) -> Iterator[int]:

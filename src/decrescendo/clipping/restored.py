@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.dataflow import storages
+from decrescendo.row_independence.dataflow import parts_of
 from decrescendo.row_independence.refusals import written_by_the_pass
 
 
@@ -20,9 +20,7 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     ``held`` is what the model holds on entry. What is written to their memory the proof sees; this sees the rest:
     other tensors in their place, and other memory.
     """
-    before = [
-        (name, tensor, tensor._version, _memory_of(tensor), _laid(tensor)) for name, tensor in held.tensors()
-    ]
+    before = [(name, tensor, tensor._version, tensor.detach()) for name, tensor in held.tensors()]
     trained = [(name, tensor, tensor.requires_grad) for name, tensor in held.tensors()]
     try:
         yield
@@ -35,23 +33,18 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
 
 
 def _restored(
-    model: nn.Module,
-    before: list[tuple[str, Tensor, int, torch.UntypedStorage | Tensor, tuple[object, ...]]],
-    trained: list[tuple[str, Tensor, bool]],
+    model: nn.Module, before: list[tuple[str, Tensor, int, Tensor]], trained: list[tuple[str, Tensor, bool]]
 ) -> list[str]:
     """Put everything back where it was, but for numbers that were written in place; what was another one."""
     after = dict(Inventory.of(model).tensors())
     changed: list[str] = []
-    for name, tensor, version, memory, laid in before:
-        now = _memory_of(tensor)
-        strided = isinstance(now, torch.UntypedStorage) and isinstance(memory, torch.UntypedStorage)
-        moved = strided and now.data_ptr() != memory.data_ptr()
-        again = _laid(tensor) != laid
-        if moved or again:
-            _give_back(tensor, memory, laid)
+    for name, tensor, version, own in before:
+        moved = _place(tensor) != _place(own)
+        if moved:
+            tensor.data = own
         if after.get(name) is not tensor:
             _put_back(model, name, tensor)
-        if moved or again or tensor._version != version or after.get(name) is not tensor:
+        if moved or tensor._version != version or after.get(name) is not tensor:
             changed.append(name)
     for name in sorted(after.keys() - {name for name, *_ in before}):
         _take_away(model, name)
@@ -63,34 +56,11 @@ def _restored(
     return changed
 
 
-def _memory_of(tensor: Tensor) -> torch.UntypedStorage | Tensor:
-    """The storage of a tensor that has one; of another, what it is made of."""
-    if tensor.layout is torch.strided and not tensor.is_nested:
-        return tensor.untyped_storage()
-    return tensor.detach()
-
-
-def _laid(tensor: Tensor) -> tuple[object, ...]:
-    """How a tensor lies in its memory, and what hangs on it; of a sparse one, what it is made of."""
-    hooks = tensor._backward_hooks is None, getattr(tensor, "_post_accumulate_grad_hooks", None) is None
-    if tensor.is_nested:
-        return tensor.dtype, hooks
-    if tensor.layout is not torch.strided:
-        return tensor.layout, tensor.shape, tensor.dtype, hooks, storages(tensor)
-    laid = tensor.shape, tensor.dtype, tensor.stride(), tensor.storage_offset()
-    return *laid, tensor.is_conj(), tensor.is_neg(), hooks
-
-
-def _give_back(tensor: Tensor, memory: torch.UntypedStorage | Tensor, laid: tuple[Any, ...]) -> None:
-    """Its own memory to a tensor that was given other memory, or another place in it."""
-    if isinstance(memory, Tensor):
-        tensor.data = memory
-        return
-    shape, dtype, strides, offset, conjugate, negative, _ = laid
-    empty = cast("Any", torch.empty(0, dtype=dtype, device=memory.device))
-    tensor.data = empty.set_(memory, offset, shape, strides)
-    cast("Any", torch)._C._set_conj(tensor, conjugate)
-    cast("Any", torch)._C._set_neg(tensor, negative)
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """Where a tensor lies, and how."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return tensor.dtype, *(part.data_ptr() for part in parts_of(tensor) if isinstance(part, Tensor))
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _put_back(model: nn.Module, name: str, tensor: Tensor) -> None:

@@ -1,41 +1,20 @@
 """What Python gets to see of the data in a pass: answers that do not depend on them, or a refusal."""
 
-import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
-from torch.utils import checkpoint
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import bare
-from decrescendo.row_independence.code_origin import asks_for_a_hook, code_of, is_librarys, line
+from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.dataflow import Memory
 from decrescendo.row_independence.labels import Label, Mixed, Public, is_data
 from decrescendo.row_independence.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
 from decrescendo.row_independence.trace import NOTHING, Event, Trace
-
-_CHECKPOINT = cast("Any", checkpoint)
-# By these Python gets numbers of a tensor, and no hold of its memory.
-_COPIES = frozenset({"tolist", "__repr__", "__reduce_ex__", "__deepcopy__"})
-# What torch's own hooks on saved tensors run: checkpoints, and memory on the CPU.
-_PACKS = frozenset(
-    code
-    for kind in (
-        _CHECKPOINT._checkpoint_hook,
-        _CHECKPOINT._recomputation_hook,
-        torch.autograd.graph.save_on_cpu,
-    )
-    for code in cast("Any", kind).__init__.__code__.co_consts
-    if isinstance(code, CodeType)
-)
-# The hooks on what autograd saves; of a trace torch's own too.
-_SAVING = cast("Any", torch)._C._autograd._top_saved_tensors_default_hooks
-_PROFILING = cast("Any", torch)._C._autograd._profiler_enabled
 
 
 @dataclass(eq=False)
@@ -77,10 +56,6 @@ class DataReads:
     # Whether torch functions are seen; and whether one is running that gives the losses of the CTC loss alone.
     recorded: bool = False
     within: bool = False
-    # Whether a profiler was on.
-    profiled: bool = False
-    # Whether there was a CTC loss, of which a node of autograd's shows the longest target.
-    targets: bool = False
 
     def look(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
@@ -174,8 +149,8 @@ class DataReads:
         self.trace.events.append(Event(func, NOTHING, ()))
         return self.trace.drawn[-1]
 
-    def check_read(self, name: str, tensors: Sequence[Tensor], expose: Callable[[Tensor], None]) -> None:
-        """Refuse a read of the data that the dispatcher does not see; ``expose``: of constants, note it."""
+    def check_read(self, name: str, tensors: Sequence[Tensor]) -> None:
+        """Refuse a read of the data that the dispatcher does not see."""
         tensors = [bare(tensor) for tensor in tensors]
         read = any(is_data(self.label(tensor)) or self.memory.withholds(tensor) for tensor in tensors)
         if read and not self.natural:
@@ -189,9 +164,6 @@ class DataReads:
             )
         if self.before is not None:
             self.refuse(f"{line()} reads numbers of a constant in Python, by {name.strip('_')}()")
-        if name not in _COPIES:
-            for tensor in tensors:
-                expose(tensor)
 
     def check_lengths(self, values: Iterable[object]) -> None:
         """Refuse lengths of sequences that are not each example's own: the CTC loss reads them by itself."""
@@ -208,7 +180,6 @@ class DataReads:
         given = list(lengths)
         self.check_lengths(given)
         self.owned, self.within = not any(isinstance(value, (list, tuple)) for value in given), True
-        self.targets = True
         try:
             yield
         finally:
@@ -233,38 +204,3 @@ class DataReads:
                     "no example's loss may depend on its place, got a CTC loss with other lengths for each place "
                     "in the batch. Give the lengths as a tensor that is part of the batch"
                 )
-
-    def check_node(self, counting: bool) -> None:
-        """Refuse to give a program a node of autograd's where sizes that it shows may be the data's; ``counting``:
-        whether data selected rows in this pass."""
-        if not (counting or self.targets) or asks_for_a_hook(inspect.currentframe()) or self.vouched():
-            return
-        self.refuse(
-            f"the data must not steer the pass, but {line()} takes autograd's node of a tensor, which shows how many "
-            "rows the data select, or how long their longest target is. Use requires_grad, and hooks on tensors"
-        )
-
-    def check_profiler(self, counting: bool) -> None:
-        """List a profiler where data select rows: it may note all shapes."""
-        self.profiled = self.profiled or _PROFILING()
-        if self.profiled and counting:
-            self.memory.assumed.add(assumed("rows-profiler"))
-
-    def check_functions(self, nodes: Iterable[object], counting: bool) -> None:
-        """List the functions of one's own in the graph where sizes that their nodes show may be the data's: ``ctx`` is
-        such a node, and what its backward pass reads of it is not seen."""
-        self.check_profiler(counting)
-        for node in nodes if counting or self.targets else ():
-            kind = getattr(node, "_forward_cls", None)
-            if kind is not None and not is_librarys(kind):
-                self.memory.assumed.add(assumed("rows-backward-sizes", kind.__name__))
-
-    def check_saving(self) -> None:
-        """Refuse hooks on what autograd saves but torch's own: no mode sees what they read. Asked before a function
-        runs: a hook may take itself away."""
-        hooks = _SAVING(True)
-        if hooks is not None and code_of(hooks[0]) not in _PACKS and not self.vouched():
-            self.refuse(
-                "the proof must see what a pass does, but saved_tensors_hooks runs a function of the program where "
-                f"nothing is seen, at {line()}. Use torch.utils.checkpoint or save_on_cpu, or leave it out"
-            )

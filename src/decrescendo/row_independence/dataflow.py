@@ -4,11 +4,9 @@ Longer than most files: what a write, a view and an end of life do to labels han
 """
 
 import bisect
-import hashlib
-import itertools
 import threading
 import weakref
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
@@ -49,23 +47,15 @@ from decrescendo.row_independence.trace import EVENT, PACKED, Number, Trace
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
 Guess: TypeAlias = tuple[int, int, RowLayout]
 _Bytes: TypeAlias = tuple[int, int]
-# A storage, the first byte in it, and how many.
-_Stretch: TypeAlias = tuple[int, int, int]
 Mark: TypeAlias = Public | Mixed | Span
 STALE = Mixed(
     "a tensor is used that holds the data beside the batch, or that an earlier pass made from its examples or was given"
 )
 _PARTS = Mixed(PARTS)
 _SOME = replace(_PARTS, counted=True)
-# Tensors and arrays of the data that are asked, at most, at each step whether they are where they were.
-_ASKED = 32
-# Constants of one number that are known by their memory, at most.
-_HELD = 10_000
 _STORAGE = cast("Any", torch.UntypedStorage)
 # Weak references to storages that passes have made from data: an address that has one is not given to another storage.
 _STALE: set[int] = set()
-# The same of constants that passes have filled anew.
-_REFILLED: set[int] = set()
 _ENDING = threading.Lock()
 
 
@@ -75,7 +65,6 @@ class Memory:
     def __init__(self, declared: Iterable[str] = ()) -> None:
         # Of all engines: a loss that two of them have may carry from one to the other.
         self.stale = _STALE
-        self.refilled = _REFILLED
         # What is answered instead of a truth value of the data, by line of code.
         self.answers: dict[str, bool] = {}
         # Lines of code (or files) whose looks at the data the user has declared harmless.
@@ -84,69 +73,10 @@ class Memory:
         # Constants that are as long as a batch by coincidence alone.
         self.coincident: set[Guess] = set()
         self._data = _Withheld()
-        # Stretches of constants' memory that others than torch may write to, by storage and place in it, which passes
-        # before this one have used.
-        self._shared: dict[_Stretch, object] = {}
-        # Constants from before a pass, by storage; and those of several passes.
-        self._held: set[int] = set()
-        self.lasting: set[int] = set()
-
-    def hold(self, tensor: Tensor, key: int) -> None:
-        """No other storage is to have the key of this constant, which a pass has met, as scripts name it."""
-        if key in self._held:
-            self.lasting.add(key)
-        else:
-            cast("Any", tensor.untyped_storage())._weak_ref()
-            self._held.add(key)
-
-    def contents(self) -> dict[int, str]:
-        """Of the constants that passes have met, what lies in their memory, as any process tells it."""
-        found: dict[int, str] = {}
-        for key in self._held:
-            storage = _STORAGE._new_with_weak_ptr(key)
-            if storage is not None:
-                with paused(), FUNCTIONS_OFF():
-                    # (Of a copy: what NumPy was given counts as shared.)
-                    flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).clone()
-                    found[key] = hashlib.sha256(flat.cpu().numpy().tobytes()).hexdigest()
-        return found
-
-    def let_go(self) -> bool:
-        """Whether many constants were held, of which those that are gone may have their keys given to others now."""
-        if len(self._held) <= _HELD:
-            return False
-        gone = [key for key in self._held if _STORAGE._expired(key)]
-        for key in gone:
-            _STORAGE._free_weak_ref(key)
-            self._held.discard(key)
-            self.lasting.discard(key)
-        return bool(gone)
-
-    def shared(self) -> dict[_Stretch, object]:
-        """What lies now in the memory of constants that others than torch may write to."""
-        found: dict[_Stretch, object] = {}
-        for stretch in list(self._shared):
-            storage = _STORAGE._new_with_weak_ptr(stretch[0])
-            if storage is None:
-                _STORAGE._free_weak_ref(stretch[0])
-                del self._shared[stretch]
-            else:
-                found[stretch] = _bits(storage, stretch)
-        return found
-
-    def share(self, stretch: _Stretch, tensor: Tensor) -> None:
-        """Look at this stretch before each pass from here on."""
-        if stretch not in self._shared:
-            cast("Any", tensor.untyped_storage())._weak_ref()
-            self._shared[stretch] = None
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> bool:
         """No pass may use these, of which it is given its batch; whether some were not withheld before."""
         return self._data.add(part for value in data for part in parts_of(value))
-
-    def follow(self) -> bool:
-        """Whether data that are withheld were moved in memory; they are withheld where they are now, too."""
-        return self._data.follow()
 
     def withholds(self, value: Tensor | np.ndarray) -> bool:
         """Whether a tensor or array lies, with a part at least, in memory that holds the data."""
@@ -162,21 +92,6 @@ class Memory:
                 )
 
 
-def _stretch_of(tensor: Tensor, key: int) -> _Stretch:
-    """Of a tensor with numbers."""
-    width = tensor.element_size()
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return key, int(tensor.storage_offset()) * width, (last + 1) * width
-
-
-def _bits(storage: Any, stretch: _Stretch) -> bytes:
-    """What lies there, in short."""
-    flat = cast("Any", torch.empty(0, dtype=torch.uint8, device="cpu")).set_(
-        storage, stretch[1], (stretch[2],)
-    )
-    return hashlib.blake2b(memoryview(flat.numpy()), digest_size=32).digest()
-
-
 class _Withheld:
     """Stretches of memory: by address, and by their place in a storage, whose address may become another."""
 
@@ -187,7 +102,6 @@ class _Withheld:
         self._kept: dict[_Bytes, Tensor] = {}
         # Of each storage (0: of all memory) where the stretches begin, and where they end.
         self._stretches: dict[int, tuple[list[int], list[int]]] = {}
-        self._turns: Iterator[tuple[_Bytes, Tensor | np.ndarray]] = iter(())
 
     def __bool__(self) -> bool:
         return bool(self._given)
@@ -211,16 +125,7 @@ class _Withheld:
             else:
                 starts.append(start)
                 ends.append(end)
-        self._turns = itertools.cycle(self._given.items())
         return self._given.keys() != before
-
-    def follow(self) -> bool:
-        """Of many some are asked, in turn: what moves one usually moves them all."""
-        few = itertools.islice(self._turns, min(len(self._given), _ASKED))
-        moved = [place for place, value in few if _bytes_of(value) != place]
-        if moved:
-            self.add(())
-        return bool(moved)
 
     def overlaps(self, value: Tensor | np.ndarray) -> bool:
         found = _bytes_of(value)
@@ -302,24 +207,11 @@ class Labels:
     views: dict[int, dict[tuple[object, ...], frozenset[int]]] = field(
         default_factory=dict[int, dict[tuple[object, ...], frozenset[int]]]
     )
-    # What lay in memory of constants that others than torch may write to, before the pass or when it was used first;
-    # but for the weights, which others look after.
-    shared: dict[_Stretch, object] = field(default_factory=dict[_Stretch, object])
     weights: Container[int] = ()
-    # Constants of those that passes fill anew in which nothing is left of what another pass has put there.
-    fresh: set[int] = field(default_factory=set[int])
-    # A constant whose memory was changed where nothing is seen.
-    changed: str = ""
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
     known: list[RowLayout] = field(default_factory=list[RowLayout])
     held: list[Tensor] = field(default_factory=list[Tensor])
-    # Of tensors without memory of their own: the storages and labels of their parts, when they were labelled.
-    made_of: dict[int, tuple[tuple[int, tuple[Mark, int]], ...]] = field(
-        default_factory=dict[int, "tuple[tuple[int, tuple[Mark, int]], ...]"]
-    )
-    # Storages that Python can read and write behind torch's back.
-    exposed: set[int] = field(default_factory=set[int])
-    # Constants of one number that were met in this pass.
+    # Constants from before the pass, or made in it where no operation shows, that were met in it.
     numbers: set[int] = field(default_factory=set[int])
     # Whether data selected rows in this pass.
     counting: bool = False
@@ -338,18 +230,16 @@ class Labels:
         return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
 
     def entry(self, tensor: Tensor, key: int) -> tuple[Mark, int] | None:
-        """The label of a tensor without memory of its own, by what it is made of: that may be written to by itself, or
-        be put into the place of another where no operation shows (``.data =``, `torch.utils.swap_tensors`)."""
-        found, made = self.marks.get(key), self._parts(tensor)
-        if found is not None and self.made_of.get(key) == made:
-            return found
-        for _, (mark, birth) in made:
-            if mark is STALE or not isinstance(mark, Public):
-                return Mixed("what a sparse tensor holds was put there where nothing is seen"), birth
-        return None if found is None else (Public.ANY, key)
-
-    def _parts(self, tensor: Tensor) -> tuple[tuple[int, tuple[Mark, int]], ...]:
-        return tuple((part, self.mark_of(part)) for part in storages(tensor))
+        """The label of a tensor without memory of its own; its parts may have been written to by themselves."""
+        found = self.marks.get(key)
+        if found is None or isinstance(found[0], Public):
+            with paused(), FUNCTIONS_OFF():
+                keys = [storage_key(part) for part in parts_of(tensor) if isinstance(part, Tensor)]
+            for part in keys:
+                mark, birth = self.mark_of(part)
+                if mark is STALE or not isinstance(mark, Public):
+                    return Mixed("a part of a sparse tensor holds the data"), birth
+        return found
 
     def sliced(self, key: int, tensor: Tensor) -> Label | None:
         """Of a view of a constant that is as long as the batch though its memory is not."""
@@ -503,17 +393,12 @@ class Labels:
         birth = max(self._next, at * EVENT)
         self.marks[key] = (mark, birth)
         self._next = birth + 1
-        if key < 0:
-            if not isinstance(mark, Public):
-                with paused(), FUNCTIONS_OFF():
-                    for part in parts_of(tensor):
-                        if (
-                            isinstance(part, Tensor)
-                            and (own := storage_key(part)) > 0
-                            and own not in self.marks
-                        ):
-                            self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
-            self.made_of[key] = self._parts(tensor)
+        if key < 0 and not isinstance(mark, Public):
+            with paused(), FUNCTIONS_OFF():
+                for part in filter(torch.is_tensor, parts_of(tensor)):
+                    own = storage_key(part)
+                    if own > 0 and own not in self.marks:
+                        self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
 
     def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
         """Label what an operation made, but for views: these have the label of their memory."""
@@ -526,75 +411,24 @@ class Labels:
                 label = Mixed("an operation gives a view in one pass and a copy in another")
             self.keep(tensor, key, self.mark(tensor, label), at)
 
-    def expose(self, tensor: Tensor) -> None:
-        """Python has taken hold of a tensor's memory: what it holds may change with no operation."""
-        key = key_of(tensor)
-        self.exposed.add(key)
-        if (
-            key > 0
-            and key not in self.marks
-            and tensor.device.type == "cpu"
-            and tensor.layout is torch.strided
-        ):
-            self._look(tensor, key)  # at the end it must be what it is now
-
     def wire(self, tensor: Tensor, key: int, birth: int) -> object:
         """Which constant this is: the operations of the pass that gave it, or what it was before."""
         try:
             place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
         except (NotImplementedError, RuntimeError):
             return birth
-        if key in self.exposed or is_shared(tensor):
-            if birth != key or key in self.exposed:
-                return (birth, *place, content_of(tensor))
-            self._look(tensor, key)
         known = self.views.get(key)
-        foreign = known is None and birth == key > 0 and key not in self.weights
-        if foreign and key not in self.numbers:
-            # (Were its memory given back, a tensor that nothing shown made could be taken for it in a later pass.)
+        foreign = birth == key > 0 and key not in self.weights
+        if foreign:
             self.numbers.add(key)
-            self.memory.hold(tensor, key)
-        if foreign and not tensor.dim() and tensor.device.type == "cpu":
-            return Number(key, content_of(tensor), place, self.memory.lasting)
+        # Of numbers that NumPy or torch.jit makes no operation tells, nor what NumPy writes.
+        shared = key not in self.weights and is_shared(tensor)
+        if shared and birth != key:
+            return (content_of(tensor), *place)
+        if shared or (known is None and foreign and not tensor.dim() and tensor.device.type == "cpu"):
+            self.trace.alive.append(tensor.detach())
+            return Number(key, content_of(tensor), place)
         return (birth, *place) if known is None or place not in known else known[place]
-
-    def _look(self, tensor: Tensor, key: int) -> None:
-        """Whether a constant from before the pass, which others than torch may write to, is what it was."""
-        if key in self.weights or not tensor.numel():
-            return
-        stretch = _stretch_of(tensor, key)
-        self.memory.share(stretch, tensor)
-        bits = _bits(tensor.untyped_storage(), stretch)
-        if self.shared.setdefault(stretch, bits) != bits:
-            self.changed = str(tuple(tensor.shape))
-
-    def refill(self, tensor: Tensor, key: int) -> None:
-        """An operation has filled a constant from before the pass, or a part of it."""
-        if key not in self.memory.refilled and key > 0:
-            cast("Any", tensor.untyped_storage())._weak_ref()
-            self.memory.refilled.add(key)
-            self.fresh.add(key)
-        elif tensor.numel() and is_whole(tensor):
-            self.fresh.add(key)
-
-    def is_refilled(self, key: int) -> bool:
-        """Whether a pass before this one may have put there what lies in a constant."""
-        return key in self.memory.refilled and key not in self.fresh
-
-    def rewrite(self, tensor: Tensor, key: int) -> None:
-        """An operation has written to a constant from before the pass: what lies there now is told with each use."""
-        self.shared = {at: bits for at, bits in self.shared.items() if at[0] != key}
-        if is_shared(tensor) and key not in self.weights and tensor.numel():
-            self._look(tensor, key)
-            self.exposed.add(key)
-
-    def check_shared(self) -> None:
-        """Whether constants that others than torch may write to are at the end of a pass what they were in it: what is
-        written there after their last use would be used by the next one."""
-        now = self.memory.shared() if self.shared else {}
-        for stretch, bits in self.shared.items():
-            if now.get(stretch, bits) != bits:
-                self.changed = self.changed or f"({stretch[2]} bytes)"
 
     def note(self, output: Any, at: int) -> bool:
         """Number what an operation gave that is no example's own, so that no choice between two goes unseen."""
@@ -655,9 +489,6 @@ class Labels:
     def end(self) -> None:
         """Forget what is gone; what was made from data and is still there must not come back in another pass."""
         with _ENDING:
-            for key in [key for key in self.memory.refilled if _STORAGE._expired(key)]:
-                self.memory.refilled.discard(key)
-                _STORAGE._free_weak_ref(key)
             self._end(self.memory.stale)
 
     def _end(self, stale: set[int]) -> None:
@@ -683,13 +514,6 @@ class Labels:
                 weakref.finalize(tensor, stale.discard, -id(tensor)).atexit = False
         self.marks = {}
         self.held.clear()
-
-
-def storages(tensor: Tensor) -> tuple[int, ...]:
-    """What a tensor without memory of its own is made of."""
-    with paused(), FUNCTIONS_OFF():
-        keys = (storage_key(part) for part in parts_of(tensor) if isinstance(part, Tensor))
-        return tuple(key for key in keys if key > 0)
 
 
 def _same(one: Span, two: Span) -> bool:

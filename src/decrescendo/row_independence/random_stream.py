@@ -1,13 +1,14 @@
-"""The random numbers of one pass: each of the run's own stream is drawn once, or again by the same operation."""
+"""The random numbers of one pass: they come from the run's own stream."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.rng import restarted
@@ -21,8 +22,7 @@ _SEEDED = 624
 class Stream:
     """Where torch's global generators have been.
 
-    What is drawn again (a checkpoint's second forward pass) is drawn by the same operation from the same state. Numbers
-    drawn again by another one lie at other places: those of one example would be those of another, by their place.
+    What is drawn again (a checkpoint's second forward pass) begins at the same state, and goes on as it did.
 
     Args:
         seed: of the generators in this pass; negative: no random numbers may be drawn.
@@ -35,34 +35,20 @@ class Stream:
     capturing: bool = False
     # Whether nothing may be drawn again: a captured pass goes on with new numbers.
     once: bool = False
-    # What was drawn, by the state it was drawn from; and the state after the last new one.
-    drawn: dict[int, object] = field(default_factory=dict[int, object])
-    head: int | None = None
     # By the state that an operation began at: the how manieth it is of those that took as many numbers as the data
     # wanted, or that it is none.
     jumps: dict[int, int | None] = field(default_factory=dict[int, int | None])
     _at: int = 0
 
-    def begin(self, operation: object) -> None:
+    def begin(self) -> None:
         """Before an operation draws."""
         if self.capturing:
             return
         self._at = _state()
-        if self.seed < 0:
-            return
-        if self.once and self._at in self.drawn:
+        if self.once and self._at in self.jumps:
             self.refuse("random numbers are drawn again, as a checkpoint with dropout does")
-        first = self.head is None and torch.initial_seed() == self.seed
-        if (self._at not in self.drawn and not first and self._at != self.head) or (
-            self.drawn.setdefault(self._at, operation) != operation
-        ):
-            self.refuse(
-                "random numbers in a pass must come from the run's own stream, each of them once, but torch's global "
-                "generator was seeded or set back in it: numbers that are known, or drawn again for another place, "
-                "tell examples by their place. Leave out manual_seed and set_rng_state"
-            )
 
-    def end(self, *, jump: bool) -> None:
+    def end(self, made: Sequence[Tensor], *, jump: bool) -> None:
         """After it. ``jump``: how many numbers it took may tell of the data, so that what comes next begins elsewhere:
         where the generators are is public."""
         if self.capturing:
@@ -74,14 +60,17 @@ class Stream:
                     "Give Engine(seeds=...), as Trainer does, or turn dropout off"
                 )
             return
+        if any(_generator_of(tensor).initial_seed() != self.seed for tensor in made):
+            self.refuse(
+                "random numbers in a pass must come from the run's own stream, but torch's global generator was seeded "
+                "in it, or set to a state from before it: numbers that are known tell examples by their place. Leave "
+                "out manual_seed and set_rng_state"
+            )
         number = self.jumps.setdefault(self._at, len(self.jumps) if jump else None)
         if number is not None:
             restarted(self.seed, number)
-        after = _state()
-        if after == self._at:
-            del self.drawn[after]  # there was nothing to draw
-        elif after not in self.drawn:
-            self.head = after
+        elif self.once and _state() == self._at:
+            del self.jumps[self._at]  # there was nothing to draw
 
     def again(self) -> AbstractContextManager[object]:
         """For a backward pass that nobody watches: what it draws again (a checkpoint) is what was drawn."""
@@ -110,6 +99,13 @@ class _Redrawn(TorchDispatchMode):
 def hosts_drew() -> bool:
     """Whether Python or NumPy drew since their global generators were seeded, as they are when a pass begins."""
     return random.getstate()[1][-1] != _SEEDED or np.random.get_state(legacy=False)["state"]["pos"] != _SEEDED
+
+
+def _generator_of(tensor: Tensor) -> torch.Generator:
+    """The global one of its device."""
+    if tensor.device.type == "cuda":
+        return torch.cuda.default_generators[tensor.device.index or 0]
+    return torch.default_generator
 
 
 def _state() -> int:

@@ -52,10 +52,7 @@ def as_before(
         if entry is None:
             mark, birth = Public.ANY, key
             # (Another storage may have the key of one that an earlier pass used.)
-            known = labels.memory
-            if key in known.stale or key in known.refilled or (key < 0 and known.refilled):
-                return None
-            if known.withholds(value):
+            if key in labels.memory.stale or labels.memory.withholds(value):
                 return None
         else:
             mark, birth = entry

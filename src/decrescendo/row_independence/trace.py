@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
+from torch import Tensor
 
 from decrescendo.row_independence.labels import Label
 
@@ -29,28 +30,23 @@ PACKED: tuple[object, ...] = ("packed",)
 
 
 class Number(NamedTuple):
-    """A constant of one number that no operation of the pass gave: the same one; or, if none of the two is there in
-    several passes, one of the same value (torch.jit makes a number with no operation that shows, anew in each pass).
-
-    ``lasting``: keys of what was there in several passes; one set for all.
+    """A constant of one number, or in memory of NumPy's, that no operation of the pass gave: the same one, or one of
+    the same value (torch.jit and `torch.from_numpy` make one with no operation that shows, anew in each pass).
     """
 
     key: int
     content: object
     place: tuple[object, ...]
-    lasting: set[int]
 
     def alike(self, other: object) -> bool:
         """
-        >>> one = Number(7, 2.0, (), {8})
-        >>> [one.alike(Number(key, value, (), {8})) for key, value in ((9, 2.0), (7, 3.0), (9, 3.0), (8, 2.0))]
-        [True, True, False, False]
+        >>> one = Number(7, 2.0, ())
+        >>> [one.alike(Number(key, value, ())) for key, value in ((9, 2.0), (7, 3.0), (9, 3.0))]
+        [True, True, False]
         """
         if not isinstance(other, Number) or self.place != other.place:
             return False
-        if self.key == other.key:
-            return True
-        return self.content == other.content and self.lasting.isdisjoint((self.key, other.key))
+        return self.key == other.key or self.content == other.content
 
 
 class Event(NamedTuple):
@@ -114,6 +110,8 @@ class Trace:
     events: list[Event] = field(default_factory=list[Event])
     # Rows of packed data, each with its number of another count of examples in another pass.
     rows: list[int] = field(default_factory=list[int])
+    # These constants, so that no other gets the key of one.
+    alive: list[Tensor] = field(default_factory=list[Tensor])
     # Random numbers that Python read.
     drawn: list[object] = field(default_factory=list[object])
     shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])

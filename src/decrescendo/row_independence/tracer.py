@@ -6,12 +6,11 @@ Below autograd, views, ``.data``, hooks, compiled or functional code all look al
 Longer than most files: what happens to the labels at one operation is one walk.
 """
 
-import gc
 import itertools
 import math
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
@@ -26,8 +25,6 @@ from decrescendo.base.storages import (
     Pausable,
     content_of,
     exactly,
-    is_blank,
-    is_shared,
     is_whole,
     key_of,
     kind_of,
@@ -36,13 +33,12 @@ from decrescendo.base.storages import (
     state_of,
     storage_key,
     tensors_of,
-    written_in,
 )
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.basic_rules import drawn, fill, pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.data_reads import DataReads
-from decrescendo.row_independence.dataflow import STALE, Guess, Labels, Mark, Memory, parts_of
+from decrescendo.row_independence.dataflow import STALE, Guess, Labels, Mark, Memory
 from decrescendo.row_independence.dynamic_sizes import DynamicSizes
 from decrescendo.row_independence.labels import (
     LAID_ALONG,
@@ -57,7 +53,7 @@ from decrescendo.row_independence.labels import (
     constant_of,
     is_data,
 )
-from decrescendo.row_independence.process_settings import CHANGED, COLLECTOR, is_flushing, is_traced
+from decrescendo.row_independence.process_settings import is_traced
 from decrescendo.row_independence.random_stream import Stream, hosts_drew
 from decrescendo.row_independence.refusals import GENERATOR, STATISTICS, refusal, written_by_the_pass
 from decrescendo.row_independence.replayed_operations import NUMBERS, arguments_of, as_before
@@ -79,7 +75,6 @@ from decrescendo.row_independence.user_callbacks import (
 _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 GENERATED = "its random numbers are those of a generator of its own"
 OWN_GENERATOR = assumed("rows-own-generator")
-REFILLED = template("refilled-constant")
 _OPAQUE = cast("Any", torch)._mkldnn
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
@@ -88,8 +83,33 @@ _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 _ALPHAS = 6
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
 _OVER = template("overwritten-constant")
+COMPARES = "a pass must be the one that was accepted before, but tensors of it are compared that were not"
 _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """What an operation is given: its tensors with their labels, and what is compared of it between passes."""
+
+    tensors: list[Tensor] = field(default_factory=list[Tensor])
+    labels: list[Label] = field(default_factory=list[Label])
+    numbers: list[object] = field(default_factory=list[object])
+    # Which of the numbers are sizes.
+    sized: list[int] = field(default_factory=list[int])
+    wires: list[object] = field(default_factory=list[object])
+    # The labels of their memory, by storage.
+    marks: dict[int, Mark] = field(default_factory=dict[int, Mark])
+    # Whether the examples reach one of them.
+    data: bool = False
+    _known: dict[int, Label] | None = None
+
+    @property
+    def known(self) -> dict[int, Label]:
+        """The labels by the ``id`` of their tensors."""
+        if self._known is None:
+            self._known = {id(tensor): label for tensor, label in zip(self.tensors, self.labels, strict=True)}
+        return self._known
 
 
 class Tracer(Pausable):
@@ -133,9 +153,12 @@ class Tracer(Pausable):
         self.lifted: set[int] = set()
         self.stream = Stream(seed, self.refuse, self.capturing)
         self.recipes: Mapping[int, ReplayedOperation] = recipes or {}
-        self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
         self.trace = Trace(count)
-        self.labels = Labels(count, memory, self.trace, shared=memory.shared())
+        self.labels = Labels(
+            count,
+            memory,
+            self.trace,
+        )
         self.reads = DataReads(
             count, memory, self.trace, self.labels.label, self.refuse, natural, replays, poison,
             before, self.guards,
@@ -154,8 +177,6 @@ class Tracer(Pausable):
         self.generator = ""
         # Whether NumPy or Python drew random numbers.
         self.hosts = False
-        # Memory that was made empty and put to zero, by storage: no operation has written there since.
-        self.blank: dict[int, Tensor] = {}
         # Whose the rows of packed sequences are, by the number of what was written to the tensor of their sizes.
         self.packed: dict[int, Owners | None] = {}
         # An operation that raised an error which the program caught.
@@ -180,7 +201,7 @@ class Tracer(Pausable):
                 equal = (one == other).all()
                 self.guards.append(equal if found else ~equal)
         else:
-            self.refuse(CHANGED)
+            self.refuse(COMPARES)
         self.trace.compared.append(found)
         return found
 
@@ -210,8 +231,6 @@ class Tracer(Pausable):
                     wires += (birth, kind_of(tensor), self.labels.view(tensor, mark)[1])
                 else:
                     wires.append(self.labels.wire(tensor, key, birth))
-                if self.labels.is_refilled(key):
-                    self.memory.assumed.add(REFILLED.format(name))
         self.trace.events.append(Event(name, numbers, tuple(wires)))
 
     def made(self, tensor: Tensor) -> bool:
@@ -225,31 +244,18 @@ class Tracer(Pausable):
     def read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Python reads the numbers of tensors, or takes hold of their memory, by a function that no dispatcher sees."""
         tensors = tensors_of((*args, *kwargs.values()))
-        if self.memory.refilled:
-            with FUNCTIONS_OFF():
-                self.use(tensors)
-        self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
+        self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors)
 
     def check_called(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse, or list, code of the program's that runs inside of a function, where what it reads is not seen."""
-        self.reads.check_saving()
-        self.reads.check_profiler(self.labels.counting)
         for name in called(self, func, types, args, kwargs):
             self.memory.assumed.add(CALLS.format(name))
         if func in LISTS and (
             tensors := listed((*args, *kwargs.values()), is_index=func in INDICES)
         ):  # it reads them where no dispatch mode is on
-            self.reads.check_read(str(func.__name__), tensors, lambda _: None)
+            self.reads.check_read(str(func.__name__), tensors)
         if func in ASKS and is_unseen():
-            self.reads.check_read(str(func.__name__), tensors_of(args), lambda _: None)
-
-    def __enter__(self) -> "Tracer":
-        COLLECTOR.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
-        super().__exit__(exc_type, exc_val, exc_tb)
-        COLLECTOR.__exit__()
+            self.reads.check_read(str(func.__name__), tensors_of(args))
 
     @contextmanager
     def again(self) -> Generator[None]:
@@ -289,12 +295,6 @@ class Tracer(Pausable):
             return self._dispatch(func, args, kwargs)
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        if (
-            torch.get_default_dtype() is not self.dtype
-            or is_flushing() is not self.flushing
-            or gc.isenabled()
-        ):
-            self.refuse(CHANGED)
         at = len(self.trace.events)
         recipe = self.recipes.get(at)
         if recipe is not None and recipe.event.func is func:
@@ -330,146 +330,37 @@ class Tracer(Pausable):
         if op.composite and torch.is_inference_mode_enabled():
             with self.again():
                 return func.decompose(*args, **kwargs or {})
-        tensors: list[Tensor] = []
-        numbers: list[object] = []
-        sized: list[int] = []
-        for position, value in enumerate((*args, *kwargs.values()) if kwargs else args):
-            if isinstance(value, Tensor):
-                tensors.append(value)
-                continue
-            if position in op.sized and position < len(args):
-                sized.append(len(numbers))
-            if isinstance(value, (list, tuple)):
-                items = cast("list[Any]", value)
-                inside = [item for item in items if isinstance(item, Tensor)]
-                tensors += inside
-                numbers.append(tuple(map(type, items)) if inside else tuple(map(exactly, items)))
-            else:
-                numbers.append(exactly(value) if type(value) in NUMBERS else type(value))
-                if isinstance(value, torch.Generator):
-                    numbers.append(state_of(value))
-                    if value is not torch.default_generator:
-                        self.memory.assumed.add(OWN_GENERATOR)
-                        self.generator = self.generator or line()
-        if kwargs:
-            numbers.append(tuple(kwargs))
-        labels: list[Label] = []
-        wires: list[object] = []
-        inputs: dict[int, Mark] = {}
-        data = False
-        for tensor in tensors:
-            key = storage_key(tensor)
-            mark, birth = self.labels.mark_of(key)
-            if key < 0:
-                mark, birth = self.labels.entry(tensor, key) or (mark, birth)
-            if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
-                mark = STALE
-            if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
-                mark = Public.ANY  # one number in several places
-            single = op.rule is pointwise and mark is Public.ANY and _is_one_number(tensor)
-            inputs[key] = Public.FILL if single else mark
-            if type(mark) is Span:
-                data = True
-                label, form = self.labels.view(tensor, mark)
-                alphas = op.unread and len(args) > _ALPHAS and tensor is args[_ALPHAS]
-                if alphas and tensor.is_contiguous() and is_whole(tensor):
-                    form = ("whole",)  # as wide as the longest target, of which nothing else shows
-                labels.append(label)
-                wires += (
-                    (self.labels.wire(tensor, key, birth),)
-                    if mark.constant
-                    else (birth, kind_of(tensor), form)
-                )
-                continue
-            wires.append(self.labels.wire(tensor, key, birth))
-            sliced = (
-                self.labels.sliced(key, tensor) if self.labels.slices and isinstance(mark, Public) else None
-            )
-            if single and isinstance(sliced, RowLayout):
-                sliced = sliced._replace(constant=Public.FILL)
-            labels.append(cast("Label", mark) if sliced is None else sliced)
-            data = data or type(labels[-1]) is not Public
-        if self.memory.refilled and not op.views:
-            self._check_refilled(op, args, kwargs or {}, tensors)
-        given, wired = tuple(numbers), tuple(wires)
+        given = self._given(op, args, kwargs)
         arguments = (
             arguments_of(self.labels, args, kwargs) if op.structural and self.expected is None else None
         )
         drawing = False
         if op.special:
-            if op.reads and data:
-                return self.reads.look(func, args, kwargs or {}, tensors)
-            if op.reads and Public.RANDOM in labels:
+            if op.reads and given.data:
+                return self.reads.look(func, args, kwargs or {}, given.tensors)
+            if op.reads and Public.RANDOM in given.labels:
                 return self.reads.draw(func, args, kwargs or {})
-            drawing = self._check_special(op, args, kwargs or {}, data)
+            drawing = self._check_special(op, args, kwargs or {}, given.data)
         if drawing:
-            self.stream.begin((func, given, _shapes(tensors)))
-        known = {id(tensor): label for tensor, label in zip(tensors, labels, strict=True)}
-        before = args, kwargs or {}
-        if op.written and not op.moves:
-            self._check_targets(op, args, kwargs or {}, data)
-            if self.blank:
-                self._end_blanks(op, args, kwargs or {})
-            if data:
-                before = self._as_they_were(op, before, inputs, known)
-        unknown = op.rule is None and data and not op.written and not op.views
-        held = _contents(tensors) if unknown else None
+            self.stream.begin()
+        before = self._arguments_before(op, args, kwargs or {}, given)
         output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
-        if held is not None and held != _contents(tensors):
-            self.refuse(
-                f"the proof must see what writes to memory, but {op.name} writes to what it is given. {_NO_STATE}"
-            )
         if drawing:
-            self.stream.end(jump=self.labels.counting or (op.rejecting and any(map(is_data, labels))))
-        if op.special:
-            if op.empties:
-                for tensor in made:
-                    tensor.zero_()  # what was in this memory before must not be seen
-                    self.blank[storage_key(tensor)] = tensor
-            if op.lifts:
-                given, wired = (*given, content_of(made[0])), ()
-                self.lifted.update(map(storage_key, tensors))
-            if op.unread:
-                given = ()
-        sizes = _sizes(op, sized, given, labels if data else ())
-        if op.strided:
-            given, sizes = self._laid(made[0], given, sizes)
-        event = Event(func, given, wired, sizes)
-        self.trace.events.append(event)
+            rejected = op.rejecting and any(map(is_data, given.labels))
+            self.stream.end(made, jump=self.labels.counting or rejected)
+        self.trace.events.append(event := self._event(func, op, given, made))
         if op.written:
-            self._write(op, args, kwargs or {}, made, known, before if data else None)
+            self._write(op, args, kwargs or {}, made, given.known, before if given.data else None)
             if self.labels.counting:
-                self.labels.count_on(inputs.values(), made)
+                self.labels.count_on(given.marks.values(), made)
             self.labels.note(made, at)
             return output
-        if not data:
-            found, looked = self._label_constants(op, args, kwargs, made, inputs, known, tensors, at), False
-        else:
-            fresh = any(key_of(tensor) not in inputs for tensor in made)
-            found, looked = [None] * len(made), False
-            if fresh:
-                found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
-                if any(tensor.layout is _OPAQUE for tensor in made):
-                    self.refuse(
-                        f"the proof must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
-                        "Leave out to_mkldnn"
-                    )
-                self.labels.keep_all(output, found, inputs, at)
-            if fresh and all(isinstance(label, Mixed) and not label.chooses for label in found):
-                self.trace.events[at] = Event(func, NOTHING, ())  # it reaches no loss
-        if data and (op.selects or op.rule is None):
-            first = int(op.name != "nonzero")  # what is selected from may be of truth values too
-            masks = [t for t, label in zip(tensors[first:], labels[first:], strict=True) if is_data(label)]
-            masked = op.selects and any(t.dtype in (torch.bool, torch.uint8) for t in masks)
-            self.labels.select(made, op.name == "nonzero" or masked)
-        if self.labels.counting:
-            self.labels.count_on(inputs.values(), made)
-            if op.name == "expand" and not data and self.counts.within:
-                self._check_expanded(tensors[0], made[0])
-        if op.views and self.labels.slices and tensors:
-            self.labels.view_slices(op.name, tensors[0], labels[0], made)
-        if data and self.expected is not None:
+        found, looked = self._label_made(op, args, kwargs, output, made, given, at)
+        self._count(op, made, given)
+        if op.views and self.labels.slices and given.tensors:
+            self.labels.view_slices(op.name, given.tensors[0], given.labels[0], made)
+        if given.data and self.expected is not None:
             self._check_shapes(made, self.expected.shapes.get(at, ()))
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
@@ -478,6 +369,124 @@ class Tracer(Pausable):
                 event, arguments, tuple(kwargs or ()), tuple(found), public, noted
             )
         return output
+
+    def _given(self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> "_Inputs":
+        """What an operation is given: numbers one by one, tensors by their labels and by what wrote them last."""
+        found = _Inputs()
+        for position, value in enumerate((*args, *kwargs.values()) if kwargs else args):
+            if isinstance(value, Tensor):
+                found.tensors.append(value)
+                continue
+            if position in op.sized and position < len(args):
+                found.sized.append(len(found.numbers))
+            if isinstance(value, (list, tuple)):
+                items = cast("list[Any]", value)
+                inside = [item for item in items if isinstance(item, Tensor)]
+                found.tensors += inside
+                found.numbers.append(tuple(map(type, items)) if inside else tuple(map(exactly, items)))
+                continue
+            found.numbers.append(exactly(value) if type(value) in NUMBERS else type(value))
+            if isinstance(value, torch.Generator):
+                found.numbers.append(state_of(value))
+                if value is not torch.default_generator:
+                    self.memory.assumed.add(OWN_GENERATOR)
+                    self.generator = self.generator or line()
+        if kwargs:
+            found.numbers.append(tuple(kwargs))
+        alphas = args[_ALPHAS] if op.unread and len(args) > _ALPHAS else None
+        for tensor in found.tensors:
+            self._label_given(op, tensor, found, is_alphas=tensor is alphas)
+        return found
+
+    def _label_given(self, op: Operation, tensor: Tensor, found: "_Inputs", *, is_alphas: bool) -> None:
+        """The label of one tensor that an operation is given, and which tensor it is."""
+        key = storage_key(tensor)
+        mark, birth = self.labels.mark_of(key)
+        if key < 0:
+            mark, birth = self.labels.entry(tensor, key) or (mark, birth)
+        if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
+            mark = STALE
+        if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
+            mark = Public.ANY  # one number in several places
+        single = op.rule is pointwise and mark is Public.ANY and _is_one_number(tensor)
+        found.marks[key] = Public.FILL if single else mark
+        if type(mark) is Span:
+            found.data = True
+            label, form = self.labels.view(tensor, mark)
+            if is_alphas and tensor.is_contiguous() and is_whole(tensor):
+                form = ("whole",)  # as wide as the longest target, of which nothing else shows
+            found.labels.append(label)
+            found.wires += (
+                (self.labels.wire(tensor, key, birth),) if mark.constant else (birth, kind_of(tensor), form)
+            )
+            return
+        found.wires.append(self.labels.wire(tensor, key, birth))
+        sliced = self.labels.sliced(key, tensor) if self.labels.slices and isinstance(mark, Public) else None
+        if single and isinstance(sliced, RowLayout):
+            sliced = sliced._replace(constant=Public.FILL)
+        found.labels.append(cast("Label", mark) if sliced is None else sliced)
+        found.data = found.data or type(found.labels[-1]) is not Public
+
+    def _arguments_before(
+        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], given: "_Inputs"
+    ) -> _Given:
+        """The arguments as they are before an operation writes to them; refuses what it may not write to."""
+        if not op.written or op.moves:
+            return args, kwargs
+        self._check_targets(op, args, kwargs, given.data)
+        return (
+            self._as_they_were(op, (args, kwargs), given.marks, given.known) if given.data else (args, kwargs)
+        )
+
+    def _event(self, func: Any, op: Operation, given: "_Inputs", made: Sequence[Tensor]) -> Event:
+        """What is compared of an operation between passes."""
+        numbers, wires = tuple(given.numbers), tuple(given.wires)
+        if op.special:
+            if op.empties:
+                for tensor in made:
+                    tensor.zero_()  # what was in this memory before must not be seen
+            if op.lifts:
+                numbers, wires = (*numbers, content_of(made[0])), ()
+                self.lifted.update(map(storage_key, given.tensors))
+            if op.unread:
+                numbers = ()
+        sizes = _sizes(op, given.sized, numbers, given.labels if given.data else ())
+        if op.strided:
+            numbers, sizes = self._laid(made[0], numbers, sizes)
+        return Event(func, numbers, wires, sizes)
+
+    def _label_made(
+        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any] | None, output: Any,
+        made: list[Tensor], given: "_Inputs", at: int,
+    ) -> tuple[list[Label | None], bool]:  # fmt: skip
+        """The labels of what an operation made, ``None`` for views; and whether values were looked at for them."""
+        if not given.data:
+            return self._label_constants(op, args, kwargs, made, given, at), False
+        if all(key_of(tensor) in given.marks for tensor in made):
+            return [None] * len(made), False
+        found, looked = self._label_data(op, args, kwargs or {}, output, given.tensors, given.known)
+        if any(tensor.layout is _OPAQUE for tensor in made):
+            self.refuse(
+                f"the proof must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
+                "Leave out to_mkldnn"
+            )
+        self.labels.keep_all(output, found, given.marks, at)
+        if all(isinstance(label, Mixed) and not label.chooses for label in found):
+            self.trace.events[at] = Event(self.trace.events[at].func, NOTHING, ())  # it reaches no loss
+        return found, looked
+
+    def _count(self, op: Operation, made: Sequence[Tensor], given: "_Inputs") -> None:
+        """Note where a shape shows how many rows the data select."""
+        if given.data and (op.selects or op.rule is None):
+            first = int(op.name != "nonzero")  # what is selected from may be of truth values too
+            pairs = zip(given.tensors[first:], given.labels[first:], strict=True)
+            masks = [tensor for tensor, label in pairs if is_data(label)]
+            masked = op.selects and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in masks)
+            self.labels.select(made, op.name == "nonzero" or masked)
+        if self.labels.counting:
+            self.labels.count_on(given.marks.values(), made)
+            if op.name == "expand" and not given.data and self.counts.within:
+                self._check_expanded(given.tensors[0], made[0])
 
     def _laid(
         self, view: Tensor, given: tuple[object, ...], sizes: tuple[int, ...]
@@ -588,12 +597,11 @@ class Tracer(Pausable):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None,
         made: list[Tensor],
-        inputs: Mapping[int, Mark],
-        known: Mapping[int, Label],
-        tensors: Sequence[Tensor],
+        given: "_Inputs",
         at: int,
     ) -> list[Label | None]:
         """What is made from no example."""
+        inputs, tensors = given.marks, given.tensors
         if op.name == "_shape_as_tensor":
             self.trace.events[at] = Event(op.name, (content_of(made[0]),), ())
         self.trace.shapes[at] = _shapes(made)
@@ -614,7 +622,7 @@ class Tracer(Pausable):
             if label is Public.RANDOM and (op.rule is drawn or chosen):
                 long = self._random(at, tensor)
             elif label is Public.ANY and self._own_stream(op, kwargs):
-                long = self._alike(op, tensors, known, tensor, at)
+                long = self._alike(op, tensors, given.known, tensor, at)
             if long is None or isinstance(long, Public):
                 long = self._as_long_as_the_batch(at, number, tensor, public)
             key = key_of(tensor)
@@ -855,65 +863,10 @@ class Tracer(Pausable):
                 self.refuse(
                     written_by_the_pass([self.guarded[key]], {self.guarded[key]}.difference(self.buffers))
                 )
-            kind = self.labels.marks.get(key, (None, 0))[0]
-            if data and (key in self.labels.exposed or (isinstance(kind, Public) and is_shared(target))):
-                self.refuse(
-                    f"the data must not leave torch in a pass, but {op.name} writes them at {line()} into memory of "
-                    "which Python has taken hold (numpy(), from_numpy(), storage(), data_ptr(), a file). Use tensor "
-                    "operations there"
-                )
             if data and key not in self.labels.marks:
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
-
-    def _check_refilled(
-        self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
-    ) -> None:
-        """Say it where an operation reads what another pass may have put into a constant."""
-        used = [part for tensor in tensors for part in parts_of(tensor)]
-        if not any(self.labels.is_refilled(storage_key(part)) for part in used if isinstance(part, Tensor)):
-            return
-        bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
-        self.use(tensors_of(bound.get(name) for _, name in op.tensors))
-
-    def use(self, tensors: Iterable[Tensor]) -> None:
-        """Say it where numbers are used that another pass may have put there."""
-        used = [part for tensor in tensors for part in parts_of(tensor)]
-        if any(self.labels.is_refilled(storage_key(part)) for part in used if isinstance(part, Tensor)):
-            self.memory.assumed.add(REFILLED.format(line()))
-
-    def _end_blanks(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Operations are going to write where none has written; what is written over as a whole is of no interest."""
-        bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
-        for name in op.written:
-            for target in tensors_of([bound.get(name)]):
-                blank = self.blank.pop(key_of(target), None)
-                if blank is not None and not (name in op.overwritten and is_whole(target)):
-                    self._check_blank(blank)
-
-    def check_blanks(self) -> None:
-        """Refuse a pass in which something else than the operations that are seen has written to memory."""
-        for blank in self.blank.values():
-            self._check_blank(blank)
-        self.labels.check_shared()
-        if self.labels.changed:
-            self.refuse(
-                f"the proof must see what writes to memory, but a constant of shape {self.labels.changed} changed in a "
-                "pass where nothing is seen: an array of NumPy's, say, that has its memory. Let the pass make it anew, "
-                "or write to it by torch's operations"
-            )
-
-    def _check_blank(self, blank: Tensor) -> None:
-        if key_of(blank) in self.labels.exposed:
-            return
-        if self.capturing:
-            self.guards.append(~written_in(blank))
-        elif not is_blank(blank):
-            self.refuse(
-                "the proof must see what writes to memory, but an operation that is made of no others filled a tensor "
-                f"of shape {tuple(blank.shape)} where nothing is seen. Use torch's ordinary operations"
-            )
 
     def _store(self, target: Tensor, label: Label, op: Operation) -> None:
         key = key_of(target)
@@ -923,10 +876,7 @@ class Tracer(Pausable):
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
-            self.labels.rewrite(target, key)
-            if key > 0 and (op.rule is drawn or op.name in ("zero_", "fill_")):
-                self.labels.refill(target, key)
-            else:
+            if op.rule is not drawn and op.name not in ("zero_", "fill_"):
                 # There is no pass over an empty batch, and there are several over one in parts.
                 self.memory.assumed.add(_OVER.format(line()))
             return
@@ -938,12 +888,6 @@ class Tracer(Pausable):
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
     return tuple(tensor.shape for tensor in made)
-
-
-def _contents(tensors: Sequence[Tensor]) -> list[object]:
-    """The numbers in memory of those that show them."""
-    plain = (t for t in tensors if t.layout is torch.strided and not t.is_quantized and not t.is_nested)
-    return list(map(content_of, plain))
 
 
 def _is_one_number(tensor: Tensor) -> bool:

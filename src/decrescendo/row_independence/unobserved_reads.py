@@ -14,20 +14,13 @@ from decrescendo.row_independence.labels import Mixed, is_data
 from decrescendo.row_independence.tracer import Tracer
 
 _Method = Callable[..., Any]
-_READ: frozenset[_Method] = frozenset(
+READS: frozenset[_Method] = frozenset(
     cast("_Method", method)
     for name in (
         "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "const_data_ptr", "untyped_storage", "storage",
         "_typed_storage", "__reduce_ex__", "__deepcopy__", "apply_", "map_", "map2_", "share_memory_", "__repr__",
     )
     if (method := getattr(Tensor, name, None)) is not None
-)  # fmt: skip
-# Operations made of no others that take numbers out of memory by themselves: no dispatch mode sees them. (Where one of
-# them fills a tensor `Tracer.check_blanks` finds that too, of all that there are.)
-_UNSEEN = (
-    "choose_qparams_optimized", "_rowwise_prune", "_saturate_weight_to_fp16", "_sobol_engine_draw",
-    "_sobol_engine_ff_", "_sobol_engine_scramble_", "_sobol_engine_initialize_state_",
-    *(name for name in dir(torch) if name.startswith("fbgemm_")),
 )  # fmt: skip
 
 
@@ -40,7 +33,6 @@ def _forms(name: str) -> Iterator[_Method]:
         yield getattr(torch, name)
 
 
-READS = _READ.union(form for name in _UNSEEN for form in _forms(name))
 # Those that read how many rows, or where to split, in their second argument. No dispatch mode sees that.
 COUNTED: frozenset[_Method] = frozenset({Tensor.tensor_split}).union(
     form
@@ -53,7 +45,6 @@ COUNTED: frozenset[_Method] = frozenset({Tensor.tensor_split}).union(
 CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
 # Backward passes, which call code of the program's.
 BACKWARD: frozenset[_Method] = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})
-NODES: frozenset[_Method] = frozenset({cast("Any", Tensor.grad_fn).__get__})
 DISTANCES: frozenset[_Method] = frozenset({torch.cdist})
 CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matmul})
 
@@ -76,8 +67,6 @@ class UnobservedReads(TorchFunctionMode):
             check_counted(self._tracer, func, args, kwargs or {})
         if func in READS:
             self._tracer.read(func, args, kwargs or {})
-        elif func in NODES:
-            self._tracer.reads.check_node(self._tracer.labels.counting)
         elif self._tracer.labels.counting:
             if func in SIZES:
                 return self._tracer.counts.size(func, args, kwargs or {})

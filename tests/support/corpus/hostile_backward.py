@@ -94,20 +94,6 @@ for _name, _hook in {
     )
 
 
-def _node(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x)
-    if h.grad_fn is not None:
-        h.grad_fn.register_prehook(lambda gs: tuple(None if g is None else g - g.mean(0) for g in gs))
-    return m.b(h)
-
-
-def _node_after(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x).tanh()
-    if h.grad_fn is not None:
-        h.grad_fn.register_hook(lambda inside, out: tuple(None if g is None else g.flip(0) for g in inside))
-    return m.b(h)
-
-
 def _multi(m: Any, x: Tensor) -> Tensor:
     """What a hook over two tensors keeps scales a third."""
     h, kept = m.a(x), {"s": 1.0}
@@ -185,8 +171,6 @@ def _adversarial(model: Any, b: Any) -> Tensor:
 
 hooks.net(
     {
-        "node pre-hook that centres": _node,
-        "node hook that reverses rows": _node_after,
         "one hook feeds another": _multi,
         "a quadratic hook": _retained,
         "a hook that writes into its gradient": _inplace,

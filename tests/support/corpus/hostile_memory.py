@@ -150,7 +150,6 @@ memory.losses(
             ce(m, b),
         )[1],
         "the batch normalised with out=": lambda m, b: ce(m, (torch.div(b[0], b[0].norm(), out=b[0]), b[1])),
-        "the batch set to another tensor": lambda m, b: ce(m, (b[0].set_(b[0].flip(0)), b[1])),
     }
 )
 
@@ -234,14 +233,6 @@ def _forked(h: Tensor) -> Tensor:
         return h + torch.randn_like(h)
 
 
-def _state_set(h: Tensor) -> Tensor:
-    state = torch.get_rng_state()
-    torch.set_rng_state(torch.Generator().manual_seed(5).get_state())
-    out = h * torch.rand(len(h), 1)
-    torch.set_rng_state(state)
-    return out
-
-
 def _numpy_seeded(h: Tensor) -> Tensor:
     return h + torch.from_numpy(np.random.default_rng(3).normal(size=tuple(h.shape))).float()
 
@@ -281,7 +272,6 @@ seeds.hidden(
         "reparametrised": _seeded(lambda h: torch.distributions.Normal(h, h.exp()).rsample()),
         "Poisson counts": _seeded(lambda h: h * torch.poisson(torch.ones_like(h))),
         "a forked generator": _forked,
-        "the generator's state set and put back": _state_set,
         "numpy's generator": _numpy_seeded,
         "Python's generator": _python_seeded,
         "a generator with a seed": lambda h: (

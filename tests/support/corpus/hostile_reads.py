@@ -34,17 +34,6 @@ def _dlpack(h: Tensor) -> float:
     return float(np.from_dlpack(h.detach()).mean())
 
 
-def _storage(h: Tensor) -> float:
-    return float(np.frombuffer(bytes(h.detach().contiguous().untyped_storage()), dtype=np.float32).mean())
-
-
-def _pointer(h: Tensor) -> float:
-    import ctypes
-
-    h = h.detach().contiguous()
-    return ctypes.cast(h.data_ptr(), ctypes.POINTER(ctypes.c_float))[h.numel() - 1]
-
-
 def _printed(h: Tensor) -> float:
     return float(repr(h.detach().flatten()[0]).split("(")[1].split(",")[0].rstrip(")"))
 
@@ -66,8 +55,6 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "pickle": _pickled,
     "torch.save": _saved,
     "dlpack": _dlpack,
-    "the storage's bytes": _storage,
-    "the memory itself": _pointer,
     "deepcopy": lambda h: float(copy.deepcopy(h.detach()).sum()),
     "json": lambda h: json.loads(json.dumps(h[-1].tolist()))[0],
     "round": lambda h: round(float(h.norm()), 2),
@@ -80,7 +67,6 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "range by a tensor": lambda h: 1.0 + len(range((h > 0).sum())),
     "math on a tensor": lambda h: __import__("math").exp(h.mean()),
     "hash of bytes": lambda h: 1 + sum(h.detach().numpy().tobytes()) % 7,
-    "a shared array": lambda h: float(np.frombuffer(h.detach().numpy().data, dtype=np.float32).sum()),
     "a bool of many": lambda h: 1.0 + [bool(r.sum() > 0) for r in h].count(True),
     "a generator seeded by data": lambda h: float(
         torch.randn(1, generator=torch.Generator().manual_seed(int(h.abs().sum() * 100)))
@@ -237,7 +223,6 @@ shapes.hidden(
                 for k, p in enumerate(h.split([int((h[:, 0] > 0).sum()), len(h) - int((h[:, 0] > 0).sum())]))
             ]
         ),
-        "strings of shapes": lambda h: h * (1 + int(str(h[h[:, 0] > 0].shape)[12])),
         "rows kept, then padded back": lambda h: fn.pad(h[h[:, 0] > 0], (0, 0, 0, len(h)))[: len(h)],
         "compacted rows scattered in order": lambda h: torch.zeros_like(h).masked_scatter(
             (h[:, :1] > 0).flip(0).expand_as(h), h
