@@ -36,7 +36,7 @@ from decrescendo.clipping.tape import Operations
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.process_settings import settings
-from decrescendo.row_independence.state_snapshot import StateSnapshot
+from decrescendo.row_independence.python_state import Numbers, moved
 from decrescendo.row_independence.trace import Number, Trace
 
 # What passes that do the same have in common.
@@ -183,10 +183,9 @@ class Captures:
     _make: Callable[[], Capture] | None = None
     _captured: dict[_Key, Captured] = field(default_factory=dict[_Key, Captured])
     _seen: set[_Key] = field(default_factory=set[_Key])
-    # What Python kept when passes were captured; how often it was forgotten, or did otherwise, what they do.
-    _kept: StateSnapshot | None = None
+    # What Python kept when passes were captured; how often it was forgotten what they do.
+    _kept: Numbers | None = None
     _epoch: int = 0
-    _otherwise: int = 0
     # Passes that were done again, and those of them that had to be done in Python after that or instead.
     _done: int = 0
     _missed: int = 0
@@ -231,10 +230,10 @@ class Captures:
         if self._epoch != self.prover.epoch:  # data are withheld that a pass may have used
             self._captured.clear()
             self._epoch = self.prover.epoch
-        if self._kept is not None and (name := self._kept.changed()):
+        if self._kept is not None and (changed := moved(self._kept, self.prover.kept())):
             self._captured.clear()
             self._kept = None
-            self.missed(f"what the program keeps in {name} changes again and again")
+            self.missed(f"what the program keeps in {changed[0]} changes again and again")
             return None
         if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
             self._stop("autocast is on around the pass, which keeps copies of weights. Put it into the loss")
@@ -295,14 +294,13 @@ class Captures:
 
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
         """Whether a pass in Python did what the captured ones do."""
-        otherwise, self._otherwise = self.prover.otherwise > self._otherwise, self.prover.otherwise
         made = self.wanted and self._captured
         captured = self._captured.get(_key(batch, done.tracer.count, held)) if made else None
-        if captured is not None:
-            trace, now = captured.trace, done.tracer.trace
-            otherwise = otherwise or trace.compared != now.compared or bool(now.differs(trace))
-            otherwise = otherwise or (captured.capture.bakes_numbers and _numbers(trace) != _numbers(now))
-        if made and otherwise:
+        if captured is None:
+            return
+        trace, now = captured.trace, done.tracer.trace
+        otherwise = trace.compared != now.compared or bool(now.differs(trace))
+        if otherwise or (captured.capture.bakes_numbers and _numbers(trace) != _numbers(now)):
             before = f"; at most {self._done} passes of this training were done as the ones before it changed"
             self._stop(
                 f"{CHANGES}, by what it does not keep where it can be seen{before if self._done else ''}"

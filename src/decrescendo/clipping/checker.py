@@ -12,7 +12,6 @@ import math
 import random
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
@@ -37,22 +36,12 @@ from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.dataflow import Guess, Memory
 from decrescendo.row_independence.dynamic_sizes import not_seen
 from decrescendo.row_independence.labels import Mixed, RowLayout
-from decrescendo.row_independence.python_state import (
-    BEYOND,
-    Numbers,
-    following,
-    moved,
-    numbers_of,
-    remember,
-    since_another,
-)
+from decrescendo.row_independence.python_state import Numbers, following, moved, numbers_of
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS
 from decrescendo.row_independence.rules import declared_changes
-from decrescendo.row_independence.state_snapshot import StateSnapshot
 from decrescendo.row_independence.torch_schemas import REJECTING
-from decrescendo.row_independence.trace import Trace, comparable
+from decrescendo.row_independence.trace import Trace
 from decrescendo.row_independence.tracer import Tracer
-from decrescendo.row_independence.user_callbacks import CALLS, asked, ours
 
 # Truth values of the data that a program may ask for in vain before its error is its own.
 _ANSWERS = 64
@@ -66,8 +55,6 @@ _SHAPES = 128
 _COUNTS = 64
 # How often data and weights are moved by their roundings where something cancels.
 _SHAKES = 3
-# More places than so many in one are said as the one.
-_NAMED = 8
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
 
@@ -75,7 +62,6 @@ _SAME = (
     "Divide by a constant (the expected batch size), not by len(batch), let no branch depend on it, and no number "
     "change from call to call (a clock, a counter)"
 )
-_OTHERWISE = assumed("random-operations")
 _CALLED = (
     "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "
     "data's dtypes, a dimension of rows first), and wants one loss an example"
@@ -100,25 +86,14 @@ class Checker:
         self._script: Trace | None = None
         self._scripts: dict[Signature, Trace] = {}
         self._shape: Signature = ()
-        # Of shapes that were forgotten: what was done for a few examples, in short.
-        self._gone: dict[Signature, str] = {}
         self._one_at_a_time = threading.RLock()
         # Truth values of the data that were asked for, and on how many examples alone they made no difference.
         self._idle: dict[tuple[bool, ...], int] = {}
         # Of small passes: how many examples, and the numbers that Python kept before and after.
         self._kept: list[tuple[int, Numbers, Numbers]] = []
-        # What Python kept before the first pass, when a pass was new last, and what has become another since that one.
-        self._began: Numbers | None = None
-        self._noted: Numbers | None = None
-        self._changed: set[str] = set()
-        self._before: list[tuple[object, Numbers]] = []
         self._many = False
-        # What passes over as many examples did, and what Python kept before the first, to compare with other processes;
-        # nobody does as long as there is none.
-        self.told: set[str] | None = None
-        # How often what was accepted was forgotten; and how often a pass did otherwise than those that were accepted.
+        # How often what was accepted was forgotten.
         self.epoch = 0
-        self.otherwise = 0
         self._rules = declared_changes()
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
@@ -170,7 +145,7 @@ class Checker:
             on_cpu = _on_cpu(held)
             tracer.stream.capturing, tracer.stream.once = not on_cpu, True
             seen = OnDevice(on_cpu=on_cpu)
-            kept = numbers_of(self._model, self._loss, self.memory.stale)
+            kept = numbers_of(self._model, self._loss)
             try:
                 with drawing(held, seed), _unaware():
                     host = _drawn_by_python(held)
@@ -183,7 +158,7 @@ class Checker:
                     if host != _drawn_by_python(held):
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
             except Exception as error:
-                broken = sorted(moved(kept, numbers_of(self._model, self._loss, self.memory.stale)))
+                broken = moved(kept, numbers_of(self._model, self._loss))
                 if broken and not on_cpu:
                     raise DoneByHalves(
                         f"a pass could not be captured, and the program keeps in {broken[0]} what was never computed. "
@@ -194,7 +169,7 @@ class Checker:
                 raise UnsupportedModel(seen.reason) from error
             finally:
                 tracer.end()
-            changed = sorted(moved(kept, numbers_of(self._model, self._loss, self.memory.stale)))
+            changed = moved(kept, numbers_of(self._model, self._loss))
             if changed:
                 raise UnsupportedModel(f"the program keeps something else after each pass in {changed[0]}")
             labels, looks = tracer.labels, tracer.reads
@@ -217,9 +192,9 @@ class Checker:
             allowed = labels.numbers | tracer.lifted | {key_of(tensor) for _, tensor in held.tensors()}
             return done, norms, list(seen.constants.values()), allowed
 
-    def kept(self) -> StateSnapshot:
-        """What Python keeps for the program now."""
-        return StateSnapshot(self._model, self._loss)
+    def kept(self) -> Numbers:
+        """What Python keeps for the program now: numbers, lengths and texts, and which object lies where."""
+        return numbers_of(self._model, self._loss, which=True)
 
     @staticmethod
     def _over(count: int, trace: Trace) -> Trace | None:
@@ -245,23 +220,15 @@ class Checker:
                 self._forget()
 
     def _forget(self) -> None:
-        for shape in list(self._scripts):
-            self._drop(shape)
+        self._scripts.clear()
         self._script, self._shape = None, ()
         self.epoch += 1
 
-    def _drop(self, shape: Signature) -> None:
-        """Of what was accepted of examples of a shape, only its digest is remembered."""
-        trace, few = self._scripts.pop(shape), max(_SMALL)
-        self._gone[shape] = next(one for one in (trace, *trace.smaller) if one.count == few).digest()
-
     def _accept(self, trace: Trace, small: list[Trace]) -> None:
-        remember(self._before)
-        self._before = []
-        trace.smaller, trace.places = small, _places(self._held)
+        trace.smaller = small
         self._script = self._scripts[self._shape] = trace
         if len(self._scripts) > _SHAPES:
-            self._drop(next(iter(self._scripts)))
+            del self._scripts[next(iter(self._scripts))]
             if not self._many:
                 self._many = True
                 warnings.warn(
@@ -273,21 +240,12 @@ class Checker:
 
     def _proven(self, batch: Batch, rows: int, count: int, seed: int, workspace: Workspace) -> Pass:
         again, resolved = True, 0
-        kept = numbers_of(self._model, self._loss, self.memory.stale) if self._script is None else None
-        if self._began is None and kept is not None:
-            self._began = kept
-            names, self._before = since_another(self._model, self._loss, self.memory.stale)
-            self._say(names)
-            if self.told is not None:
-                self.told.update(comparable(kept))
         while True:
             self._kept.clear()
             first = self._try(batch, rows, count, seed, workspace)
             if isinstance(first, Pass) and self._is_known(first.tracer.trace):
                 self._check_answers(batch, rows, first, seed)
                 return first
-            said = self._note(kept)
-            self.memory.assumed |= {CALLS.format(name) for name in asked(self._model, batch)}
             trace = first.tracer.trace if isinstance(first, Pass) else None
             try:
                 with (
@@ -338,66 +296,8 @@ class Checker:
                 self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             scripts = [one.tracer.trace for one in (first, *small)]
-            if self._does_otherwise(scripts):
-                self.otherwise += 1
-                self.memory.assumed |= set() if said else {_OTHERWISE}
             self._accept(scripts[0], scripts[1:])
-            if self.told is not None:
-                one = next(trace for trace in scripts if trace.count == max(_SMALL))
-                places = sorted(_places(self._held).items(), reverse=True)  # the first of several names stays
-                names = {key: name for name, key in places}
-                self.told.add(f"{self._shape} {one.digest(names)}")
-            self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
-
-    def _does_otherwise(self, scripts: list[Trace]) -> bool:
-        """Whether the program does something else than in an accepted pass, and not because its model lies in other
-        memory than it did then."""
-        accepted, now = self._script, _places(self._held)
-        if accepted is None:
-            gone, few = self._gone.pop(self._shape, ""), max(_SMALL)
-            return bool(gone) and gone != next(one for one in scripts if one.count == few).digest()
-        moved = accepted.relocated({key: now[name] for name, key in accepted.places.items() if name in now})
-        return bool(scripts[0].differs(moved))
-
-    def _note(self, kept: Numbers | None) -> bool:
-        """What a program keeps may be why it does something else than before, and may be so by how many examples or
-        passes there were: none over an empty batch, several over one in parts.
-
-        ``kept``: before a pass over examples of a shape that none had before. It is new without that, but what others
-        have left there may be why it does what it does. Returns whether something was found.
-        """
-        if self._noted is None or self._began is None:
-            return False
-        now = numbers_of(self._model, self._loss, self.memory.stale)
-        self._changed |= moved(self._noted, now)
-        self._noted = now
-        # A mode is a part of what is called a shape.
-        names = self._changed if kept is None else {n for n in self._changed if n.endswith(".training")}
-        names = names if kept is None else names | moved(self._began, kept)
-        names |= {BEYOND} & now.keys()
-        self._say(names)
-        return bool(names)
-
-    def _say(self, names: Iterable[str]) -> None:
-        together = Counter(name.rpartition(".")[0] for name in names)
-        several = {
-            name for name, count in together.items() if name and count > _NAMED
-        }  # entries of one thing
-        said = {name.rpartition(".")[0] if name.rpartition(".")[0] in several else name for name in names}
-        alike: dict[str, list[str]] = {}  # one attribute in many layers
-        for name in sorted(said):
-            alike.setdefault(name.rpartition(".")[2], []).append(name)
-        said = {
-            name
-            for last, listed in alike.items()
-            for name in (
-                listed
-                if len(listed) <= _NAMED
-                else [f"{listed[0]} and {len(listed) - 1} others called {last}"]
-            )
-        }
-        self.memory.assumed |= {assumed("stored-state", name) for name in said}
 
     def _check_kept(self) -> None:
         """Whether a program keeps how many examples there were: a pass that is another one then may be so by that."""
@@ -641,11 +541,6 @@ class Checker:
         return found
 
 
-def _places(held: Inventory) -> dict[str, int]:
-    """Where the parameters and buffers lie."""
-    return {name: key_of(tensor) for name, tensor in (*held.parameters.items(), *held.buffers.items())}
-
-
 def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Guess, int]:
     """Guesses that not every pass has made, and before which event the first one did."""
     found: dict[Guess, int] = {}
@@ -750,7 +645,6 @@ class DoesOtherwise(UnsupportedModel):
     """A pass that was to be captured is none that was accepted."""
 
 
-@ours
 class OnDevice(TorchDispatchMode):
     """Finds what comes from the processor's memory, or goes there, which a captured pass would do once; and what was
     there before the pass, by its storage."""

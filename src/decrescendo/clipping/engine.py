@@ -1,6 +1,5 @@
 """The clipped sum from one forward and one backward pass, on an unmodified model."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NoReturn, TypeVar
@@ -172,15 +171,6 @@ class Engine:
     def rows_independent(self) -> bool:
         """Whether every pass so far was shown to keep rows independent, and nothing of that was assumed."""
         return are_independent(self.assumptions)
-
-    def tell(self) -> None:
-        """Note what passes do from here on, for `told`."""
-        self._prover.told = set()
-
-    @property
-    def told(self) -> str:
-        """In short, what passes did since `tell`: the same in every process in which they did the same."""
-        return hashlib.sha256("\n".join(sorted(self._prover.told or ())).encode()).hexdigest()
 
     @property
     def workspace(self) -> Workspace:

@@ -16,7 +16,6 @@ from decrescendo.clipping.batches import map_rows, memory_order
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue
-from decrescendo.row_independence.user_callbacks import ours
 
 # What memory depends on, apart from the number of rows: shapes, dtypes and memory formats of a row, and the model's
 # mode. Never values.
@@ -157,7 +156,6 @@ class Sizes:
         known.settled = True
 
 
-@ours
 class Peak(TorchDispatchMode):
     """Bytes taken at once, at most, by the tensors made inside `metered`.
 

@@ -222,7 +222,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         try:
             if func not in SIZES:
-                self.tracer.check_called(func, types, args, kwargs or {})
+                self.tracer.check_called(func, args, kwargs or {})
             return self._seen(func, args, kwargs or {})
         except (DecrescendoError, AttributeError):
             raise
@@ -245,8 +245,6 @@ class Recorder(TorchFunctionMode):
             self.tracer.counts.enter(func, args, kwargs)
             if is_given(args, kwargs):
                 return self.tracer.counts.given(func, args, kwargs, self._run)
-            with self.tracer.counts.quiet():
-                return self._chosen(func, args, kwargs)
         return self._chosen(func, args, kwargs)
 
     def _chosen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

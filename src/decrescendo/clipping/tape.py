@@ -17,12 +17,10 @@ from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of, un
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.tape_steps import READS, TURNED, Step, has_mask, place_of
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.user_callbacks import ours
 
 _STORAGE = cast("Any", torch.UntypedStorage)
 
 
-@ours
 class Tape(TorchDispatchMode):
     """Operations as they come. Tensors are numbered by where they lie and how they are read."""
 

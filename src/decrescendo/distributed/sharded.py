@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.user_callbacks import ours
 from decrescendo.training.bits import checksum
 
 T = TypeVar("T")
@@ -235,7 +234,6 @@ class Shards:
         self._sums[name] = self._sums[name].add_(local) if name in self._sums else local
 
 
-@ours
 class _Looking(TorchDispatchMode):
     """Hands the arguments of each operation to ``bring`` before it is run."""
 

@@ -7,9 +7,8 @@ Longer than most files: which tensors show such a size, and what Python may do w
 """
 
 import math
-import warnings
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
 import torch
@@ -22,14 +21,13 @@ from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout,
 from decrescendo.row_independence.row_layout import Owners
 
 SHAPE: Any = cast("Any", Tensor.shape).__get__
-_BYTES: Any = cast("Any", Tensor.nbytes).__get__
 _NUMEL = frozenset({Tensor.numel, Tensor.nelement, torch.numel})
 # As many things as there are rows: by the dimension that they take apart, and where it is among the arguments.
 _APART: dict[Any, int] = {
     Tensor.unbind: 1, torch.unbind: 1, Tensor.split: 2, torch.split: 2, Tensor.chunk: 2, torch.chunk: 2,
     Tensor.tensor_split: 2, torch.tensor_split: 2, Tensor.split_with_sizes: 2, torch.split_with_sizes: 2,
 }  # fmt: skip
-_LAYOUT = frozenset({Tensor.stride, Tensor.storage_offset, _BYTES, Tensor.is_contiguous})
+_LAYOUT = frozenset({Tensor.stride, Tensor.storage_offset, Tensor.is_contiguous})
 SIZES: frozenset[Any] = frozenset({SHAPE, Tensor.size, Tensor.__len__, *_NUMEL, *_LAYOUT})
 # Where all numbers are sizes: of one number everywhere or of random ones; or of a view.
 _MADE = frozenset({
@@ -182,7 +180,7 @@ class DynamicSizes:
             return rows * math.prod(size for at, size in enumerate(tensor.shape) if at != dim)
         if func is Tensor.is_contiguous:
             return self.reads.answer(tensor.is_contiguous(), likely=False)
-        if func == _BYTES or (dim == 0 if func is Tensor.__len__ else dim):
+        if dim == 0 if func is Tensor.__len__ else dim:
             self._refuse()
         return func(*args, **kwargs)
 
@@ -209,10 +207,6 @@ class DynamicSizes:
         dim = args[at] if len(args) > at else kwargs.get("dim", 0)
         if isinstance(place, Mixed) or place.dim == dim % cast("Tensor", tensor).dim():
             self._refuse()
-
-    def quiet(self) -> AbstractContextManager[object]:
-        """Inside, a function that was given rows that the data selected runs: its warnings would say how many."""
-        return warnings.catch_warnings(action="ignore") if self.within else nullcontext()
 
     def _counted(self, tensor: Tensor) -> RowLayout | Mixed | None:
         """Where a tensor has rows that the data selected; why that is not known; or ``None`` where it has none."""

@@ -1,13 +1,10 @@
 """What a pass did, in a form in which passes over different numbers of examples can be compared."""
 
-import hashlib
 import itertools
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,9 +15,6 @@ from decrescendo.row_independence.labels import Label
 # The numbers of an operation whose result reaches no loss, where they do not matter.
 NOTHING: tuple[object, ...] = ("reaches no loss",)
 
-
-# As torch's `fully_shard` names what it keeps with a model.
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 # Storages that one operation writes, at most, so that each has a number of its own.
 EVENT = 2**20
@@ -124,8 +118,6 @@ class Trace:
     # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there
     # on, differs from one of them.
     smaller: list["Trace"] = field(default_factory=list["Trace"])
-    # Where the model's parameters and buffers lay, by name.
-    places: dict[str, int] = field(default_factory=dict[str, int])
     # What passes did that were found to be the same but for their number of examples, by that number.
     alike: dict[int, "Trace"] = field(default_factory=dict[int, "Trace"])
 
@@ -159,55 +151,6 @@ class Trace:
                 return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
         return ""
 
-    def relocated(self, places: Mapping[int, int]) -> "Trace":
-        """The same pass with constants in other memory: ``places`` has the new key of a storage by the old one.
-
-        >>> one = Trace(3, [Event("mul", (), (7, (9, "form")))])
-        >>> one.relocated({7: 8, 9: 10}).events[0].wires
-        (8, (10, 'form'))
-        """
-
-        def moved(wire: object) -> object:
-            if isinstance(wire, Number):
-                return wire._replace(key=places.get(wire.key, wire.key))
-            if isinstance(wire, tuple) and wire:
-                first, *rest = cast("tuple[object, ...]", wire)
-                return (moved(first), *rest)
-            return places.get(wire, wire) if isinstance(wire, int) else wire
-
-        events = [event._replace(wires=tuple(map(moved, event.wires))) for event in self.events]
-        return replace(self, events=events)
-
-    def digest(self, names: Mapping[int, str] = MappingProxyType({})) -> str:
-        """Of what it does, as any process tells it: columns of the batch by their place in it, constants and memory by
-        ``names``, and those without by the order in which they come.
-
-        >>> one, two = (Trace(3, [Event("mul", (2.0,), (7, key))]) for key in (94 * EVENT, 31 * EVENT))
-        >>> one.digest() == two.digest(), one.digest() == Trace(3, [Event("mul", (2.5,), (7, 94 * EVENT))]).digest()
-        (True, False)
-        >>> one.digest() == Trace(3, [Event("mul", (2.0,), (8, 94 * EVENT))]).digest()
-        False
-        >>> one.digest({94 * EVENT: "weight"}) == two.digest({31 * EVENT: "bias"})
-        False
-        """
-        known: dict[object, int] = {}
-
-        def key(wire: int) -> object:
-            # What was made before the first operation is a column, the same in every process.
-            return names.get(wire, wire if 0 <= wire < EVENT else ("", known.setdefault(wire, len(known))))
-
-        def told(wire: object) -> object:
-            if isinstance(wire, Number):
-                return told((wire.key, wire.content, *wire.place))
-            if isinstance(wire, frozenset):
-                return [told(number) for number in sorted(cast("frozenset[int]", wire))]
-            if isinstance(wire, tuple) and wire and isinstance(wire[0], int):
-                return key(wire[0]), _plain(cast("tuple[object, ...]", wire)[1:])
-            return key(wire) if isinstance(wire, int) else _plain(wire)
-
-        events = [(str(e.func), _plain(e.numbers), [told(wire) for wire in e.wires]) for e in self.events]
-        return hashlib.sha256(repr(events).encode()).hexdigest()
-
     def grows(self, other: "Trace") -> bool:
         """Whether a constant has another shape here, and not in proportion to the number of examples.
 
@@ -231,20 +174,6 @@ class Trace:
         return both_nan or (type(mine) is type(its) and mine == its)
 
 
-def comparable(kept: Mapping[str, object]) -> list[str]:
-    """Of what Python keeps, what another process can compare: no hash, no address and no random name of this one.
-
-    >>> comparable({"n": 2, "x ": 12345, "name ": "a", "key_810312ef-f1d2-46a0-8f38-6561be600fb0": 1})
-    ['key_=1', 'n=2', "name ='a'"]
-    """
-    kinds = (int, float, complex, str, tuple)
-    return sorted(
-        _UUID.sub("", f"{name}={value!r}")
-        for name, value in kept.items()
-        if isinstance(value, kinds) and not (name.endswith(" ") and isinstance(value, int))
-    )
-
-
 def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
     """Whether tensors are the same but for packed data of one row or none, whose form says nothing.
 
@@ -257,13 +186,6 @@ def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
         or (isinstance(one, tuple) and isinstance(two, tuple) and PACKED in (one, two))
         for one, two in zip(mine, its, strict=True)
     )
-
-
-def _plain(value: object) -> object:
-    """Numbers and names, without what a process has alone: which of several devices it has."""
-    if isinstance(value, torch.device):
-        return value.type
-    return tuple(map(_plain, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else value
 
 
 def _name(event: Event) -> str:

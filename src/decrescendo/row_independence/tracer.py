@@ -28,7 +28,6 @@ from decrescendo.base.storages import (
     is_whole,
     key_of,
     kind_of,
-    listed,
     slots_of,
     state_of,
     storage_key,
@@ -61,15 +60,7 @@ from decrescendo.row_independence.row_layout import Owners, Span
 from decrescendo.row_independence.strides import grid_of
 from decrescendo.row_independence.torch_schemas import Operation, operation
 from decrescendo.row_independence.trace import NOTHING, Event, ReplayedOperation, Trace
-from decrescendo.row_independence.user_callbacks import (
-    ASKS,
-    CALLS,
-    INDICES,
-    LISTS,
-    called,
-    is_answering,
-    is_unseen,
-)
+from decrescendo.row_independence.user_callbacks import is_a_users, read_by
 
 # Arguments, by place and by name.
 _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -85,6 +76,10 @@ _KEPT = "what was made from the examples is written to a tensor that is there be
 _OVER = template("overwritten-constant")
 COMPARES = "a pass must be the one that was accepted before, but tensors of it are compared that were not"
 _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
+_SUBCLASS = (
+    "every operation of a pass must be torch's own, but {0}.__torch_dispatch__ runs in its place. Give the pass plain "
+    "tensors (tensor.as_subclass(torch.Tensor)), or leave {0} out"
+)
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
 
@@ -246,16 +241,10 @@ class Tracer(Pausable):
         tensors = tensors_of((*args, *kwargs.values()))
         self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors)
 
-    def check_called(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse, or list, code of the program's that runs inside of a function, where what it reads is not seen."""
-        for name in called(self, func, types, args, kwargs):
-            self.memory.assumed.add(CALLS.format(name))
-        if func in LISTS and (
-            tensors := listed((*args, *kwargs.values()), is_index=func in INDICES)
-        ):  # it reads them where no dispatch mode is on
+    def check_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse what torch's own code reads in a function where no dispatch mode is on."""
+        if tensors := read_by(func, args, kwargs):
             self.reads.check_read(str(func.__name__), tensors)
-        if func in ASKS and is_unseen():
-            self.reads.check_read(str(func.__name__), tensors_of(args))
 
     @contextmanager
     def again(self) -> Generator[None]:
@@ -286,8 +275,8 @@ class Tracer(Pausable):
             if kind not in _PLAIN:
                 if kind.__module__.startswith("torch._subclasses"):
                     self.refuse(_TRACED)
-                if is_answering(kind):
-                    self.memory.assumed.add(CALLS.format(f"{kind.__name__}.__torch_dispatch__"))
+                if is_a_users(kind):
+                    self.refuse(_SUBCLASS.format(kind.__name__))
                 return NotImplemented  # what such a tensor is made of comes here
         if not HAS_FUNCTION_MODES():
             return self._dispatch(func, args, kwargs)

@@ -59,7 +59,7 @@ class UnobservedReads(TorchFunctionMode):
     def __torch_function__(
         self, func: _Method, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self._tracer.check_called(func, types, args, kwargs or {})
+        self._tracer.check_called(func, args, kwargs or {})
         if func in BACKWARD:
             with self:
                 return opened(func)(*args, **(kwargs or {}))
@@ -73,8 +73,7 @@ class UnobservedReads(TorchFunctionMode):
             self._tracer.counts.enter(func, args, kwargs or {})
             if is_given(args, kwargs or {}):
                 return self._tracer.counts.given(func, args, kwargs or {}, func)
-            with self._tracer.counts.quiet():
-                return func(*args, **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

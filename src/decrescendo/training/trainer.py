@@ -66,7 +66,6 @@ from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 from decrescendo.training.store import Account, Store, check_name, new_id
 from decrescendo.training.world import (
     RANKS_ALIKE,
-    RANKS_PASS,
     Tree,
     World,
     data_facts,
@@ -247,8 +246,6 @@ class Trainer:
         self._looking = (
             None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=_no_stream)
         )
-        if self._world.size > 1:
-            engine.tell()
         self._engine: Clipper = engine
         self._life = Life(
             "" if store is None else new_id(),
@@ -690,9 +687,6 @@ class Trainer:
         self._between.look()
         if isinstance(self._engine, Engine):
             found = self._engine.assumptions
-            # Which rank an example comes to follows from which others there are.
-            if self._world.size > 1 and len(self._world.together((self._engine.told,))) > 1:
-                found = (*found, RANKS_PASS)
         else:
             found = (assumed("rows-own-clipper", type(self._engine).__name__),)
         if (kind := type(self._world)).__module__.split(".")[0] != "decrescendo":

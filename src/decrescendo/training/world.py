@@ -32,7 +32,6 @@ Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
 # What ranks compare before the first step: so many examples where each must be read, and so many bytes of rows.
 _PROBES, _PROBED = 8, 2**26
 RANKS_ALIKE = assumed("ranks-alike")
-RANKS_PASS = assumed("rows-ranks-differ")
 # How the name of a fact begins that only some ranks have.
 OF_PART = "weights of part "
 

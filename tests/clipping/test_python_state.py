@@ -1,0 +1,287 @@
+"""Numbers and lengths that Python keeps from pass to pass: counted examples are found, counted passes are fine."""
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from decrescendo.base.rng import Seeds
+from decrescendo.clipping import Engine, EngineSettings, Reference
+from decrescendo.clipping.batches import Ragged
+from decrescendo.errors import UnsupportedModel
+
+ROWS = 8
+
+
+def data() -> Tensor:
+    return torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(0)) + 0.1
+
+
+class Keeping(nn.Module):
+    """Remembers something of the shape of each example, and goes by it."""
+
+    def __init__(self, keep: Callable[["Keeping", Tensor], float]) -> None:
+        super().__init__()
+        self.one = nn.Linear(1, 1, bias=False)
+        self.keep, self.kept, self.items = keep, 0.0, list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x[:, :, None]).sum((1, 2)) * self.keep(self, x)
+
+
+def longest(model: Keeping, x: Tensor) -> float:
+    model.kept = max(model.kept, float(x.shape[1]))
+    return 1.0 if model.kept < 9 else -1.0
+
+
+def listed(model: Keeping, x: Tensor) -> float:
+    model.items.append(x.shape[1])
+    return 1.0 if max(model.items) < 9 else -1.0
+
+
+def first(model: Keeping, x: Tensor) -> float:
+    model.kept = model.kept or float(x.shape[1])
+    return 1.0 if model.kept < 9 else -1.0
+
+
+def drawn(model: Keeping, x: Tensor) -> Any:
+    x = nn.functional.dropout(x, 0.1)
+    if not model.kept:
+        model.kept = torch.randn(1)  # type: ignore[assignment]
+    return torch.sign(model.kept)  # type: ignore[arg-type]
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).square().sum(1) + model(x).sum(1)
+
+
+def test_of_one_shape_nothing_is() -> None:
+    for keep in (longest, first, drawn):
+        engine = Engine(Keeping(keep), lambda model, x: model(x), seeds=Seeds.of(1))
+        for rows in (1, 4, 9):
+            engine.clipped_sum(torch.ones(rows, 5), 1.0)
+        assert not engine.assumptions
+
+
+def test_of_shapes_that_leave_nothing_neither() -> None:
+    engine = Engine(Keeping(lambda model, x: 2.0), lambda model, x: model(x))
+    for _ in range(2):
+        engine.clipped_sum(Ragged((torch.ones(1, 9), torch.ones(4, 5), torch.ones(2, 7))), 1.0)
+    assert not engine.assumptions
+
+
+def test_random_numbers_of_the_first_pass_are_the_same_after_any_first_batch() -> None:
+    """They followed a batch of two, or of three and more: +20 and -20 in the next."""
+    found = set()
+    for rows in (1, 2, 3, 7):
+        model = Keeping(drawn)
+        engine = Engine(model, lambda model, x: model(x), seeds=Seeds.of(1))
+        engine.clipped_sum(torch.ones(rows, 5), 1.0)
+        found.add(float(model.kept))
+        assert not engine.assumptions
+    assert len(found) == 1
+
+
+def test_a_layer_that_a_coin_leaves_out_assumes_nothing() -> None:
+    """Stochastic depth by Python's truth value of a random number: a pass then does something else than one before."""
+
+    def loss(model: Any, x: Tensor) -> Tensor:
+        for layer in model[1:]:
+            if (
+                float(torch.rand(1)) < 0.5 or np.random.random() < 0.2
+            ):  # (What checks types draws from `random`.)
+                x = x + layer(x).tanh()
+        return model[0](x).sum(1)
+
+    engine = Engine(nn.ModuleList([nn.Linear(3, 3) for _ in range(3)]), loss, seeds=Seeds.of(0))
+    for _ in range(12):
+        engine.clipped_sum(data(), 1.0)
+    assert engine.assumptions == ()
+
+
+@pytest.mark.parametrize("kept", [setattr, lambda m, name, value: m.register_buffer(name, value)])
+def test_two_numbers_that_were_one_are_still_two(kept: Callable[[Any, str, Tensor], object]) -> None:
+    """What torch.jit makes is known by its value; what is there in several passes, by where it is."""
+
+    class Annealed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+            for name in ("small", "large"):
+                kept(self, name, torch.tensor(1.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * (self.small if len(x) < ROWS else self.large)
+
+    model, x = Annealed(), torch.randn(ROWS, 4)
+    engine = Engine(model, squares)
+    engine.clipped_sum(x[:6], 1.0)
+    model.small.fill_(-1.0)
+    engine.clipped_sum(x[:7], 1.0)
+    with pytest.raises(UnsupportedModel, match="got other arguments of mul"):
+        engine.clipped_sum(x, 1.0)
+
+
+def test_two_engines_of_one_model_and_loss_assume_nothing() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1), nn.Linear(3, 1)), torch.randn(ROWS, 4)
+    for mode in (True, False, True):
+        model.train(mode)
+        engine = Engine(model, squares, seeds=lambda: 1)
+        engine.clipped_sum(x, 1.0)
+        assert engine.assumptions == ()
+
+
+# Names of this script that are attributes of a model, too.
+out: list[int] = []
+trainer: list[Engine] = []
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out, self.trainer = nn.Embedding(9, 8), nn.Linear(8, 1), None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        assert self.trainer is None
+        return self.out(self.embedding(ids).mean(1)).squeeze(1)
+
+
+def test_a_global_name_that_an_attribute_has_too_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    # (The run's type checker draws random numbers of Python's.)
+    monkeypatch.setattr("decrescendo.clipping.checker._drawn_by_python", lambda held: ())
+    engine = Engine(Net(), lambda m, ids: m(ids), EngineSettings(capture=True))
+    trainer.append(engine)
+    try:
+        for step in range(12):
+            examples = engine.clipped_sum(torch.randint(0, 9, (8, 5 if step < 8 else 7)), 1.0).diagnostics
+            out.append(examples.examples)
+    finally:
+        out.clear()
+        trainer.clear()
+    assert engine.assumptions == ()
+    assert engine._captures._done
+
+
+def test_an_interruption_before_a_pass_leaves_the_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(nn.Linear(3, 1), lambda m, x: m(x).squeeze(1), seeds=lambda: 7)
+    engine.clipped_sum(data(), 1.0)
+    # (A checker of every call draws random numbers of Python's.)
+    pythons = (lambda: 0) if os.environ.get("DECRESCENDO_CHECK_EVERY_CALL") else random.getstate
+    before = pythons(), str(np.random.get_state()), np.random.get_bit_generator()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np.random, "seed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.clipped_sum(data(), 1.0)
+    assert (pythons(), str(np.random.get_state()), np.random.get_bit_generator()) == before
+
+
+def test_an_attribute_that_is_a_weights_memory_moves_with_it() -> None:
+    """`self.v = layer.weight.data`, as tutorials keep it."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+            self.v = self.layer.weight.data
+            self.row = self.layer.weight.detach()[0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).squeeze(1) + x @ self.row
+
+    model = Net()
+    engine, reference = (kind(model, lambda m, x: m(x)) for kind in (Engine, Reference))
+    for _ in range(4):
+        for rows in (4, 8):
+            found, expected = (one.clipped_sum(data()[:rows], 0.5) for one in (engine, reference))
+            for name, total in expected.gradients.items():
+                torch.testing.assert_close(found.gradients[name], total)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+    assert engine.assumptions == ()
+
+
+def weighed_by(count: Callable[[int], float]) -> Callable[[nn.Module, Tensor], Tensor]:
+    return lambda model, x: model(x).squeeze(1) * count(len(x))
+
+
+class Counter:
+    """Counts what it is given, in an attribute, in one of its class, and in a list."""
+
+    of_all = 0
+
+    def __init__(self) -> None:
+        self.seen, self.sizes, self.calls = 0, list[float](), 0
+
+    def attribute(self, rows: int) -> float:
+        self.seen += rows
+        return 1.0
+
+    def in_class(self, rows: int) -> float:
+        type(self).of_all += rows
+        return 1.0
+
+    def in_list(self, rows: int) -> float:
+        self.sizes += [1.0] * rows
+        return 1.0
+
+    def passes(self, rows: int) -> float:
+        self.calls += 1
+        return 1.0
+
+
+@pytest.mark.parametrize("way", ["attribute", "in_class", "in_list"])
+def test_counted_examples_are_among_the_assumptions(way: str) -> None:
+    engine = Engine(nn.Linear(3, 1), weighed_by(getattr(Counter(), way)))
+    engine.clipped_sum(data(), 1.0)
+    (said,) = engine.assumptions
+    assert said.startswith("the number of examples, kept in loss.")
+
+
+def test_a_loss_that_goes_by_the_examples_it_has_counted_is_refused() -> None:
+    counter = Counter()
+
+    def after(rows: int) -> float:
+        counter.seen += rows
+        return 1.0 if counter.seen < 50 else 0.5
+
+    engine = Engine(nn.Linear(3, 1), weighed_by(after))
+    with pytest.raises(UnsupportedModel, match=r"examples earlier ones had|any number of examples"):
+        list(map(engine.clipped_sum, [data()] * 9, [1.0] * 9))
+
+
+def test_counted_passes_and_a_weight_that_is_set_between_steps_assume_nothing() -> None:
+    """A warm-up: the loss counts its passes, and a callback sets a number in it."""
+    counter, settings = Counter(), {"scale": 1.0}
+    engine = Engine(nn.Linear(3, 1), weighed_by(lambda rows: counter.passes(rows) * settings["scale"]))
+    for step in range(4):
+        settings["scale"] = 1.0 / (1 + step)
+        engine.clipped_sum(data(), 1.0)
+    assert engine.assumptions == ()
+
+
+def test_the_largest_batch_so_far_is_not_seen() -> None:
+    """A known limit (pitfalls.md): what is kept neither grows by the examples nor is their number."""
+    largest = [0]
+
+    def kept(rows: int) -> float:
+        largest[0] = max(largest[0], rows)
+        return 1e-3 if largest[0] > 7 else 1.0
+
+    x, found = data(), []
+    for rows in (7, 8):
+        largest[0] = 0
+        torch.manual_seed(0)
+        engine = Engine(nn.Linear(3, 1), weighed_by(kept))
+        engine.clipped_sum(x[:rows], 1.0)
+        found.append(engine.clipped_sum(x[:6], 1.0).gradients["weight"])
+    assert not torch.allclose(*found)
