@@ -24,7 +24,7 @@ Numbers: TypeAlias = dict[str, Any]
 # Objects of a program that are looked at, and entries of one container; of longer ones the length alone.
 _MOST, _ENTRIES = 20_000, 1_000
 _NUMBERS = (int, float, complex)
-_SEQUENCES = (list, tuple, set, frozenset, deque)
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
 # What torch keeps in every module, but for the modules in it and hooks, which are code of the program.
 _TORCHS = frozenset(name for name in vars(nn.Module()) if "_hook" not in name)
 _CLOSED = (*sys.stdlib_module_names, "torch", "numpy")
@@ -54,11 +54,20 @@ def numbers_of(model: nn.Module, loss: object, *, which: bool = False) -> Number
         if value is None or isinstance(value, (str, bytes, Tensor)) or id(value) in visited:
             continue
         visited[id(value)] = value
-        if isinstance(value, (dict, *_SEQUENCES, np.ndarray)):
-            size = value.size if isinstance(value, np.ndarray) else len(cast("list[object]", value))
-            found[f"len({name})"] = size
+        kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
+        if kind is not None:  # of a user's own class, no code of it is run
+            found[f"len({name})"] = size = kind.__len__(value)
             if size > _ENTRIES:
                 continue
+            entries = (
+                enumerate(kind.__iter__(value))
+                if kind is not dict
+                else dict[Any, Any].items(cast("Any", value))
+            )
+            left += [(f"{name}.{key}", item) for key, item in list(entries)]
+        if isinstance(value, np.ndarray):
+            found[f"len({name})"] = value.size
+            left += [(f"{name}.{at}", item) for at, item in enumerate(value.flat if value.size <= _ENTRIES else ())]
         left += [(f"{name}.{inner}", item) for inner, item in _held_in(value)]
     return found
 
@@ -76,18 +85,14 @@ def _held_in(value: Any) -> Iterator[tuple[str, object]]:
         return
     if isinstance(value, FunctionType):
         yield from _held_by(value)
-    elif isinstance(value, MethodType):
-        yield from (("__self__", value.__self__), ("__func__", value.__func__))
+    elif isinstance(value, (MethodType, staticmethod, classmethod)):
+        yield from (("__self__", getattr(value, "__self__", None)), ("__func__", value.__func__))
     elif isinstance(value, functools.partial):
         yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
-    elif isinstance(value, dict):
-        yield from ((str(key), item) for key, item in list(cast("dict[Any, Any]", value).items()))
-    elif isinstance(value, _SEQUENCES):
-        yield from ((str(at), item) for at, item in enumerate(list(cast("list[Any]", value))))
-    elif isinstance(value, np.ndarray) and value.size == 1:
-        yield "0", value.item()
-    kind = cast("type", type(value))
-    held: dict[str, object] = getattr(value, "__dict__", {})
+    kind = type(value)
+    held: dict[str, object] = {}
+    with suppress(AttributeError):
+        held = object.__getattribute__(value, "__dict__")
     if isinstance(value, nn.Module):
         yield from cast("dict[str, object]", held.get("_modules", {})).items()  # (scripted ones have none)
         held = {
