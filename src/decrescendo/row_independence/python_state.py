@@ -67,7 +67,9 @@ def numbers_of(model: nn.Module, loss: object, *, which: bool = False) -> Number
             left += [(f"{name}.{key}", item) for key, item in list(entries)]
         if isinstance(value, np.ndarray):
             found[f"len({name})"] = value.size
-            left += [(f"{name}.{at}", item) for at, item in enumerate(value.flat if value.size <= _ENTRIES else ())]
+            left += [
+                (f"{name}.{at}", item) for at, item in enumerate(value.flat if value.size <= _ENTRIES else ())
+            ]
         left += [(f"{name}.{inner}", item) for inner, item in _held_in(value)]
     return found
 
