@@ -15,7 +15,6 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from torch import Tensor, nn
 
 from decrescendo.accounting import Budget, Ledger
-from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure
 from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.optim import AdamBC, averaged
@@ -239,7 +238,7 @@ class TestPrograms:
     def test_a_frozen_part_is_said(self, data: Data) -> None:
         run, _ = self.run_of(data, lambda m, x: m.first.requires_grad_(False))
         (said,) = run.assumptions
-        assert "during the run first.weight, first.bias were frozen" in said.sentence
+        assert "during the run first.weight, first.bias were frozen" in said
 
     def test_modules_with_parameters_are_refused(self, data: Data) -> None:
         with pytest.raises(InvalidValue, match="must hold"):
@@ -346,4 +345,4 @@ def keeps(model, batch):
     for batch in trainer.batches(data):
         trainer.step(batch)
     (sentence,) = trainer.finish().assumptions
-    assert sentence == assumed("stored-count", "loss.seen.0")
+    assert sentence == "the number of examples, kept in loss.seen.0, steers no later pass"
