@@ -142,7 +142,7 @@ class TestOptimisers:
         model = make_model()
         run = train(model, loss, data, make_plan(), Mine(model.parameters(), lr=0.1), seed=0)
         (sentence,) = run.assumptions
-        assert sentence.startswith("Mine, code of neither torch nor decrescendo, moved")
+        assert (sentence.code, "Mine" in sentence.sentence) == ("own-optimizer", True)
 
 
 class TestLoopsOfTheirOwn:

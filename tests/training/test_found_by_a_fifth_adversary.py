@@ -238,7 +238,7 @@ class TestPrograms:
     def test_a_frozen_part_is_said(self, data: Data) -> None:
         run, _ = self.run_of(data, lambda m, x: m.first.requires_grad_(False))
         (said,) = run.assumptions
-        assert "during the run first.weight, first.bias were frozen" in said
+        assert "during the run first.weight, first.bias were frozen" in said.sentence
 
     def test_modules_with_parameters_are_refused(self, data: Data) -> None:
         with pytest.raises(InvalidValue, match="must hold"):

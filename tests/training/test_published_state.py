@@ -205,7 +205,7 @@ class TestBetweenSteps:
         assert run.steps == 3
         assert said in run.assumptions
         assert WRITTEN not in run.assumptions
-        assert f"- {said[0].upper()}{said[1:]}." in lines(run)
+        assert f"- {said}. (`{said.code}`)" in lines(run)
         assert [entry.state for entry in store.entries()] == ["finished"]
 
     def test_a_layer_that_the_optimiser_lacks_is_refused_before_its_release(

@@ -172,7 +172,7 @@ def test_a_scheduler_of_a_users_class_is_assumed_to_go_by_steps(data: Data) -> N
     model = make_model()
     run = train(model, loss, data, plan_of(), sgd(model), seed=0, scheduler=lambda o: Mine(o, 0.9))
     (said,) = run.assumptions
-    assert said.startswith("assumed: Mine, a scheduler of neither torch")
+    assert (said.code, "Mine" in said.sentence) == ("own-scheduler", True)
 
 
 def test_a_function_that_reads_a_score_is_not_seen(data: Data) -> None:

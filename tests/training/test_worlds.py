@@ -32,6 +32,4 @@ def test_a_world_of_ones_own_is_said() -> None:
         model, lambda m, x: m(x)[:, 0].square(), torch.ones(20, 2), plan,
         torch.optim.SGD(model.parameters(), lr=0.1), seed=0, world=Own(),  # type: ignore[arg-type]
     )  # fmt: skip
-    assert any(
-        sentence.startswith("Own, which summed and released") for sentence in map(str, run.assumptions)
-    )
+    assert any(sentence.startswith("Assumed: Own (your World)") for sentence in map(str, run.assumptions))
