@@ -50,11 +50,11 @@ def test_each_code_is_used_and_no_other() -> None:
 
 
 def test_what_begins_with_rows_alone_is_of_the_independence_of_rows() -> None:
-    own, rows = assumed("own-collate-fn"), assumed("rows-profiler")
+    own, rows = assumed("own-collate-fn"), assumed("rows-own-generator")
     assert are_independent([own])
     assert independence([own]) == "yes, checked at every pass"
     assert not are_independent([own, rows])
-    assert independence([own, rows]) == "no, assumed in part (rows-profiler)"
+    assert independence([own, rows]) == "no, assumed in part (rows-own-generator)"
     # A code of a later version says by itself what it is of.
     assert not are_independent([read_assumption("rows-by-a-later-version: Assumed: it is so")])
 

@@ -10,7 +10,6 @@ from often import some
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
-from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidValue
 from decrescendo.training import Checkpoints, Trainer
 from decrescendo.training.data import ROWS_APART, Rows

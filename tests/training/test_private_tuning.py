@@ -419,7 +419,7 @@ class TestWhatIsSaidOfTheTrials:
 
     def test_trials_that_took_different_things_are_no_search(self) -> None:
         secret = next(s for s in range(99) if GEOMETRIC.draw(Streams(s).numpy("selection")) == 3)
-        trusted = iter([(), (assumed("rows-profiler"),), ()])
+        trusted = iter([(), (assumed("rows-own-generator"),), ()])
         with pytest.raises(InvalidValue, match="every trial must have the same assumptions"):
             search_privately(
                 asked(), secret, attempt=lambda spec, plan: Tried(0.5, {"w": torch.ones(1)}, next(trusted))

@@ -16,21 +16,9 @@ _ROWS = (
     Template("rows-declared-operation", "{} keeps examples independent, as its registered rule says",
          "a custom operation was met whose rule `register_rule` declared",
          "write the operation out of torch's own operations"),
-    Template("rows-called-code", "{} (your code, called from inside torch) stores no data",
-         "torch's compiled code calls Python code of yours, where no operation shows what it stores",
-         "use operations of torch in place of the callback"),
     Template("rows-own-generator", "the state of your own torch.Generator holds nothing of the data",
          "model or loss draw random numbers from a generator of their own",
          "draw from torch's global generator, which the engine seeds"),
-    Template("rows-profiler", "a profiler that is on during a pass shows model and loss no shape",
-         "a profiler is on while the data select how many rows an operation has", "switch the profiler off"),
-    Template("rows-backward-sizes", "the backward pass of {} does not depend on how many rows the data select",
-         "a `torch.autograd.Function` of yours stands behind an operation whose size depends on the data",
-         "write it out of torch's own operations"),
-    Template("rows-ranks-differ",
-         "an example has the same gradient on every rank, although ranks ran different operations",
-         "passes on several ranks did not all run the same operations",
-         "make model, loss and settings alike on every rank"),
     Template("rows-own-clipper", "{}, which clipped and checks nothing, clips the gradient of each example alone",
          "something else than `Engine` clipped (`Reference`, a clipper of yours)", "train with the engine"),
     Template("rows-local-steps",
@@ -51,23 +39,11 @@ _ROWS = (
 
 # What the engine assumes of what stays from one pass to the next.
 _PASSES = (
-    Template("random-operations",
-         "a pass ran other operations than an earlier one only because of its random draws",
-         "a pass ran other operations than an earlier pass over as many examples, and no stored value explains it",
-         "multiply by a random mask of zeros and ones in place of skipping layers"),
-    Template("stored-state",
-         "{}, which changed between passes, does not depend on the examples or on the number of passes",
-         "model or loss store something that changed (a temperature, a counter) and may explain other operations",
-         "change it between steps by released or public values only, or leave it constant"),
     Template("stored-count", "the number of examples stored in {} does not change what a later pass computes",
          "model or loss store how many examples they saw", "count steps, or count outside of model and loss"),
     Template("overwritten-constant",
          "the constant that {} overwrites does not depend on how many passes there were",
          "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),
-    Template("refilled-constant",
-         "the constant read at {}, filled by an earlier pass, does not depend on that pass's examples or on the "
-         "number of passes", "a pass reads a tensor that an earlier pass filled (a cache of positions, say)",
-         "make the tensor when the model is made, or in each pass"),
 )  # fmt: skip
 
 # What is published as it is, and other changes of what a model holds.

@@ -41,6 +41,3 @@ def line() -> str:
 
 
 # Asked by training.moments alone, until this check of its is gone.
-def is_librarys(kind: type) -> bool:
-    """Whether a class is of torch's or of the engine's code."""
-    return (getattr(sys.modules.get(kind.__module__), "__file__", None) or "").startswith(_LIBRARIES)
