@@ -80,13 +80,25 @@ _CALLING = functional.triplet_margin_with_distance_loss
 # Torch 2.13 has it.
 _LINEAR_ENTROPY = getattr(functional, "linear_cross_entropy", None)
 _NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING, _LINEAR_ENTROPY}
+_USE = "use_input_stats"
+# Instance norms, with the batch norm that does the same by kept statistics, and the names of their arguments.
+_BY_KEPT: dict[Callable[..., Any], tuple[Callable[..., Any], tuple[str, ...]]] = {
+    functional.instance_norm: (
+        functional.batch_norm, ("input", "running_mean", "running_var", "weight", "bias", _USE, "momentum", "eps")
+    ),
+    torch.instance_norm: (
+        torch.batch_norm,
+        ("input", "weight", "bias", "running_mean", "running_var", _USE, "momentum", "eps", "cudnn_enabled"),
+    ),
+}  # fmt: skip
+_RENAMED = {_USE: "training"}
 # How autograd calls the step from a tensor to the same one of another class.
 _ALIAS = "AliasBackward0"
 # Which argument says that a gradient is going to be differentiated; of the others it is the fourth.
 _CREATES: dict[Callable[..., Any], int] = {torch.autograd.grad: 4}
 # They leave nothing of what was there.
 _OVERWRITES = frozenset({Tensor.copy_, Tensor.fill_})
-_SPECIAL = READS | NODES | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED
+_SPECIAL = READS | NODES | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED | _BY_KEPT.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +311,13 @@ class Recorder(TorchFunctionMode):
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.tracer.counts.given(func, args, kwargs, self._run)
+        elif func in _BY_KEPT and not (
+            given := dict(zip(_BY_KEPT[func][1], args, strict=False)) | kwargs
+        ).get(_USE, True):
+            # By kept statistics torch lays them along all examples; it is what batch norm does by them, each alone.
+            return self._run(
+                _BY_KEPT[func][0], (), {_RENAMED.get(name, name): at for name, at in given.items()}
+            )
         elif func is _LINEAR_ENTROPY:
             # In chunks of rows it is one kernel, of which nothing inside is seen.
             kwargs = {**kwargs, "options": None}
