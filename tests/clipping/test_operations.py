@@ -13,8 +13,9 @@ from clipping_cases import loss
 from equality import check_equal
 from often import some
 from operation_cases import OPERATIONS
+from torch import Tensor, nn
 
-from decrescendo.clipping import Engine, EngineSettings
+from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.rules.fallback import FallbackKernel
 from decrescendo.row_independence.labels import Mixed, Public, RowLayout
 
@@ -162,3 +163,19 @@ def test_a_label_that_does_not_hold_is_found() -> None:
     assert "public" in overloads.broken([(x, Public.ANY)], [(moved, Public.ANY)], changed=1)
     assert overloads.broken([(x, Mixed("it is"))], [(moved, Mixed("it is"))], changed=1) == ""
     assert "a number" in overloads.broken([(1, None)], [(2, None)], changed=1)
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_an_instance_norm_by_kept_statistics_is_taken_as_what_it_is(affine: bool) -> None:
+    """Torch lays its statistics along all examples; it does by them what batch norm does."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 1), nn.InstanceNorm2d(3, affine=affine, track_running_stats=True))
+    model(torch.randn(9, 1, 4, 4))
+    model.eval()
+
+    def loss(m: Any, x: Tensor) -> Tensor:
+        return m(x).square().flatten(1).sum(1)
+
+    batch = torch.randn(5, 1, 4, 4)
+    found, slow = (kind(model, loss).clipped_sum(batch, 1.0).gradients for kind in (Engine, Reference))
+    torch.testing.assert_close(found, slow)

@@ -517,3 +517,26 @@ def test_a_selection_of_features_is_not_taken_for_the_order_of_sequences() -> No
     model = Made(run, layer=nn.GRU(WIDTH, STATE), out=nn.Linear(STATE, 3)).double()
     for batch in (5, WIDTH):
         check_equal(model, rows(batch, 4, torch.float64), torch.float64, EngineSettings())
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_outputs_lie_in_memory_as_torchs_do(kind: str, batch_first: bool) -> None:
+    """One step after another: what follows may ask for a view of it (``output.view(-1, hidden)``)."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict(
+        {"layer": getattr(nn, kind)(3, 4, 2, batch_first=batch_first), "head": nn.Linear(4, 1)}
+    )
+    seen = []
+
+    def loss(m: Any, x: Tensor) -> Tensor:
+        outputs = m["layer"](x if batch_first else x.transpose(0, 1))[0]
+        seen.append(outputs.stride())
+        by_steps = outputs.transpose(0, 1) if batch_first else outputs
+        return m["head"](by_steps.view(-1, 4)).view(6, len(x)).square().sum(0)
+
+    batch = torch.randn(5, 6, 3)
+    loss(model, batch)
+    found = Engine(model, loss).clipped_sum(batch, 1.0).gradients
+    assert seen.count(seen[0]) > 1
+    torch.testing.assert_close(found, Reference(model, loss).clipped_sum(batch, 1.0).gradients)

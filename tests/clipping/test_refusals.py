@@ -195,16 +195,6 @@ def test_a_use_that_no_torch_function_shows_is_found_in_the_graph() -> None:
         Engine(hidden, loss).clipped_sum(data(), 1.0)
 
 
-def test_a_parameter_written_into_a_tensor_is_found_in_the_graph() -> None:
-    def assign(m: Any, x: Tensor) -> Tensor:
-        wide = torch.cat([x, x], 1)
-        wide[:, :4] = m.row
-        return m.layer(wide)
-
-    with pytest.raises(UnsupportedModel, match="row used by"):
-        run(Made(assign, layer=nn.Linear(8, 3), row=normal(4)), data())
-
-
 def test_an_input_overwritten_after_its_use_is_refused() -> None:
     """Plain autograd refuses it when it computes the weight gradient, which the engine never asks for."""
 

@@ -113,7 +113,9 @@ class TestFromTheBeginning:
             "count": torch.zeros(()),
         }
         assert all(map(is_as_constructed, made.values()))
-        for model in (make_model(), normed(), With(**made)):
+        # (torch.nn.utils.spectral_norm is the older of two.)
+        bounded = With(nn.utils.spectral_norm(nn.Linear(3, 2))).eval()
+        for model in (make_model(), normed(), bounded, With(**made)):
             assert not run_of(data, model).assumptions
 
     def test_what_is_not_saved_is_not_said(self, data: Data) -> None:

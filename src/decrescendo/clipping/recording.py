@@ -25,12 +25,12 @@ from decrescendo.base.storages import (
     tensors_of,
 )
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.graph import behind, leaf_of, walk
+from decrescendo.clipping.graph import leaf_of, walk
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
 from decrescendo.clipping.recurrent.padding import packed_up, padded_again
-from decrescendo.clipping.rules import bag, conv, elementwise, embedding, linear, lookup, norm
+from decrescendo.clipping.rules import bag, conv, elementwise, embedding, linear, lookup, masks, norm
 from decrescendo.clipping.rules.decompose import DECOMPOSED
 from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
@@ -79,11 +79,25 @@ _CALLING = functional.triplet_margin_with_distance_loss
 # Torch 2.13 has it.
 _LINEAR_ENTROPY = getattr(functional, "linear_cross_entropy", None)
 _NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING, _LINEAR_ENTROPY}
+_USE = "use_input_stats"
+# Instance norms, with the batch norm that does the same by kept statistics, and the names of their arguments.
+_BY_KEPT: dict[Callable[..., Any], tuple[Callable[..., Any], tuple[str, ...]]] = {
+    functional.instance_norm: (
+        functional.batch_norm, ("input", "running_mean", "running_var", "weight", "bias", _USE, "momentum", "eps")
+    ),
+    torch.instance_norm: (
+        torch.batch_norm,
+        ("input", "weight", "bias", "running_mean", "running_var", _USE, "momentum", "eps", "cudnn_enabled"),
+    ),
+}  # fmt: skip
+_RENAMED = {_USE: "training"}
 # How autograd calls the step from a tensor to the same one of another class.
 _ALIAS = "AliasBackward0"
 # Which argument says that a gradient is going to be differentiated; of the others it is the fourth.
 _CREATES: dict[Callable[..., Any], int] = {torch.autograd.grad: 4}
-_SPECIAL = READS | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED
+# They leave nothing of what was there.
+_OVERWRITES = frozenset({Tensor.copy_, Tensor.fill_})
+_SPECIAL = READS | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED | _BY_KEPT.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +304,13 @@ class Recorder(TorchFunctionMode):
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.tracer.counts.given(func, args, kwargs, self._run)
+        elif func in _BY_KEPT and not (
+            given := dict(zip(_BY_KEPT[func][1], args, strict=False)) | kwargs
+        ).get(_USE, True):
+            # By kept statistics torch lays them along all examples; it is what batch norm does by them, each alone.
+            return self._run(
+                _BY_KEPT[func][0], (), {_RENAMED.get(name, name): at for name, at in given.items()}
+            )
         elif func is _LINEAR_ENTROPY:
             # In chunks of rows it is one kernel, of which nothing inside is seen.
             kwargs = {**kwargs, "options": None}
@@ -354,10 +375,19 @@ class Recorder(TorchFunctionMode):
             node, version = tensor.grad_fn, tensor._version
         if node is None or node.name() != _ALIAS:
             return None
-        while node.name() == _ALIAS:
-            (node,) = behind(node)
+        output = 0
+        while node is not None and node.name() == _ALIAS:
+            ((node, output),) = node.next_functions
+        if node is None:
+            return None
+        # Of several tensors that one operation gave (chunks of a weight) the one of this number.
         source = self.tracked.get(leaf_of(node)) or next(
-            (item for item in self.tracked.values() if item.tensor.grad_fn is node), None
+            (
+                item
+                for item in self.tracked.values()
+                if item.tensor.grad_fn is node and item.tensor.output_nr == output
+            ),
+            None,
         )
         if source is None:
             return None
@@ -437,8 +467,8 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         name = name_of(func)
         self.calls += 1
-        if func is Tensor.__setitem__ and _is_mask(args):
-            return self._set_masked(*args)
+        if func is Tensor.__setitem__ and (masked := masks.masked(*args)) is not None:
+            return self._set_masked(args[0], *masked)
         transform = cast("Any", torch)._C._functorch.peek_interpreter_stack()
         if transform is not None and transform.key() == cast("Any", torch)._C._functorch.TransformType.Grad:
             raise UnsupportedModel(SECOND_DERIVATIVE)
@@ -457,11 +487,13 @@ class Recorder(TorchFunctionMode):
             )
         self._check_wrapped((*args, *kwargs.values()))
         args, kwargs = lookup.dense(func, args, kwargs)
-        data = self._data_in((*args, *kwargs.values()))
+        given, data = args, self._data_in((*args, *kwargs.values()))
         if not data:
             args, kwargs, data = self._laid_out(name, args, kwargs)
         # What data were written into is theirs from then on.
         found = [item for item in found if all(item.tensor is not tensor for tensor in data)]
+        if found and data and _is_part(func, name, given):
+            return self._write_part(func, given, kwargs)
         others = [
             tensor for tensor in tensors_of((*args, *kwargs.values())) if id(tensor) not in self.tracked
         ]
@@ -499,14 +531,36 @@ class Recorder(TorchFunctionMode):
         self._use(func, name, before, kwargs, cast("Tensor", output), found, inner, outer)
         return output
 
-    def _set_masked(self, target: Tensor, mask: Tensor, value: Tensor) -> None:
-        """``target[mask] = value`` by operations of which the rules know."""
+    def _set_masked(self, target: Tensor, mask: Tensor, value: Tensor, shape: Sequence[int]) -> None:
+        """A value that is the same at each place of a mask, by operations of which the rules know."""
         with self:
-            target.copy_(
-                torch.where(
-                    mask.reshape(*mask.shape, *[1] * (target.dim() - mask.dim())), value, target.clone()
-                )
+            target.copy_(torch.where(mask, value.reshape(tuple(shape)), target.clone()))
+
+    def _write_part(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """A parameter written into a part of a tensor: into a copy, of which the rules know, that is then put there."""
+        target, *rest = args
+        if func is Tensor.__setitem__:
+            index, value = rest
+            if masks.is_basic(index):
+                part = target[index]
+                func, target, rest = Tensor.copy_, part, [value]
+            elif value.dim() <= masks.dims_after(target, index):
+                mask = torch.zeros_like(target, dtype=torch.bool)
+                mask[index] = True
+                self._set_masked(target, mask, value, value.shape)
+                return target
+        if func in _OVERWRITES:
+            value = rest[0]
+            self._set_masked(
+                target,
+                torch.ones_like(target, dtype=torch.bool),
+                value,
+                value.shape[-target.dim() :] if value.dim() else (),
             )
+            return target
+        copy = target.clone()
+        self._run(masks.set_entries_ if func is Tensor.__setitem__ else func, (copy, *rest), kwargs)
+        return target.copy_(copy)
 
     def _laid_out(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -630,23 +684,18 @@ class Recorder(TorchFunctionMode):
         self._add(name, output, parameters, layout, kernel, inner, outer)
 
 
+def _is_part(func: Callable[..., Any], name: str, args: tuple[Any, ...]) -> bool:
+    """Whether an operation writes to entries of its first argument, or to all of one that is a view: what autograd
+    keeps of it lies behind the tensor that the view is of."""
+    return func is Tensor.__setitem__ or (is_in_place(name) and bool(args) and args[0]._base is not None)
+
+
 def _is_rows(target: Tensor, index: object, value: object) -> bool:
     """Whether rows that a mask or an index selects are set to as many others."""
     if not isinstance(index, Tensor) or not isinstance(value, Tensor):
         return False
     selected = (index.dim(), 1) if index.dtype == torch.bool else (1, index.dim())
     return value.dim() == target.dim() - selected[0] + selected[1]
-
-
-def _is_mask(args: tuple[Any, ...]) -> bool:
-    """Whether one mask is set to a value that is the same at each of its places."""
-    target, mask, value = args
-    return (
-        isinstance(mask, Tensor)
-        and mask.dtype == torch.bool
-        and isinstance(value, Tensor)
-        and value.dim() <= target.dim() - mask.dim()
-    )
 
 
 def _answers(kernel: Kernel) -> set[int]:

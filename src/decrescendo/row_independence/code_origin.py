@@ -38,6 +38,3 @@ def line() -> str:
     if frame is None:
         return "the model"
     return f"{frame.f_code.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.f_lineno}"
-
-
-# Asked by training.moments alone, until this check of its is gone.

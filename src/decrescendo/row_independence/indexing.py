@@ -110,7 +110,8 @@ def _own(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]) ->
             tried += [RowLayout(dim, size // count, 1), RowLayout(dim, 1, size // count)]
     for own in tried:
         at = own.dim - len(shape) + chosen.dim()
-        if at < 0 or chosen.shape[at] != shape[own.dim]:
+        # A part of an index (of the order of the examples, of which two come first) may happen to choose as all would.
+        if at < 0 or not chosen.shape[at] == shape[own.dim] == own.inner * own.outer * call.units(own):
             continue
         expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
         if call.same(chosen, expected.expand_as(chosen)) and (
@@ -536,8 +537,10 @@ def _index_fill(call: Call) -> Label:
     index = call.label(call.args["index"])
     numbers = index.numbers if isinstance(index, Mixed) else None
     if numbers is not None and (constant_of(label) is Public.FILL or label == RowLayout(dim)):
-        own = call.examples(numbers, call.args["index"].numel(), call.args["index"])
-        if tensor.shape[dim] == call.units(RowLayout(dim)) and call.same(call.args["index"].flatten(), own):
+        size = call.args["index"].numel()
+        own, every = call.examples(numbers, size, call.args["index"]), size == call.units(numbers)
+        filled = every and tensor.shape[dim] == call.units(RowLayout(dim))
+        if filled and call.same(call.args["index"].flatten(), own):
             return RowLayout(dim)
     own = (
         RowLayout(dim, max(tensor.shape[dim] // int(call.units(RowLayout(dim))), 1)) if tensor.dim() else None

@@ -27,10 +27,11 @@ _SIZES_OF: dict[str, tuple[str, ...]] = {
     "slice": ("start", "end"), "slice_backward": ("start", "end"), "split": ("split_size", "split_sizes"),
     "split_with_sizes": ("split_sizes",), "unsafe_split": ("split_size",), "native_group_norm": ("N",),
     "native_group_norm_backward": ("N",), "convolution": ("groups",), "convolution_backward": ("groups",),
-    "empty_strided": ("stride",), "new_empty_strided": ("stride",), "_reshape_alias": ("stride",),
+    "empty_strided": ("stride",), "new_empty_strided": ("stride",),
 }  # fmt: skip
 # Their numbers were read from lengths that are looked at elsewhere.
 _UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
+_STRIDED = frozenset({"as_strided", "_reshape_alias"})
 _LIFTS = frozenset({"lift_fresh", "lift"})
 _EMPTIES = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
@@ -91,7 +92,7 @@ class Operation:
     views: bool
     # Made of others, which autograd takes apart; where it is off (inference mode) they come as they are.
     composite: bool
-    # A view by strides and an offset, which count numbers of memory.
+    # A view by strides (and an offset), which count numbers of memory.
     strided: bool
     # Where the examples come to lie follows from where they lie in the arguments: no value is looked at for it.
     structural: bool
@@ -162,8 +163,8 @@ def _describe(func: Any) -> Operation:
         special=special,
         views=bool(schema.returns)
         and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
-        strided=name == "as_strided",
-        structural=not (written or grows or special or name == "as_strided") and rule not in BY_VALUE,
+        strided=name in _STRIDED,
+        structural=not (written or grows or special or name in _STRIDED) and rule not in BY_VALUE,
         declared=full if full in DECLARED else "",
         composite=full not in DECLARED and func._can_decompose(),
         **known,

@@ -483,10 +483,13 @@ class Tracer(Pausable):
         """The numbers of `as_strided`, and which are sizes: as `strides` says, where the pass made the memory."""
         key = key_of(view)
         mark = self.labels.marks.get(key, (None, 0))[0]
-        if mark is None or self.labels.counting or not view.numel():
+        if mark is None or not view.numel():
             return given, sizes
         if isinstance(mark, Span) and not mark.constant and mark.owners is None:
             return (self.labels.view(view, mark)[1],), ()
+        filled = mark is Public.FILL or (isinstance(mark, Span) and mark.constant is Public.FILL)
+        if self.labels.counting and not filled:
+            return given, sizes  # a size may be as many as the data selected
         total = view.untyped_storage().nbytes() // view.element_size()
         grid = grid_of(total, view.shape, view.stride(), int(view.storage_offset()))
         return (given, sizes) if grid is None else (grid, (0,))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from decrescendo.training.bits import local
 
@@ -31,8 +32,10 @@ def not_as_constructed(model: nn.Module) -> Iterator[str]:
     for path, module in model.named_modules():
         if isinstance(module, _SpectralNorm):
             continue
+        normed = [hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
+        follows = {f"{name}_{vector}" for name in normed for vector in "uv"}
         for name, buffer in module._buffers.items():
-            if buffer is None or id(buffer) in seen or name in module._non_persistent_buffers_set:
+            if buffer is None or id(buffer) in seen or name in module._non_persistent_buffers_set | follows:
                 continue
             seen.add(id(buffer))
             if not is_as_constructed(buffer):

@@ -53,6 +53,12 @@ _layers("group norm", (4, 3, 3), lambda: nn.GroupNorm(2, 4), 36)
 _layers("group norm, one group", (4, 5), lambda: nn.GroupNorm(1, 4), 20)
 _layers("instance norm", (2, 3, 3), lambda: nn.InstanceNorm2d(2, affine=True), 18)
 _layers("instance norm in one dimension", (2, 5), lambda: nn.InstanceNorm1d(2, affine=True), 10)
+_layers(
+    "instance norm by kept statistics",
+    (2, 3, 3),
+    lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.InstanceNorm2d(2, track_running_stats=True)).eval(),
+    18,
+)
 _layers("batch norm in evaluation", (2, 3, 3), lambda: nn.BatchNorm2d(2).eval(), 18)
 _layers("batch norm of its own, in evaluation", (8,), lambda: _eval_norm(), 8)
 _layers(

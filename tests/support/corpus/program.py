@@ -11,9 +11,10 @@ from torch.nn import functional
 
 # The files of the corpus.
 HOSTILE = (
-    "statistics", "losses", "place", "backward", "weights", "state", "reads", "late", "wrapped", "memory", "views"
+    "statistics", "losses", "place", "backward", "weights", "state", "reads", "late", "wrapped", "memory", "views",
+    "writes",
 )  # fmt: skip
-BENIGN = ("layers", "sequences", "operations", "views")
+BENIGN = ("layers", "sequences", "operations", "views", "writes")
 
 Loss = Callable[[Any, Any], Tensor]
 Make = Callable[[], tuple[nn.Module, Loss]]

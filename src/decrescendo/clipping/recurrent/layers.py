@@ -125,7 +125,14 @@ def run_recurrent(
     with full_precision(given):
         first = [state.to(wide).unbind(0) for state in states]
         outputs, last = run.layers(given.to(wide), first, weights, bound)
+    if not is_packed:
+        outputs = _laid(outputs, by_steps=turned)
     return (outputs.to(dtype), *(torch.stack(state).to(dtype) for state in last))
+
+
+def _laid(outputs: Tensor, *, by_steps: bool) -> Tensor:
+    """In memory as torch's layers lay their outputs, whatever ``batch_first`` is: one step after another."""
+    return outputs.contiguous() if by_steps else outputs.transpose(0, 1).contiguous().transpose(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
