@@ -38,9 +38,3 @@ def line() -> str:
     if frame is None:
         return "the model"
     return f"{frame.f_code.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.f_lineno}"
-
-
-# Asked by training.moments alone, until this check of its is gone.
-def is_librarys(kind: type) -> bool:
-    """Whether a class is of torch's or of the engine's code."""
-    return (getattr(sys.modules.get(kind.__module__), "__file__", None) or "").startswith(_LIBRARIES)
