@@ -51,7 +51,6 @@ def _frame() -> pd.DataFrame:
 
 MOVES: dict[str, Callable[[Tensor], Tensor]] = {
     "shared": lambda x: x.share_memory_(),
-    "shared, as an array's": lambda x: torch.from_numpy(x.share_memory_().numpy()),
     "shared, as another tensor": lambda x: x.detach().share_memory_(),
 }
 

@@ -104,29 +104,6 @@ def test_a_layer_that_a_coin_leaves_out_assumes_nothing() -> None:
     assert engine.assumptions == ()
 
 
-@pytest.mark.parametrize("kept", [setattr, lambda m, name, value: m.register_buffer(name, value)])
-def test_two_numbers_that_were_one_are_still_two(kept: Callable[[Any, str, Tensor], object]) -> None:
-    """What torch.jit makes is known by its value; what is there in several passes, by where it is."""
-
-    class Annealed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 1)
-            for name in ("small", "large"):
-                kept(self, name, torch.tensor(1.0))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x) * (self.small if len(x) < ROWS else self.large)
-
-    model, x = Annealed(), torch.randn(ROWS, 4)
-    engine = Engine(model, squares)
-    engine.clipped_sum(x[:6], 1.0)
-    model.small.fill_(-1.0)
-    engine.clipped_sum(x[:7], 1.0)
-    with pytest.raises(UnsupportedModel, match="got other arguments of mul"):
-        engine.clipped_sum(x, 1.0)
-
-
 def test_two_engines_of_one_model_and_loss_assume_nothing() -> None:
     model, x = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1), nn.Linear(3, 1)), torch.randn(ROWS, 4)
     for mode in (True, False, True):

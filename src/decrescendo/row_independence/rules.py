@@ -146,7 +146,7 @@ RULES: dict[str, Rule] = {
     "linalg_lstsq": least_squares, "diag_embed": diag_embed, "_ctc_loss": ctc, "_ctc_loss_backward": ctc,
     "_cudnn_ctc_loss": ctc,
     "_fake_quantize_learnable_per_tensor_affine": quantised, "_cdist_backward": distances_back,
-    "trilinear": trilinear, "searchsorted": searched,
+    "_trilinear": trilinear, "searchsorted": searched,
     **dict.fromkeys(
         ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
          "binary_cross_entropy_with_logits"), chosen_loss(pointwise)
