@@ -395,9 +395,8 @@ class Labels:
         if key < 0 and not isinstance(mark, Public):
             with paused(), FUNCTIONS_OFF():
                 for part in parts_of(tensor):
-                    own = storage_key(part) if isinstance(part, Tensor) else 0
-                    if own > 0 and own not in self.marks:
-                        self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
+                    if isinstance(part, Tensor) and storage_key(part) not in self.marks:
+                        self.keep(part, storage_key(part), Mixed("it is a part of a sparse tensor"), at)
 
     def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
         """Label what an operation made, but for views: these have the label of their memory."""
