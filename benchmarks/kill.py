@@ -67,14 +67,13 @@ def live(folder: Path, steps: int) -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     trainer = Trainer(
         model, cross_entropy, plan, optimizer, seed=0, store=Store(folder / "store.db"),
-        checkpoints=Checkpoints(folder / "checkpoints", 5, also={"scheduler": scheduler}, resume=True),
+        checkpoints=Checkpoints(folder / "checkpoints", 5, resume=True), scheduler=scheduler,
         world=world,
     )  # fmt: skip
     taken = len(trainer.ledger)
     with (folder / f"seen{world.rank or ''}").open("a") as seen:
         for batch in trainer.batches(mnist().train):
             trainer.step(batch)
-            scheduler.step()
             taken += 1
             seen.write(f"{taken}\n")
             seen.flush()

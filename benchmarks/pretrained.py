@@ -46,7 +46,7 @@ INTRODUCTION = """\
 # Pre-trained models, privately fine-tuned
 
 Test accuracy in %, mean ± sample standard deviation over seeds. Every private cell is certified: `Pld` proves that the run spends at most the epsilon of
-its column at delta = 1 / (10 N), for one review or image added or removed, and examples were proven apart at every step. The scripts are in
+its column at delta = 1 / (10 N), for one review or image added or removed, and rows were shown to be independent at every step. The scripts are in
 [examples/pretrained](../../examples/pretrained/README.md); `python -m benchmarks.pretrained` runs them over seeds and writes this page.
 """
 
@@ -86,7 +86,7 @@ def row_of(run: Any, accuracy: float) -> dict[str, Any]:
         "certified": [said.epsilon_lower, said.epsilon],
         "accountant": said.accountant,
         "kind": said.kind,
-        "proven": run.proven,
+        "rows_independent": run.rows_independent,
         "steps": run.steps,
     }
 

@@ -32,7 +32,8 @@ PUBLIC = [
     if not inspect.ismodule(getattr(importlib.import_module(room), name)) and not name.isupper()
 ]
 PUBLIC += [
-    ("decrescendo.training", name) for name in ("Provenance", "Declaration", "Statement", "Task", "accuracy")
+    ("decrescendo.training", name)
+    for name in ("Assumption", "Provenance", "Declaration", "Statement", "Task", "accuracy")
 ]
 # Seams and aliases have nothing to run.
 WITHOUT_EXAMPLE = {
@@ -125,7 +126,7 @@ CONTRACT = {
     "Trainer": "model loss plan optimizer seed world",
     "Trainer.batches": "data collate_fn num_workers",
     "Trainer.step": "batch",
-    "Run.proven": None,
+    "Run.rows_independent": None,
     "Run.assumptions": None,
     "Secure": "",
     "distributed.join": None,

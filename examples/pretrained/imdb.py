@@ -105,7 +105,7 @@ def fine_tune(model: nn.Module, data: Batch, plan: dc.Plan, rate: float, seed: i
     )
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
     return dc.train(
-        model.eval(), loss, data, plan, optimizer, seed=seed, callback=lambda _: falling.step(),
+        model.eval(), loss, data, plan, optimizer, seed=seed, scheduler=falling,
         settings=dc.clipping.EngineSettings(microbatch_size=64) if "states" in data else None,
     )  # fmt: skip
 
@@ -125,7 +125,8 @@ def main() -> None:
     plan = plan_for(asked.epsilon, batch, steps, clip)
     run = fine_tune(model, rows("train", asked.cache, asked.lora), plan, rate, dc.Secure())
     print(run.guarantee)
-    print(f"accuracy {accuracy(model, rows('test', asked.cache, asked.lora)):.2%}, proven: {run.proven}")
+    score = accuracy(model, rows("test", asked.cache, asked.lora))
+    print(f"accuracy {score:.2%}, rows independent: {run.rows_independent}")
 
 
 if __name__ == "__main__":

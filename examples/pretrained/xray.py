@@ -90,7 +90,7 @@ def train(data: Rows, plan: dc.Plan, rate: float, seed: int | dc.Secure) -> tupl
     model = Head(data[0].shape[1])
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
-    return model, dc.train(model, loss, data, plan, optimizer, seed=seed, callback=lambda _: falling.step())
+    return model, dc.train(model, loss, data, plan, optimizer, seed=seed, scheduler=falling)
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def main() -> None:
     steps, clip, rate = SETTINGS[asked.epsilon]
     model, run = train(train_half, plan_for(asked.epsilon, steps, clip), rate, dc.Secure())
     print(run.guarantee)
-    print(f"accuracy {accuracy(model, test_half):.2%}, proven: {run.proven}")
+    print(f"accuracy {accuracy(model, test_half):.2%}, rows independent: {run.rows_independent}")
 
 
 if __name__ == "__main__":

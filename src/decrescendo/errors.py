@@ -212,7 +212,7 @@ def check_array(
 
 
 def uninherited(why: str) -> Callable[[_Kind], _Kind]:
-    """A class that nobody inherits from: what is promised is proven of what it does itself.
+    """A class that nobody inherits from, as its methods draw what is accounted: another law would have another price.
 
     >>> @uninherited("Give it other numbers")
     ... class Coin: pass

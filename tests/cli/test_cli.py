@@ -247,6 +247,7 @@ def test_training_from_a_budget_uses_the_settings_of_the_task(invoke: Invoke) ->
     assert found["expected_batch_size"] == find_task("digits").batch
     assert found["budget"]["delta"] == find_task("digits").delta
     assert found["steps"] == 3
+    assert (found["rows_independent"], found["assumptions"]) == (True, [])
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def test_a_new_script_trains_saves_and_is_a_task(
     runpy.run_path("patients.py", run_name="__main__")
     assert "written: runs/patients/statement.md" in capsys.readouterr().out
     run = Run.load(tmp_path / "runs/patients")
-    assert (run.steps, run.proven, run.provenance and run.provenance.random) == (6, True, "secure")
+    assert (run.steps, run.assumptions, run.provenance and run.provenance.random) == (6, (), "secure")
     assert run.plan.sampling.dataset_size == ROWS
     with pytest.raises(SystemExit, match="never overwritten"):
         runpy.run_path("patients.py", run_name="__main__")
@@ -56,7 +56,7 @@ def test_a_script_for_other_data_runs_on_as_many_made_up_rows() -> None:
     run = dc.train(
         model, task.loss, task.load(), made["plan"](), torch.optim.SGD(model.parameters(), lr=0.1), seed=0
     )
-    assert (task.count, run.steps, run.proven) == (300, 2, True)
+    assert (task.count, run.steps, run.assumptions) == (300, 2, ())
     assert 0 <= task.scores(model)["test_accuracy"] <= 1
 
 

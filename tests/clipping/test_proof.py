@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as fn
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine, EngineSettings, Reference, register_rule
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.row_independence.dataflow import Memory
@@ -510,7 +511,8 @@ def test_a_declared_line_is_read_and_listed() -> None:
     engine = Engine(model, loss, EngineSettings(declared=("test_proof.py",)))
     engine.clipped_sum((torch.randn(8, 4), torch.zeros(8).long()), 1.0)
     (assumption,) = engine.assumptions
-    assert "test_proof.py" in assumption
+    assert (assumption.code, engine.rows_independent) == ("rows-declared-line", False)
+    assert "test_proof.py" in assumption.sentence
 
 
 def test_random_numbers_need_a_stream_of_the_runs_own() -> None:
@@ -572,9 +574,8 @@ def test_an_operation_without_a_rule_is_refused_by_name_until_it_has_one() -> No
     register_rule("decrescendo_tests::doubled", "nd->nd")
     engine = Engine(model, loss)
     engine.clipped_sum(batch, 1.0)
-    assert engine.assumptions == (
-        "decrescendo_tests::doubled keeps examples apart as its registered rule says",
-    )
+    assert engine.assumptions == (assumed("rows-declared-operation", "decrescendo_tests::doubled"),)
+    assert not engine.rows_independent
 
 
 def test_a_rule_that_is_registered_again_holds_at_once_also_in_engines_made_before() -> None:

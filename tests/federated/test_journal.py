@@ -569,7 +569,7 @@ class TestInALedger:
         ("attendance", [(3, 4)] * 3, "0 <= replies <= members, got 4 of 3"),
         ("attendance", [(3, -1)] * 3, "0 <= replies <= members"),
         ("assumptions", "ab", "a str where a list must be"),
-        ("assumptions", [3], "a int where a text must be"),
+        ("assumptions", [3], "an assumption must be a str, got int"),
     ],
 )
 def test_a_journal_that_tells_less_than_was_seen_is_refused(

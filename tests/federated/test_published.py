@@ -77,7 +77,7 @@ class TestBetweenRounds:
         if restart:
             server.stop()
             server = begun()[1]
-        assert server.finish().assumptions == (REPLIES, ENDED_EARLY, WRITTEN)
+        assert server.finish().assumptions == (ENDED_EARLY, REPLIES, WRITTEN)
         server.stop()
 
     def test_rounds_and_restarts_alone_are_nothing_to_say(self, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from often import some
 from torch import nn
 
 from decrescendo.accounting.budget import Unit
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.federated import (
@@ -275,15 +276,19 @@ def simulated(local: LocalSteps | None = None) -> Outcome:
 
 def test_clients_of_whole_cohorts_are_proven_apart_by_the_engine() -> None:
     run = simulated().to_run()
-    assert run.proven
-    assert "Clients were proven apart at every step." in run.statement().to_markdown()
+    assert not run.assumptions
+    assert (
+        "Rows independent: yes, checked at every pass. (A row is one client.)"
+        in run.statement().to_markdown()
+    )
 
 
 def test_what_was_declared_to_the_engine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "assumptions", property(lambda _: ("b", "a")))
+    one, other = assumed("rows-declared-line", "a"), assumed("rows-declared-line", "b")
+    monkeypatch.setattr(Engine, "assumptions", property(lambda _: (other, one)))
     outcome = simulated()
-    assert outcome.assumptions == ("a", "b")
-    assert outcome.to_run().assumptions == ("a", "b")
+    assert (outcome.assumptions, outcome.rows_independent) == ((one, other), False)
+    assert outcome.to_run().assumptions == (one, other)
 
 
 def test_local_steps_are_not_the_engines() -> None:
@@ -297,8 +302,8 @@ def test_a_server_cannot_prove_what_clients_compute() -> None:
     )
     assert server.assumptions == (REPLIES,)
     run = server.finish().to_run()
-    assert run.assumptions == (REPLIES, ENDED_EARLY)
-    assert not run.proven
+    assert run.assumptions == (ENDED_EARLY, REPLIES)
+    assert run.assumptions
 
 
 @pytest.mark.parametrize("judged", [True, False])

@@ -178,17 +178,4 @@ def test_an_evaluation_leaves_nothing_in_the_model_that_a_run_would_have_to_assu
     trainer.follow(plan, seed=3)
     trainer.train()
     assert model.config.problem_type is None
-    assert not [one for one in trainer.run.assumptions if "were changed between steps" in one]
-
-
-def test_what_was_changed_between_steps_is_named() -> None:
-    plan, model = plan_of((2.0, 1.5), (1.0, 0.8), batch=6), bert(dropout=0.0)
-    rows = texts().remove_columns("text")
-    collate = transformers.DataCollatorWithPadding(tokenizer(), pad_to_multiple_of=8)
-    trainer = dc.Trainer(model, dc.hf.loss, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
-    for batch in trainer.batches(rows, collate_fn=collate):
-        trainer.step(batch)
-        model.config.problem_type = "single_label_classification"
-    said = [one for one in trainer.finish().assumptions if "were changed between steps" in one]
-    assert len(said) == 1
-    assert "BertConfig.problem_type" in said[0]
+    assert not [one for one in map(str, trainer.run.assumptions) if "were changed between steps" in one]

@@ -11,7 +11,7 @@ from hf_tiny import bert, gpt2, plan_of, texts, tokenizer
 import decrescendo as dc
 from decrescendo.errors import InvalidValue
 from decrescendo.integrations.hf.records import ONE_ROW_A_RECORD, Records
-from decrescendo.training.distinct import check_distinct, share_records
+from decrescendo.training.repeated_records import check_distinct, share_records
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 
@@ -41,10 +41,6 @@ def made(kind: str, folder: Path) -> Any:
     join, mix = datasets.concatenate_datasets, datasets.interleave_datasets
     return {
         "concatenated": lambda: join([one, one]),
-        "loaded twice": lambda: join(again),
-        "loaded twice, parts that overlap": lambda: join(
-            [again[0].select([0, 1, 2]), again[1].select([2, 3])]
-        ),
         "with a column added": lambda: join([one, one]).add_column("id", list(range(8))),
         "one of two with a column more": lambda: join([one, one.add_column("z", [0] * 4)]),
         "interleaved until all are exhausted": lambda: mix([one, other], stopping_strategy="all_exhausted"),
@@ -60,7 +56,7 @@ def made(kind: str, folder: Path) -> Any:
 
 
 SEVERAL = (
-    "concatenated", "loaded twice", "loaded twice, parts that overlap", "with a column added",
+    "concatenated", "with a column added",
     "one of two with a column more", "interleaved until all are exhausted", "selected twice", "repeated",
 )  # fmt: skip
 ONCE = (

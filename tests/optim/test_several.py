@@ -89,17 +89,13 @@ def test_a_run_of_two_optimisers_goes_on_with_the_same_bits(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("whose", [0, 1, None])
-def test_a_scheduler_on_one_of_them_or_on_all_is_seen_to_be_torchs(whose: int | None) -> None:
+def test_a_scheduler_on_one_of_them_or_on_all_is_the_runs(whose: int | None) -> None:
     model = network()
     optimizers = two(model)
     several = Several(optimizers)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(several if whose is None else optimizers[whose], 0.5)
 
-    def decay(_: Any) -> bool:
-        scheduler.step()
-        return False
-
-    run = trained(model, several, callback=decay)
+    run = trained(model, several, scheduler=scheduler)
     assert run.assumptions == ()
     rates = [group["lr"] / start for group, start in zip(several.param_groups, (0.02, 0.01), strict=True)]
     assert rates == [0.0625 if whose in (None, at) else 1.0 for at in range(2)]

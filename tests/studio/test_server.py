@@ -328,6 +328,8 @@ class TestFiles:
         assert found["promise"] == str(run.guarantee)
         assert "12 steps were taken" in found["notes"][0]
         assert "accuracy: 0.5" in found["notes"]
+        said = ["rows independent: no, assumed in part (rows-unrecorded)", *map(str, run.assumptions)]
+        assert found["notes"][-2:] == said
         assert "with plan.json" in ask(studio, "open", given(tmp_path / "run/run.json"))["error"]
         read(FORM | {"steps": 5}).plan(quick=True).save(tmp_path / "run/plan.json")
         wrong = ask(studio, "open", given(tmp_path / "run/run.json", tmp_path / "run/plan.json"))

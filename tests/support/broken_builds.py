@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from decrescendo.accounting.release import Release
+from decrescendo.base.assumption import Assumption
 from decrescendo.clipping import Batch, ClippedSum, Engine
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
@@ -58,7 +59,7 @@ class _Loose:
         self._engine = Engine(model, loss, settings, seeds=seeds, keep=keep)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         return self._engine.assumptions
 
     def withhold(self, data: Any, beside: Any = ()) -> None:

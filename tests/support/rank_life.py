@@ -306,12 +306,11 @@ def digits_life(folder: str, steps: int) -> tuple[str, list[float]]:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     trainer = Trainer(
         model, classified, plan, optimizer, seed=0, world=world, store=Store(Path(folder) / "store.db"),
-        checkpoints=Checkpoints(Path(folder) / "checkpoints", 5, also={"scheduler": scheduler}, resume=True),
+        scheduler=scheduler, checkpoints=Checkpoints(Path(folder) / "checkpoints", 5, resume=True),
     )  # fmt: skip
     with (Path(folder) / f"seen-{world.rank}").open("a") as noted:
         for batch in trainer.batches(digits.digits()[0]):
             taken = trainer.step(batch).step
-            scheduler.step()
             noted.write(f"{taken}\n")
             noted.flush()
     run = trainer.finish()

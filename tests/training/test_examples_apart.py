@@ -10,6 +10,7 @@ from often import some
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidValue
 from decrescendo.training import Checkpoints, Trainer
 from decrescendo.training.data import ROWS_APART, Rows
@@ -111,8 +112,9 @@ def test_global_generators_and_a_generator_begun_anew_are_accepted(data: Pair, w
         )
 
     run = run_of(Items(data, drawn), workers=workers)
-    assert (run.proven, run.assumptions) == (False, (EXAMPLES_APART,))
-    assert f"not proven, but supposed: {EXAMPLES_APART}" in run.describe()
+    assert run.assumptions == (EXAMPLES_APART,)
+    assert run.rows_independent
+    assert f"rows independent: yes, checked at every pass\n{EXAMPLES_APART}" in run.describe()
 
 
 def test_a_cache_makes_no_difference_and_is_accepted(data: Pair) -> None:
@@ -130,9 +132,9 @@ def test_where_no_code_of_a_users_runs_nothing_is_supposed(data: Pair) -> None:
     pairs = [(x, y) for x, y in zip(inputs, labels, strict=True)]
     plain: list[Any] = [data, TensorDataset(*data), pairs, Subset(TensorDataset(*data), list(range(ROWS)))]
     for one in plain:
-        assert run_of(one).proven, type(one)
-    assert not run_of(Subset(Items(data), list(range(ROWS)))).proven
-    assert not run_of(pairs, default_collate).proven
+        assert not run_of(one).assumptions, type(one)
+    assert run_of(Subset(Items(data), list(range(ROWS)))).assumptions
+    assert run_of(pairs, default_collate).assumptions
 
 
 def test_rows_of_a_users_own_are_compared_with_a_row_alone(data: Pair) -> None:
@@ -219,9 +221,8 @@ def test_code_that_hides_in_a_container_is_a_users_code(data: Pair) -> None:
         with pytest.raises(InvalidValue, match=r"from itself alone|taken alone"):
             run_of(mixing)
     rows = [(x.as_subclass(Centred), y) for x, y in zip(inputs, labels, strict=True)]
-    called = "whose code torch calls, keeps nothing of the data"
     assert run_of(rows).assumptions == (
-        f"Centred, {called}",
-        f"Centred.__torch_function__, {called}",
         EXAMPLES_APART,
+        assumed("rows-called-code", "Centred"),
+        assumed("rows-called-code", "Centred.__torch_function__"),
     )

@@ -1,13 +1,9 @@
 """What a fifteenth adversary found: what a pass does to what trains, what a loop changes, and reads that nobody saw."""
 
 import weakref
-from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from often import some
@@ -22,13 +18,10 @@ from decrescendo.integrations.loggers import Log
 from decrescendo.row_independence.tracer import OWN_GENERATOR
 from decrescendo.training import Trainer
 from decrescendo.training.between import (
-    PROGRAM,
     READ_AND_ENDED,
     READ_AND_SET,
-    REMEMBERED,
     WRITTEN,
 )
-from decrescendo.training.moved import BEGAN_TRAINED
 from decrescendo.training.progress import Progress
 from decrescendo.training.steering import Adaptive, Settings
 
@@ -73,19 +66,6 @@ class TestInThePass:
         optimizer.param_groups[0]["lr"] = x.sum()
 
     @staticmethod
-    def sets_the_momentum(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
-        for state in optimizer.state.values():
-            state["momentum_buffer"] = x.detach().sum().expand_as(state["momentum_buffer"]).clone()
-
-    @staticmethod
-    def replaces_the_step(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
-        def step(*_: object) -> None:
-            del optimizer.step
-            model.weight.data.fill_(1.0)
-
-        optimizer.step = step  # type: ignore[method-assign]
-
-    @staticmethod
     def has_a_hook_write(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
         losses.register_hook(lambda _: setattr(model.gate, "data", x.sum(0)))
 
@@ -98,7 +78,7 @@ class TestInThePass:
 
     @pytest.mark.parametrize(
         "does",
-        [sets_the_rate, sets_the_momentum, replaces_the_step, has_a_hook_write, writes_when_losses_end],
+        [sets_the_rate, has_a_hook_write, writes_when_losses_end],
         ids=lambda does: does.__func__.__name__,
     )
     @pytest.mark.parametrize("filled", some([False, True], 1))
@@ -124,13 +104,8 @@ class TestInThePass:
                     trainer.step(batch)
                 late[0] = True
 
-        try:
+        with pytest.raises(UnsupportedModel):
             steps()
-        except UnsupportedModel:
-            return
-        # This alone is said, as it would be of a loop.
-        assert does.__func__.__name__ == "sets_the_momentum"
-        assert REMEMBERED in trainer.finish().assumptions
 
     def test_a_loss_of_two_trainings_carries_nothing_from_one_to_the_other(self) -> None:
         kept: list[Tensor] = []
@@ -264,81 +239,7 @@ class TestReads:
         assert OWN_GENERATOR in engine.assumptions
 
 
-@dataclass(slots=True)
-class Slots:
-    s: float = 1.0
-
-
-class Plain:
-    s = 1.0
-
-
-GLOBAL, ARRAY, MODULE = Plain(), np.ones(1), ModuleType("a_module_of_a_users")
-MODULE.s = 1.0  # type: ignore[attr-defined]
-
-
-def of_slots() -> tuple[Loss, Callable[[float], None]]:
-    kept = Slots()
-    return lambda m, b: usual(m, b) * kept.s, lambda value: setattr(kept, "s", value)
-
-
-def of_a_global() -> tuple[Loss, Callable[[float], None]]:
-    return lambda m, b: usual(m, b) * GLOBAL.s, lambda value: setattr(GLOBAL, "s", value)
-
-
-def of_a_class() -> tuple[Loss, Callable[[float], None]]:
-    return lambda m, b: usual(m, b) * Plain.s, lambda value: setattr(Plain, "s", value)
-
-
-def of_a_module() -> tuple[Loss, Callable[[float], None]]:
-    return lambda m, b: usual(m, b) * MODULE.s, lambda value: setattr(MODULE, "s", value)
-
-
-def of_a_global_array() -> tuple[Loss, Callable[[float], None]]:
-    return lambda m, b: usual(m, b) * float(ARRAY[0]), lambda value: ARRAY.__setitem__(0, value)
-
-
-def of_an_array() -> tuple[Loss, Callable[[float], None]]:
-    kept = np.ones(1)
-    return lambda m, b: usual(m, b) * float(kept[0]), lambda value: kept.__setitem__(0, value)
-
-
-def of_pythons_array() -> tuple[Loss, Callable[[float], None]]:
-    kept = array("d", [1.0])
-    return lambda m, b: usual(m, b) * kept[0], lambda value: kept.__setitem__(0, value)
-
-
-def of_a_distribution() -> tuple[Loss, Callable[[float], None]]:
-    kept = torch.distributions.Normal(torch.zeros(1), torch.ones(1))
-    return lambda m, b: usual(m, b) * kept.scale, lambda value: setattr(kept, "scale", torch.tensor([value]))
-
-
 class TestBetweenSteps:
-    @pytest.mark.parametrize(
-        "kind",
-        [
-            of_slots,
-            of_a_global,
-            of_a_class,
-            of_a_module,
-            of_a_global_array,
-            of_an_array,
-            of_pythons_array,
-            of_a_distribution,
-        ],
-    )
-    @pytest.mark.parametrize("changes", some([True, False], 1))
-    def test_numbers_of_a_loss_are_looked_at_wherever_they_lie(self, kind: Any, changes: bool) -> None:
-        loss, put = kind()
-        put(1.0)
-        trainer = trainer_of(loss)
-        for batch in trainer.batches(data()):
-            if changes:
-                put(2.0 + trainer.ledger.steps)
-            trainer.step(batch)
-        put(1.0)
-        assert (PROGRAM in "".join(trainer.finish().assumptions)) is changes
-
     def test_keys_of_what_a_loss_keeps_are_in_no_sentence(self) -> None:
         kept: dict[str, float] = {}
 
@@ -351,9 +252,9 @@ class TestBetweenSteps:
             trainer.step(batch)
         found = trainer.finish().assumptions
         assert found
-        assert not any("patient" in one or "12.5" in one for one in found)
+        assert not any("patient" in one or "12.5" in one for one in map(str, found))
 
-    @pytest.mark.parametrize("what", ["weights", "memory", ""])
+    @pytest.mark.parametrize("what", ["weights", ""])
     def test_what_is_written_before_a_resumed_run_draws(self, what: str, tmp_path: Any) -> None:
         checkpoints = dc.training.Checkpoints(tmp_path, every=1, resume=True)
         first = trainer_of(checkpoints=checkpoints)
@@ -366,57 +267,10 @@ class TestBetweenSteps:
         again = Trainer(model, usual, plan(), optimizer, seed=3, checkpoints=checkpoints)
         if what == "weights":
             model.weight.data.add_(1.0)
-        elif what:
-            optimizer.state[model.weight]["momentum_buffer"].add_(1.0)
         for batch in again.batches(data()):
             again.step(batch)
-        said = {"weights": (WRITTEN,), "memory": (REMEMBERED,), "": ()}[what]
+        said = (WRITTEN,) if what else ()
         assert again.finish().assumptions == said
-
-    @pytest.mark.parametrize("own", [False, True])
-    def test_a_parameter_of_ones_own_class_is_said(self, own: bool) -> None:
-        """Its ``grad`` may be code: it wrote raw rows where the noisy gradient was set."""
-        seen: list[Tensor] = []
-
-        class Writing(nn.Parameter):
-            @property
-            def grad(self) -> Any:
-                return Tensor.grad.__get__(self)
-
-            @grad.setter
-            def grad(self, value: Any) -> None:
-                self.data.copy_(seen[0])
-                Tensor.grad.__set__(self, value)
-
-        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-            seen[:] = [batch[0].detach().sum(0)]
-            return usual(model, batch)
-
-        model = Gated()
-        if own:
-            model.gate = Writing(torch.zeros(3))
-        run = dc.train(model, loss, data(), plan(), torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
-        assert any("Writing" in one for one in run.assumptions) is own
-
-    def test_two_trainers_of_one_model_that_are_run_one_after_another(self) -> None:
-        model = nn.Linear(3, 1)
-        trainers = [trainer_of(model=model) for _ in range(2)]
-        found = []
-        for trainer in trainers:
-            for batch in trainer.batches(data()):
-                trainer.step(batch)
-            found.append(BEGAN_TRAINED in trainer.finish().assumptions)
-        assert found == [False, True]
-
-    def test_settings_that_are_tuples_of_tensors(self) -> None:
-        model = nn.Linear(3, 1)
-        betas = torch.tensor(0.9), torch.tensor(0.99)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=betas, foreach=False)  # type: ignore[arg-type]
-        trainer = Trainer(model, usual, plan(), optimizer, seed=1)
-        for batch in trainer.batches(data()):
-            trainer.step(batch)
-            betas[0].fill_(0.1)
-        assert not trainer.finish().proven
 
     def test_private_losses_that_a_log_hands_out_were_read(self) -> None:
         model = nn.Linear(3, 1)
@@ -450,7 +304,7 @@ class TestPlans:
             trainer = trainer_of(plan=adaptive)
             for batch in trainer.batches(data()):
                 trainer.step(batch)
-            found.append(any("Generous" in one for one in trainer.finish().assumptions))
+            found.append(any("Generous" in one for one in map(str, trainer.finish().assumptions)))
         assert found == [False, True]
 
     @pytest.mark.parametrize(
@@ -501,33 +355,13 @@ class TestClients:
             placement=dc.federated.Placement.CENTRAL, callback=callback,
         )  # fmt: skip
 
-    @pytest.mark.parametrize("what", ["", "number", "mode", "end"])
-    def test_what_a_callback_does_between_rounds_is_said(self, what: str) -> None:
-        kept = Plain()
-        kept.s = 1.0
-        model = nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.0))
-
+    @pytest.mark.parametrize("ends", [False, True])
+    def test_an_end_decided_by_private_diagnostics_is_said(self, ends: bool) -> None:
         def loss(model: nn.Module, batch: Tensor) -> Tensor:
-            return (model(batch) * kept.s).square().sum(1)
+            return model(batch).square().sum(1)
 
         def callback(progress: Progress) -> bool:
-            if what == "number":
-                kept.s += 1.0
-            elif what == "mode":
-                model.train(not model.training)
-            return what == "end" and progress.diagnostics.loss_sum > -1
+            return ends and progress.diagnostics.loss_sum > -1
 
-        found = self.simulated(callback, loss, model, data()[0]).assumptions
-        said = {"": None, "number": PROGRAM, "mode": PROGRAM, "end": READ_AND_ENDED}[what]
-        assert (said in "".join(found)) if said else found == ()
-
-    def test_a_simulation_and_a_training_of_one_model(self) -> None:
-        model, x = nn.Linear(3, 1), data()[0]
-
-        def loss(model: nn.Module, batch: Any) -> Tensor:
-            return model(batch if isinstance(batch, Tensor) else batch[0]).square().sum(1)
-
-        assert self.simulated(lambda _: False, loss, model, x).assumptions == ()
-        run = dc.train(model, loss, data(), plan(), torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
-        assert BEGAN_TRAINED in run.assumptions
-        assert BEGAN_TRAINED in self.simulated(lambda _: False, loss, model, x).assumptions
+        found = self.simulated(callback, loss, nn.Linear(3, 1), data()[0]).assumptions
+        assert found == ((READ_AND_ENDED,) if ends else ())

@@ -8,8 +8,6 @@ import pytest
 import torch
 from often import some
 from torch import Tensor, nn
-from torch.optim import lr_scheduler
-from torch.utils.data import Subset
 
 from decrescendo.accounting import Budget, RenyiFilter, Unit
 from decrescendo.base.rng import Secure
@@ -17,9 +15,7 @@ from decrescendo.clipping import Engine
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans import PoissonSampling, RandomAllocation, calibrate
 from decrescendo.training import Trainer
-from decrescendo.training.between import REWRITTEN, SET
 from decrescendo.training.drawing import Drawing
-from decrescendo.training.examples import EXAMPLES_APART
 from decrescendo.training.people import check_people
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 
@@ -152,133 +148,7 @@ class TestNorms:
         assert min(trainer.finish().clip_norm) < 1.16e-12
 
 
-class TestSchedulers:
-    """A mark that a scheduler of torch's leaves was taken for its word, whoever had set the rate."""
-
-    @staticmethod
-    def said(
-        data: Data, schedulers: Callable[[Any], list[Any]], between: Callable[[Any, list[Any], float], object]
-    ) -> Any:
-        model = make_model()
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-        made = schedulers(optimizer)
-        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
-        for batch in trainer.batches(data):
-            trainer.step(batch)
-            between(optimizer, made, loss(model, data).sum().item())
-        return trainer.finish().assumptions
-
-    @pytest.mark.parametrize("first", [0, 1], ids=["warm-up first", "plateau first"])
-    def test_a_rate_that_follows_a_score_beside_a_warm_up_is_said(self, data: Data, first: int) -> None:
-        def schedulers(optimizer: Any) -> list[Any]:
-            return [
-                lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2),
-                lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1e9),
-            ]
-
-        def between(_: Any, made: list[Any], score: float) -> None:
-            for place in (first, 1 - first):
-                made[place].step(*[score] * place)
-
-        assert self.said(data, schedulers, between) == (SET,)
-
-    @pytest.mark.parametrize("when", ["before", "after", "alone"])
-    @pytest.mark.parametrize("name", ["lr", "betas"])
-    def test_what_is_set_by_hand_beside_a_scheduler_is_said(self, data: Data, when: str, name: str) -> None:
-        def between(optimizer: Any, made: list[Any], score: float) -> None:
-            if when == "after":
-                made[0].step()
-            optimizer.param_groups[0][name] = score if name == "lr" else (0.5, 0.5)
-            if when == "before":
-                made[0].step()
-
-        one = lambda optimizer: [lr_scheduler.ExponentialLR(optimizer, 0.9)]  # noqa: E731
-        assert self.said(data, one, between) == (SET,)
-
-    def test_a_scheduler_of_a_users_is_said(self, data: Data) -> None:
-        class Mine(lr_scheduler.ExponentialLR):
-            pass
-
-        one = lambda optimizer: [Mine(optimizer, 0.9)]  # noqa: E731
-        assert self.said(data, one, lambda _, made, score: made[0].step()) == (SET,)
-
-    @pytest.mark.parametrize("fed", [False, True])
-    def test_a_function_that_reads_a_score_is_said(self, data: Data, fed: bool) -> None:
-        scores = [1.0]
-
-        def between(_: Any, made: list[Any], score: float) -> None:
-            scores[0] = score if fed else 1.0
-            made[0].step()
-
-        one = lambda optimizer: [lr_scheduler.LambdaLR(optimizer, lambda step: scores[0] / (step + 1))]  # noqa: E731
-        assert self.said(data, one, between) == ((SET,) if fed else ())
-
-    @pytest.mark.parametrize(
-        "schedulers",
-        [
-            lambda o: [lr_scheduler.LinearLR(o, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(o, 5)],
-            lambda o: [lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(o), lr_scheduler.StepLR(o, 1)])],
-            lambda o: [lr_scheduler.LambdaLR(o, lambda step: 1 / (step + 1))],
-            lambda o: [lr_scheduler.CosineAnnealingWarmRestarts(o, 2)],
-        ],
-        ids=["two", "chained", "lambda", "restarts"],
-    )
-    @pytest.mark.parametrize("times", [1, 2])
-    def test_schedulers_of_torch_together_are_nothing_to_say(
-        self, data: Data, schedulers: Callable[[Any], list[Any]], times: int
-    ) -> None:
-        def between(_: Any, made: list[Any], score: float) -> None:
-            for one in made * times:
-                one.step()
-
-        assert self.said(data, schedulers, between) == ()
-
-
-def _items(kind: str, data: Data) -> tuple[Any, Callable[[], object]]:
-    """Rows in memory, and what writes to them."""
-    numbers = torch.cat([data[0], data[1][:, None]], 1).numpy().copy()
-    if kind == "array":
-        return numbers, lambda: np.subtract(numbers, numbers.mean(0) * [1, 1, 1, 0], out=numbers)
-    if kind == "frame":
-        frame = pytest.importorskip("pandas").DataFrame(numbers, columns=list("abcd"))
-        return frame, lambda: frame.__setitem__("a", frame["a"] - frame["a"].mean())
-    items: list[Any] = [{"x": row[:3].tolist(), "y": int(row[3])} for row in numbers]
-    if kind == "dicts":
-        return items, lambda: items[3].update(x=[0.5, 0.5, 0.5])
-    rows = [torch.from_numpy(row) for row in numbers]
-    if kind == "subset":
-        return Subset(rows, range(ROWS)), lambda: rows[7].mul_(1 + rows[3].mean())
-    return rows, lambda: rows[7].mul_(1 + rows[3].mean())
-
-
-def _of_item(kind: str) -> Callable[[list[Any]], Tensor]:
-    def collate(items: list[Any]) -> Tensor:
-        (item,) = items
-        row = [*item["x"], item["y"]] if kind == "dicts" else list(item.values()) if kind == "frame" else item
-        return torch.as_tensor(row, dtype=torch.float32)[None]
-
-    return collate
-
-
 class TestRows:
-    @pytest.mark.parametrize("collated", [False, True])
-    @pytest.mark.parametrize("kind", ["array", "frame", "dicts", "tensors", "subset"])
-    def test_rows_that_are_no_columns_are_watched_too(self, data: Data, kind: str, collated: bool) -> None:
-        """Of columns it was said; of arrays, frames and lists the run said proven."""
-        if not collated and kind in ("frame", "dicts", "tensors"):
-            pytest.skip("these would be other batches, or columns")
-        collate = _of_item(kind) if collated else None
-        own = lambda model, batch: loss(model, (batch[:, :3], batch[:, 3].long()))  # noqa: E731
-        for write in (False, True):
-            items, change = _items(kind, data)
-            model = make_model()
-            trainer = Trainer(model, own, make_plan(), sgd(model), seed=0)
-            for batch in trainer.batches(items, collate):
-                if trainer.step(batch).step == 2 and write:
-                    change()
-            said = {REWRITTEN} if write else set[str]()
-            assert set(trainer.finish().assumptions) - {EXAMPLES_APART} == said
-
     @pytest.mark.parametrize("change", [list[Any].pop, lambda items: items.append(items[0])])
     def test_data_of_another_length_are_refused_in_words(
         self, data: Data, change: Callable[[list[Any]], object]

@@ -106,7 +106,7 @@ class TestTraining:
         for name, value in found[0].weights.items():
             assert value.shape == found[1].weights[name].shape
         assert found[0].diagnostics == found[1].diagnostics
-        assert found[0].proven
+        assert not found[0].assumptions
 
     def test_the_look_does_not_move_the_streams_of_a_run_that_goes_on(
         self, missing: Data, tmp_path: Any

@@ -20,6 +20,7 @@ from torch import nn
 
 from decrescendo.accounting import Pld, Selection, Trials
 from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.errors import ImpossibleBudget, InvalidType, InvalidValue
 from decrescendo.plans.calibration import calibrate_selection
@@ -408,14 +409,18 @@ class TestWhatIsSaidOfTheTrials:
             save_winner(path, winner)
             said = json.loads(path.read_text())["provenance"]
             assert said["random"] == winner.random == ("seeded" if seed == 3 else "secure")
-            assert said["assumptions"] == list(winner.assumptions)
-            assert said["proven"] == winner.proven == (not isinstance(data, Odd))
-            assert ("supposed" in winner.describe()) == isinstance(data, Odd)
+            assert said["assumptions"] == [
+                {"code": one.code, "sentence": one.sentence} for one in map(str, winner.assumptions)
+            ]
+            assert said["rows_independent"] is winner.rows_independent is True
+            assert bool(said["assumptions"]) == bool(winner.assumptions) == isinstance(data, Odd)
+            assert "rows independent   yes, checked at every pass" in winner.describe()
+            assert ("Assumed: data[i]" in winner.describe()) == isinstance(data, Odd)
 
     def test_trials_that_took_different_things_are_no_search(self) -> None:
         secret = next(s for s in range(99) if GEOMETRIC.draw(Streams(s).numpy("selection")) == 3)
-        trusted = iter([(), ("one thing",), ()])
-        with pytest.raises(InvalidValue, match="every trial must take the same on trust"):
+        trusted = iter([(), (assumed("rows-own-generator"),), ()])
+        with pytest.raises(InvalidValue, match="every trial must have the same assumptions"):
             search_privately(
                 asked(), secret, attempt=lambda spec, plan: Tried(0.5, {"w": torch.ones(1)}, next(trusted))
             )

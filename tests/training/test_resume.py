@@ -60,9 +60,11 @@ def go(
 ) -> tuple[bytes, Ledger] | None:
     """One life of the training; at the steps in ``crashes`` it ends before or after the weights move."""
     model, optimizer, scheduler = parts()
-    checkpoints = Checkpoints(folder, every, also={"scheduler": scheduler}, resume=True)
+    checkpoints = Checkpoints(folder, every, resume=True)
     try:
-        trainer = Trainer(model, loss, the_plan(), optimizer, seed=seed, store=store, checkpoints=checkpoints)
+        trainer = Trainer(
+            model, loss, the_plan(), optimizer, seed=seed, scheduler=scheduler, store=store, checkpoints=checkpoints
+        )  # fmt: skip
         step = len(trainer.ledger)
 
         def power_cut(*_: Any) -> None:
@@ -76,7 +78,6 @@ def go(
             if crashes.get(step) == "after":
                 del crashes[step]
                 raise Crash
-            scheduler.step()
             step += 1
         run = trainer.finish()
     except Crash:
@@ -112,7 +113,7 @@ def test_the_undisturbed_run_is_the_one_without_checkpoints(tmp_path: Path) -> N
     model, optimizer, scheduler = parts()
     train(
         model, loss, data(), the_plan(), optimizer, seed=5,
-        callback=lambda _: scheduler.step(),
+        scheduler=scheduler,
     )  # fmt: skip
     found = go(tmp_path / "run", 5, {})
     assert found is not None

@@ -349,7 +349,7 @@ def test_the_callback_sees_each_step_and_may_end_the_run(data: Pair) -> None:
     assert "2 of 3 planned" in run.describe()
 
 
-def test_a_learning_rate_scheduler_belongs_into_the_callback(data: Pair) -> None:
+def test_a_callback_may_step_a_learning_rate_scheduler(data: Pair) -> None:
     model = make_model()
     optimizer = sgd(model, lr=1.0)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=3)

@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
 from typing import Literal, final
 
-from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real, uninherited
+from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
 Kind = Literal["upper", "lower", "exact", "estimate"]
 KINDS: tuple[Kind, ...] = ("upper", "lower", "exact", "estimate")
@@ -25,7 +25,6 @@ class Unit(StrEnum):
 
 
 @final
-@uninherited("Its numbers are what is promised")
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The (epsilon, delta) promised for a whole run, for adding or removing one ``unit``.
@@ -155,7 +154,6 @@ class Bound:
 
 
 @final
-@uninherited("Its numbers are what is promised")
 @dataclass(frozen=True, slots=True)
 class Guarantee:
     """What an accountant said of a whole ledger: the epsilon at ``delta``, its kind, and who said it.

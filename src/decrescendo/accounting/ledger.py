@@ -14,7 +14,6 @@ from decrescendo.errors import (
     check_instance,
     check_integer,
     check_real,
-    uninherited,
 )
 
 
@@ -29,7 +28,6 @@ class _Columns(NamedTuple):
 
 
 @final
-@uninherited("Its releases are what is accounted")
 class Ledger:
     """An ordered list of releases, planned or done: the two have the same type.
 

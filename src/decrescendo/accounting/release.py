@@ -10,7 +10,6 @@ from decrescendo.errors import (
     InvalidValue,
     check_integer,
     check_real,
-    uninherited,
 )
 
 # Counts add up exactly, as whole numbers and as floats, up to here.
@@ -18,7 +17,6 @@ LARGEST_COUNT = 2**53
 
 
 @final
-@uninherited("Its numbers are what is accounted")
 @dataclass(frozen=True, slots=True)
 class Release:
     """``count`` noisy sums, each over a Poisson sample (or a step of an epoch, see ``steps_per_epoch``) and each with

@@ -97,11 +97,12 @@ def train_private(
     curve: list[float] = []
 
     def after_step(state: TrainingProgress) -> None:
-        scheduler.step()
         _measure(model, data, state.step, state.steps, curve)
         tick()
 
-    run = train(model, cross_entropy, data[0], plan, optimizer, seed=seed, callback=after_step)
+    run = train(
+        model, cross_entropy, data[0], plan, optimizer, seed=seed, scheduler=scheduler, callback=after_step
+    )
     return tuple(curve), run.with_metrics({"test_accuracy": curve[-1]})
 
 

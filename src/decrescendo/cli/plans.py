@@ -247,6 +247,7 @@ def verify_command(
 
     Example: decrescendo verify runs/patients
     """
+    from decrescendo.base.assumption import assumption_lines
     from decrescendo.plans.plan import Plan
 
     run = None
@@ -264,8 +265,11 @@ def verify_command(
     with working("judging"):
         for line in agreed.confirm(ledger, guarantee):
             say(line)
-    if run is not None and (said := run.check_statement(file)) is not None:
-        say(said)
+    if run is not None:
+        if (said := run.check_statement(file)) is not None:
+            say(said)
+        for line in assumption_lines(run.assumptions):
+            say(line)
     say("verified")
 
 

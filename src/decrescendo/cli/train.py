@@ -133,7 +133,10 @@ def train_command(
     if folder is not None:
         run.save(folder)
     if as_json:
+        from decrescendo.base.assumption import assumption_facts
+
         facts = plan_facts(agreed) | {"steps_taken": run.steps, "guarantee": guarantee_facts(run.guarantee)}
+        facts |= assumption_facts(run.assumptions)
         print_json({**facts, "metrics": dict(run.metrics), "seconds": run.seconds, "saved": folder})
         return
     nonfinite = sum(run.diagnostics.nonfinite) if run.diagnostics is not None else 0

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.precision import exact_products, full_precision
 from decrescendo.base.rng import seeded
 from decrescendo.base.storages import key_of, tensors_of, unwatched
@@ -74,10 +75,7 @@ _SAME = (
     "Divide by a constant (the expected batch size), not by len(batch), let no branch depend on it, and no number "
     "change from call to call (a clock, a counter)"
 )
-_OTHERWISE = (
-    "that a pass does something else than one before is by its random numbers, and for no number of examples or of "
-    "passes and nothing of the data (of what Python keeps, nothing says why)"
-)
+_OTHERWISE = assumed("random-operations")
 _CALLED = (
     "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "
     "data's dtypes, a dimension of rows first), and wants one loss an example"
@@ -399,10 +397,7 @@ class Checker:
                 else [f"{listed[0]} and {len(listed) - 1} others called {last}"]
             )
         }
-        self.memory.assumed |= {
-            f"what is kept in {name} is no other for other examples or another number of passes"
-            for name in said
-        }
+        self.memory.assumed |= {assumed("stored-state", name) for name in said}
 
     def _check_kept(self) -> None:
         """Whether a program keeps how many examples there were: a pass that is another one then may be so by that."""
@@ -413,9 +408,7 @@ class Checker:
                 "a pass must not depend on how many examples earlier ones had, got a program that does something else "
                 f"than before and keeps their number in {names[0]}. Count steps, not examples, or outside of the loss"
             )
-        self.memory.assumed |= {
-            f"the number of examples, kept in {name}, steers no later pass" for name in names
-        }
+        self.memory.assumed |= {assumed("stored-count", name) for name in names}
 
     def _is_known(self, trace: Trace) -> bool:
         """Whether an accepted pass did the same; where one of as many examples did, only that is compared."""

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from decrescendo.base.assumption import Assumption, are_independent
 from decrescendo.base.precision import full_precision
 from decrescendo.clipping.batches import count_rows, parts_of, slice_rows
 from decrescendo.clipping.capture import Captures
@@ -104,10 +105,8 @@ class Engine:
                 raise UnsupportedModel(
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
-        self._model = model
         check_loss(loss)
-        self._loss = loss
-        self._settings = settings
+        self._model, self._loss, self._settings = model, loss, settings
         device = next((parameter.device for parameter in trainable(model).values()), torch.device("cpu"))
         kept = kept_on(device) if settings.cache_bytes is None else settings.cache_bytes
         if settings.memory_limit is not None:
@@ -165,9 +164,14 @@ class Engine:
         self.memory.check_apart([*Inventory.of(self._model).tensors(), *beside])
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What was not proven so far but declared; none: every example was proven apart at every step."""
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What was assumed so far, of rows in a pass or from one pass to the next, by code; none: all was checked."""
         return tuple(sorted(self._prover.memory.assumed))
+
+    @property
+    def rows_independent(self) -> bool:
+        """Whether every pass so far was shown to keep rows independent, and nothing of that was assumed."""
+        return are_independent(self.assumptions)
 
     def tell(self) -> None:
         """Note what passes do from here on, for `told`."""
@@ -184,11 +188,7 @@ class Engine:
         return self._workspace
 
     def prove(self, batch: Batch) -> Pass:
-        """One pass over ``batch``, proven and measured, with a seed of its own.
-
-        Raises:
-            UnsupportedModel: with the reason and the remedy.
-        """
+        """One pass over ``batch``, proven and measured, with a seed of its own; raises as `check`."""
         return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Int
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Batch
 from decrescendo.clipping.batches import count_rows
 from decrescendo.errors import InvalidValue, check_instance, check_integer
 from decrescendo.training.data import ROWS_APART, assumption_of, held_by, rows, table_of
 
-CLIENTS_APART = (
-    "what gives a client its records keeps nothing of one client for another (compared: how many clients)"
-)
+CLIENTS_APART = assumed("own-clients")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class Clients:
         held: what has the records in memory, which no loss may read beside its batch; ``None`` where nothing does.
 
     Attributes:
-        assumption: what is supposed of code of a user's in it; empty where there is none. `simulate` says it.
+        assumption: what is assumed of code of a user's in it; `None` where there is none. `simulate` says it.
 
     >>> import torch
     >>> clients = Clients.equal(torch.arange(6.0).reshape(6, 1), records=2)
@@ -63,7 +63,7 @@ class Clients:
     count: int
     take: Callable[[Int[np.ndarray, " clients"]], Records]
     held: object = field(default=None, repr=False)
-    assumption: str = field(default=CLIENTS_APART, init=False)
+    assumption: Assumption | None = field(default=CLIENTS_APART, init=False)
 
     def __post_init__(self) -> None:
         check_integer("count", self.count, at_least=1)
@@ -137,7 +137,7 @@ class Clients:
 
 
 class _Table:
-    """Rows of data, and what is supposed of the code that makes them."""
+    """Rows of data, and what is assumed of the code that makes them."""
 
     def __init__(self, data: object) -> None:
         table, drawn = rows(data), table_of(data)

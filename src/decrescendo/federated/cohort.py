@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import seeded
 from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import map_rows, select_rows, slice_rows
@@ -16,11 +18,9 @@ from decrescendo.clipping.clipped import accumulator, check_loss, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
-from decrescendo.training.held import memory_of
+from decrescendo.training.data_memory import memory_of
 
-LOCAL_STEPS = (
-    "the local steps of a client are computed from its own records alone (torch.func.vmap, not the engine)"
-)
+LOCAL_STEPS = assumed("rows-local-steps")
 
 # Numbers of one chunk of updates, unless the settings say how many clients go at once.
 _CHUNK = 2**22
@@ -98,8 +98,8 @@ class CohortSum:
         self._stepper = _Stepper(model, loss)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What was not proven of clients being apart, in sentences; see `Engine.assumptions`."""
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What was assumed to call clients independent; see `Engine.assumptions`."""
         local = () if self._local is None else (LOCAL_STEPS,)
         return tuple(sorted({*self._single.assumptions, *self._many.assumptions, *local}))
 

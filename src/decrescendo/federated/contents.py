@@ -1,7 +1,6 @@
-"""What clients and aggregators send, read once and copied before anybody looks at it.
+"""The tensors that clients and aggregators send: of the right names, types and shapes, copied before they are judged.
 
-A mapping may run code of the client's own and answer otherwise when it is asked again, and a tensor may lie in memory
-that another process writes to: what is judged must be what is added.
+A tensor may lie in memory that another process writes to: what is judged must be what is added.
 """
 
 from collections.abc import Mapping
@@ -40,8 +39,6 @@ class Contents:
 
     def of_reply(self, tensors: Any) -> dict[str, Tensor] | Received:
         """Copies of what a client sent, or why it is refused whatever round is open."""
-        if isinstance(tensors, Mapping):
-            tensors = dict(cast("Mapping[Any, Any]", tensors))
         return self._malformed(tensors) or _own(tensors)
 
     def of_sum(self, total: object) -> dict[str, Tensor]:
@@ -50,7 +47,7 @@ class Contents:
         Raises:
             InvalidValue: it is anything else.
         """
-        found = dict(cast("Mapping[Any, Any]", total)) if isinstance(total, Mapping) else {}
+        found = cast("Mapping[Any, Any]", total) if isinstance(total, Mapping) else {}
         if set(found) != set(self.shapes) or not all(
             isinstance(value, Tensor)
             and value.layout == torch.strided

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from decrescendo.accounting import Guarantee, Ledger
+from decrescendo.base.assumption import Assumption, are_independent, independence
 from decrescendo.errors import InvalidValue
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.verdict import RoundReport
 from decrescendo.plans.plan import Plan
-from decrescendo.training.assumptions import is_worded
 from decrescendo.training.run import Run
 from decrescendo.training.statement import SEEDED, UNRECORDED, Provenance
 
@@ -29,7 +29,8 @@ class Outcome:
         secure_sum: whether the server saw only the sum of a round's replies; matters in DISTRIBUTED.
         weights: the trained parameters and the persistent buffers, by name, on the CPU.
         account: data set and id of the run in a `Store`; empty: in none.
-        assumptions: what the guarantee takes on trust of clients being apart; see `training.run.Run.assumptions`.
+        assumptions: what must be true for the guarantee to hold; rows are clients here. See
+            `training.run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
@@ -51,13 +52,18 @@ class Outcome:
     seconds: float = 0.0
     secure_sum: bool = True
     random: str = SEEDED
-    assumptions: tuple[str, ...] = (UNRECORDED,)
+    assumptions: tuple[Assumption, ...] = (UNRECORDED,)
     account: str = ""
 
     @property
     def steps(self) -> int:
         """Rounds spent."""
         return self.ledger.steps
+
+    @property
+    def rows_independent(self) -> bool:
+        """Whether every pass was shown to keep clients independent; never where they reply from elsewhere."""
+        return are_independent(self.assumptions)
 
     def statement(self) -> str:
         """What is promised, and against whom."""
@@ -66,10 +72,8 @@ class Outcome:
             'The unit is a client as the plan counts them. Where clients are not independent people ("one client" '
             "may hold a copy of what another holds), `federated.units` says what else is hidden, and how far."
         )
-        published = [text for text in self.assumptions if is_worded(text)]
-        if others := [text for text in self.assumptions if text not in published]:
-            lines.append(f"Not proven, but supposed: {'; '.join(others)}.")
-        lines += [f"{text[0].upper()}{text[1:]}." for text in published]
+        lines.append(f"Rows (clients) independent: {independence(self.assumptions)}.")
+        lines += [f"{assumption}." for assumption in self.assumptions]
         return "\n".join(lines)
 
     @property

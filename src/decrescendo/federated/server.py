@@ -6,6 +6,7 @@ Longer than most files: all that the privacy of a round depends on is to be read
 import functools
 import hashlib
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.accounting import Ledger, Release, Unit
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed, read_assumption
 from decrescendo.base.rng import Secure, SecureStream, sampling_and_noise
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import check_clip_norm, trainable
@@ -28,7 +31,6 @@ from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.summing import MARGIN, TAIL, ExactSum, norm_of
 from decrescendo.federated.threats import local_guarantee, server_guarantee
-from decrescendo.federated.turns import Turns
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.optim import apply
 from decrescendo.optim.apply import check_optimizer
@@ -40,17 +42,14 @@ from decrescendo.training.between import ENDED_EARLY, BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
-from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
+from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.run import certify, check_published, cpu_weights
 from decrescendo.training.statement import SECURE, SEEDED
 from decrescendo.training.store import Account, Store, new_id
 
-REPLIES = (
-    "each reply is computed from the records of its own client alone, where it is computed, and whether one comes has "
-    "nothing to do with who else is asked"
-)
-SUMS = "each sum of a round is that of one part a member, none longer than C_t, where it is computed"
-OWN_NOISE = "each member adds its own share of the noise, drawn where nobody else sees it"
+REPLIES = assumed("rows-client-replies")
+SUMS = assumed("rows-client-sums")
+OWN_NOISE = assumed("client-noise")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 # A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.
@@ -58,24 +57,16 @@ _LONGER = 1.001
 
 
 def _alone(method: "Callable[Concatenate[Server, _P], _R]") -> "Callable[Concatenate[Server, _P], _R]":
-    """One call after another: replies and deadlines may come on any thread, and not from within a call."""
+    """One call after another: replies and deadlines may come on any thread, in the process that began the run."""
 
     @functools.wraps(method)
     def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with self._turns.one():
-            return method(self, *args, **kwargs)
-
-    return called
-
-
-def _between_calls(
-    method: "Callable[Concatenate[Server, _P], _R]",
-) -> "Callable[Concatenate[Server, _P], _R]":
-    """What moves nothing waits for other threads alone."""
-
-    @functools.wraps(method)
-    def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with self._turns.between():
+        if os.getpid() != self._owner:
+            raise PlanViolation(
+                "a federated run must go on in the process that began it, got a call in a forked one. Both would "
+                "release their sums with the same noise: begin runs after the fork"
+            )
+        with self._lock:
             return method(self, *args, **kwargs)
 
     return called
@@ -95,9 +86,10 @@ class Server:
             report = server.close()                # also if nobody answered
 
     Replies and deadlines may come on any thread: calls wait for one another, and a reply that comes after `close` is
-    too late. A signal handler, or a hook of the optimiser, must not call in the midst of another call. With a store,
-    rounds are opened and ended by the thread that opened the store (SQLite's own rule). After a call that broke off in
-    its midst (memory, Ctrl-C, a full disk) the round can only be aborted, or the run gone on with from its journal.
+    too late. A signal handler, or a hook of the optimiser, must not call the server: it would be in the midst of
+    another call. With a store, rounds are opened and ended by the thread that opened the store (SQLite's own rule).
+    After a call that broke off in its midst (memory, Ctrl-C, a full disk) the round can only be aborted, or the run
+    gone on with from its journal.
 
     Args:
         model: moved in place.
@@ -201,15 +193,15 @@ class Server:
         self._attendance: list[tuple[int, int]] = []
         # Whether replies came one by one, at all; and whether one of this round was refused.
         self._one_by_one, self._odd = False, False
-        # Replies of this round that are being read, or broke off.
-        self._unsettled: set[object] = set()
         self._opened: Opened | None = None
         self._counts: Counter[Verdict] = Counter()
         self._answered: set[int] = set()
         self._total: ExactSum | None = None
         self._reports: list[RoundReport] = []
-        self._turns, self._start = Turns(), time.monotonic()
-        self._supposed: tuple[str, ...] = (
+        # Reentrant: `close` asks what `weights` and `assumptions` give. Whether a call broke off in its midst.
+        self._lock, self._owner, self._broken = threading.RLock(), os.getpid(), False
+        self._start = time.monotonic()
+        self._supposed: tuple[Assumption, ...] = (
             (REPLIES, OWN_NOISE) if self.placement is Placement.DISTRIBUTED else (REPLIES,)
         )
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
@@ -264,7 +256,7 @@ class Server:
         """Of the rounds that this process has closed or aborted; private."""
         return tuple(self._reports)
 
-    @_between_calls
+    @_alone
     def weights(self) -> dict[str, Tensor]:
         """Copies of the model's parameters and persistent buffers on the CPU: what this round's members start from. As
         public as `ledger` says, but for buffers and frozen parameters, which are among the `assumptions`.
@@ -272,15 +264,15 @@ class Server:
         return cpu_weights(self._model, begun=True)
 
     @property
-    @_between_calls
-    def assumptions(self) -> tuple[str, ...]:
-        """What is taken on trust so far, of the replies and of what was done between rounds: sentences, sorted."""
+    @_alone
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed so far, of the replies and of what was done between rounds, sorted by code."""
         self._between.look()
         ended = {*self._ended()} - {ENDED_EARLY}  # it goes on, as far as is known
         found = self._frozen.assumptions()
         return tuple(sorted({*self._supposed, *self._between.supposed, *found, *ended}))
 
-    def _ended(self) -> tuple[str, ...]:
+    def _ended(self) -> tuple[Assumption, ...]:
         return self._between.ended(early=self.spent < self.plan.steps, drawn=False)
 
     @_alone
@@ -311,12 +303,11 @@ class Server:
         cohort = next(self._coins.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
         if self.placement.shows_replies:
-            with self._turns.whole():
+            with self._whole():
                 self._releases.append(self._release_of(index))
                 # Until it is closed nobody knows how many replies were seen: the fewest give the least noise.
                 self._attendance.append((len(cohort), min(len(cohort), 1)))
                 self._odd = False
-                self._unsettled.clear()
                 self._write(None)
                 if not self._list(None):
                     raise PlanViolation(
@@ -345,18 +336,12 @@ class Server:
         ==============================================  =====================================================
         """
         check_instance("reply", reply, Reply)
-        # Before anybody waits, and before anything is looked up: what a client sends may take its time, run code of
-        # its own, answer otherwise when it is asked again, and lie in memory that another process shares.
-        arrived = object()
         self._one_by_one = True
-        self._unsettled.add(arrived)  # until it has its verdict: whatever breaks off, it was seen
         try:
-            tensors = self._contents.of_reply(reply.tensors)
-        except Exception as error:
-            tensors = Received(Verdict.TYPES, f"a reply must be readable, got {type(error).__name__}")
-        received = self._received(reply, tensors)
-        self._unsettled.discard(arrived)
-        return received
+            return self._received(reply, self._contents.of_reply(reply.tensors))
+        except BaseException:
+            self._odd = True  # whatever broke off, it was seen
+            raise
 
     @_alone
     def _received(self, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
@@ -450,13 +435,13 @@ class Server:
                 raise PlanViolation(
                     f"what is released must be what was recorded, got {noisy.release} for {self._releases[-1]}"
                 )
-        with self._turns.whole():
+        with self._whole():
             self._opened = None
             if self.placement is Placement.CENTRAL:
                 self._releases.append(noisy.release)
-            else:  # a reply that was refused, or has no verdict yet, was seen all the same, by itself
-                odd = self._odd or bool(self._unsettled)
-                self._attendance[-1] = (len(opened.cohort), min(len(opened.cohort), 1) if odd else present)
+            else:  # a reply that was refused, or broke off, was seen all the same, by itself
+                seen = min(len(opened.cohort), 1) if self._odd else present
+                self._attendance[-1] = (len(opened.cohort), seen)
             if summed := present - len(self._answered):  # in the sum, and never seen one by one
                 self._counts[Verdict.ACCEPTED] += summed
             # Recorded in memory and on disk before anything of it can be seen.
@@ -478,7 +463,7 @@ class Server:
         opened = self._opened
         if opened is None:
             raise PlanViolation("a round must be open, got none. Call open() first")
-        with self._turns.whole():
+        with self._whole():
             self._opened = None
             if self.placement is Placement.CENTRAL:
                 self._releases.append(self._release_of(self.spent))
@@ -493,13 +478,13 @@ class Server:
         """Private diagnostics of a round were looked at; see `Progress.diagnostics`."""
         self._between.read()
 
-    @_between_calls
+    @_alone
     def stop(self) -> None:
         """Let go of the journal, as the end of the process would: another server may go on, this one may not."""
         if self._journal is not None:
             self._journal.close()
 
-    @_between_calls
+    @_alone
     def finish(self, *, secure_sum: bool | None = None) -> Outcome:
         """What the run is so far: may be asked at any time between rounds. One that ends early is judged by the whole
         plan, as in `Trainer.finish`.
@@ -525,7 +510,6 @@ class Server:
             ]
             against = server_guarantee(self.plan, seen)
         local = self.placement is Placement.LOCAL
-        self._between.left()
         return Outcome(
             plan=self.plan,
             placement=self.placement,
@@ -541,8 +525,15 @@ class Server:
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
 
+    @contextmanager
+    def _whole(self) -> Generator[None]:
+        """What must be done whole: where it breaks off, no call goes on from there."""
+        self._broken = True
+        yield
+        self._broken = False
+
     def _check_whole(self) -> None:
-        if self._turns.broken:
+        if self._broken:
             raise PlanViolation(
                 "a call must have ended before the next, got one that broke off in its midst. "
                 + (
@@ -589,7 +580,7 @@ class Server:
             "optimizer_state": self._optimizer.state_dict(),
             "sampling": stream_state(self._sampling),
             "noise": stream_state(self._noise),
-            "assumptions": list(self.assumptions),
+            "assumptions": [assumption.written() for assumption in self.assumptions],
             "weights": self.weights(),
             "noisy": None if noisy is None else dict(noisy.gradients),
             "noise_std": None if noisy is None else noisy.noise_std,
@@ -648,7 +639,8 @@ class Server:
             self._one_by_one = bool(state.get("one_by_one", True))
             self._sampling = stream_at(self._sampling, state["sampling"])
             self._noise = stream_at(self._noise, state["noise"])
-            self._supposed = tuple(map(_text, _list_of(state.get("assumptions", list(self._supposed)))))
+            if "assumptions" in state:
+                self._supposed = tuple(map(read_assumption, _list_of(state["assumptions"])))
             self._model.load_state_dict(state["weights"])
             self._optimizer.load_state_dict(state["optimizer_state"])
             if state["noisy"] is None:
@@ -659,7 +651,7 @@ class Server:
         self._check_whole()
         opened, total = self._opened, self._total
         client: Any = reply.client
-        # What a client sends may be of any kind, with any way to compare and show itself.
+        # What comes by wire may be of any type.
         if type(reply.run) is not str or reply.run != self.run:
             return Received(Verdict.OTHER_RUN, "a reply must name this run")
         number: Any = reply.round
@@ -685,7 +677,7 @@ class Server:
             factor = target / norm
             if norm > c:
                 verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {c:.4g}"
-        with self._turns.whole():
+        with self._whole():
             total.add(tensors, factor)
             self._answered.add(client)
         return Received(verdict, reason)
@@ -704,7 +696,7 @@ def _fitting() -> Generator[None]:
 
 
 def _shown(value: object) -> str:
-    """A number that a client sent, or of what kind it is; others show themselves in ways of their own."""
+    """A number that a client sent, or the type of what it sent instead."""
     return repr(value) if type(value) is int and abs(value) < 2**63 else f"<{type(value).__name__}>"
 
 
@@ -731,12 +723,6 @@ def _check_attendance(attendance: list[tuple[int, int]], rounds: int) -> None:
             raise FileRefused(
                 f"a round must have 0 <= replies <= members, got {replies} of {members} in the journal"
             )
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} where a text must be")
-    return value
 
 
 def _list_of(value: object) -> list[object]:

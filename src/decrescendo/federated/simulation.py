@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
@@ -21,16 +22,12 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.server import OWN_NOISE, REPLIES, SUMS, Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
-from decrescendo.training.between import BetweenSteps
-from decrescendo.training.held import Held
 from decrescendo.training.progress import Callback, Progress, as_one
 from decrescendo.training.store import Store
 
 # Whether a client does not answer, from the round's number and its own.
 Dropouts = Callable[[int, int], bool]
-DROPOUTS_APART = (
-    "whether a client answers hangs on nobody else who is asked (compared: each twice, in two orders)"
-)
+DROPOUTS_APART = assumed("own-dropouts")
 
 
 def client_streams(seed: int | SecureStream, client: int) -> Streams | SecureStream:
@@ -128,11 +125,6 @@ def simulate(
     server = Server(
         model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal, store=store
     )
-    between = BetweenSteps(model, optimizer, loss=loss)
-    if server.spent:
-        between.resumed(noisy=plan.private)
-    between.draw_from(Held(clients.held))
-    between.begin()
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
@@ -140,9 +132,7 @@ def simulate(
             seeds.stream = round_stream(members, opened.round.number)
             present = _answering(opened.round.number, opened.cohort, dropouts)
             records = clients.records(np.array(present, dtype=np.int64)) if present else None
-            between.passing()
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
-            between.passed()
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
             if told is not None:
@@ -153,10 +143,9 @@ def simulate(
     finally:
         server.stop()  # whatever ends this, the next call may go on
     outcome = server.finish()
-    between.look_at_rows()
-    supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption, *between.supposed}
-    supposed.add("" if dropouts is None else DROPOUTS_APART)
-    supposed -= {REPLIES, OWN_NOISE, SUMS, ""}  # there were no replies: all was computed here
+    supposed = {*outcome.assumptions, *cohorts.assumptions}
+    supposed |= {*filter(None, (clients.assumption, None if dropouts is None else DROPOUTS_APART))}
+    supposed -= {REPLIES, OWN_NOISE, SUMS}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(supposed)))
 
 

@@ -19,7 +19,6 @@ from decrescendo.errors import (
     InvalidValue,
     check_instance,
     check_integer,
-    uninherited,
 )
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.sampling_refusals import uncut
@@ -29,7 +28,6 @@ _KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
 
 
 @final
-@uninherited("What it says is what a filter holds it to")
 @dataclass(frozen=True, slots=True)
 class AdaptivePlan:
     """What was agreed before an adaptive run: all of it public, none of it changed by the run. The adaptive form of an

@@ -16,7 +16,7 @@ from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.release import Release
 from decrescendo.accounting.truncated import Truncated
 from decrescendo.accounting.verify import Verification, verify_epsilon
-from decrescendo.errors import AccountingError, InvalidValue, check_instance, uninherited
+from decrescendo.errors import AccountingError, InvalidValue, check_instance
 from decrescendo.plans.confirming import confirmed, held_up
 from decrescendo.plans.curves import evaluate
 from decrescendo.plans.passes import steps_of
@@ -29,7 +29,6 @@ from decrescendo.plans.schedule import Schedule
 
 
 @final
-@uninherited("Its columns are what is accounted and what is done: `calibrate` or `allocate` makes another")
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Budget, sampling, schedule and guarantee of one run. Every value in it is a public fact.

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from decrescendo.base.arrays import read_only
 from decrescendo.base.limits import SMALLEST_CLIP_NORM
-from decrescendo.errors import InvalidValue, check_array, check_integer, uninherited
+from decrescendo.errors import InvalidValue, check_array, check_integer
 
 # More would be hours of calibration and gigabytes.
 LARGEST_STEPS = 10_000_000
@@ -37,7 +37,6 @@ def check_steps(steps: object) -> int:
 
 
 @final
-@uninherited("Its columns are what is accounted and what is done: give other values")
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
     """Noise multiplier z_t and clip norm C_t for t = 1..T; index 0 of the arrays is step 1.

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import bare
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.dataflow import Memory
@@ -89,7 +90,7 @@ class DataReads:
         found = where in self.memory.declared or where.split(":")[0] in self.memory.declared
         if found:
             self.trusted = True
-            self.memory.assumed.add(f"what {where} reads of the data steers nothing")
+            self.memory.assumed.add(assumed("rows-declared-line", where))
         return found
 
     def answer(self, truth: bool, *, likely: bool) -> bool:

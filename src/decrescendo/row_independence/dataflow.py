@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decrescendo.base.assumption import Assumption
 from decrescendo.base.storages import (
     FUNCTIONS_OFF,
     content_of,
@@ -68,7 +69,7 @@ class Memory:
         self.answers: dict[str, bool] = {}
         # Lines of code (or files) whose looks at the data the user has declared harmless.
         self.declared = frozenset(declared)
-        self.assumed: set[str] = set()
+        self.assumed: set[Assumption] = set()
         # Constants that are as long as a batch by coincidence alone.
         self.coincident: set[Guess] = set()
         self._data = _Withheld()

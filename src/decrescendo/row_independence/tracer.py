@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
+from decrescendo.base.assumptions import assumed, template
 from decrescendo.base.storages import (
     FUNCTIONS_OFF,
     HAS_FUNCTION_MODES,
@@ -73,10 +74,7 @@ from decrescendo.row_independence.user_callbacks import (
 # Arguments, by place and by name.
 _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 GENERATED = "its random numbers are those of a generator of its own"
-OWN_GENERATOR = (
-    "random numbers of a generator of the program's own hold nothing of the data (torch sets its state where no "
-    "operation shows)"
-)
+OWN_GENERATOR = assumed("rows-own-generator")
 _OPAQUE = cast("Any", torch)._mkldnn
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
@@ -84,7 +82,7 @@ _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 # Where the backward pass of the CTC loss is given what its forward pass kept.
 _ALPHAS = 6
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
-_OVER = "what {} writes over in each pass is no other after another number of passes"
+_OVER = template("overwritten-constant")
 COMPARES = "a pass must be the one that was accepted before, but tensors of it are compared that were not"
 _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
@@ -731,7 +729,7 @@ class Tracer(Pausable):
                 own = Mixed(GENERATED, op.name)
                 return [own] * len(made), False
             if op.declared:
-                self.memory.assumed.add(f"{op.declared} keeps examples apart as its registered rule says")
+                self.memory.assumed.add(assumed("rows-declared-operation", op.declared))
             if op.foreach:
                 return self._each(op, bound, made), True
         if op.rule is not pointwise or op.overwritten:

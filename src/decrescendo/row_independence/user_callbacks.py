@@ -20,6 +20,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decrescendo.base.assumptions import template
 from decrescendo.row_independence.code_origin import (
     is_found,
     is_librarys,
@@ -71,7 +72,7 @@ ASKS: frozenset[Callable[..., Any]] = frozenset(
     cast("Callable[..., Any]", getattr(Tensor, name))
     for name in ("__index__", "__int__", "__float__", "__complex__", "__bool__", "item")
 )
-CALLS = "{}, whose code torch calls, keeps nothing of the data"
+CALLS = template("rows-called-code")
 Mode = TypeVar("Mode", bound=TorchDispatchMode)
 _OURS: set[type] = set()
 _ORDINARY = frozenset(

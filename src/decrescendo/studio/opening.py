@@ -12,6 +12,8 @@ from typing import Any
 from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.accounting.budget import check_unit
 from decrescendo.base import sealed
+from decrescendo.base.assumption import assumption_lines
+from decrescendo.base.assumptions import assumptions_in
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
 from decrescendo.plans import AdaptivePlan, Plan
 from decrescendo.plans.agreement import Agreement
@@ -107,6 +109,7 @@ def _run(files: Mapping[str, bytes]) -> Subject:
         notes = [f"A run: {ledger.steps:,} steps were taken, in {content['seconds']:.1f} s."]
         notes += [f"{name}: {value:.4g}" for name, value in content["metrics"].items()]
         notes += [content["stopped"]] if content.get("stopped") else []
+        notes += assumption_lines(assumptions_in(content.get("provenance", {})))
         if kind == "plan":
             plan = Plan.from_json(text, source="plan.json")
             subject = Subject.of("run", plan, notes=tuple(notes))

@@ -4,6 +4,7 @@
 `train`                     the loop most people want
 `Trainer`, `StepResult`     its steps, for people who keep their own loop
 `Run`, `Statement`          what came out: a folder of it, and what may be said of it
+`Assumption`                what must be true for its guarantee to hold, beside what was checked
 `Store`, `Checkpoints`      a ledger on disk for one data set; trainings that survive a crash
 `Adaptive`, `steering`      noise and clipping decided as the run goes
 `Task`, `find_task`, `fit`  what the command line trains, by name
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
         parse_fixed,
         parse_moving,
     )
-    from decrescendo.training.statement import Declaration, Provenance, Statement
+    from decrescendo.training.statement import Assumption, Declaration, Provenance, Statement
     from decrescendo.training.steering import Adaptive
     from decrescendo.training.store import Store
     from decrescendo.training.task import Task, find_task
@@ -73,7 +74,7 @@ _HOMES = {
     "space": ("Among", "Between", "Space", "default_space", "free_space", "parse_fixed", "parse_moving"),
     "tuning": ("Recipe", "tune"),
     "source": ("check_promise",),
-    "statement": ("Provenance", "Declaration", "Statement"),
+    "statement": ("Assumption", "Provenance", "Declaration", "Statement"),
     "steering": ("Adaptive",),
     "store": ("Store",),
     "task": ("Task", "find_task"),
@@ -86,9 +87,9 @@ _ROOMS = ("digits", "steering")
 
 __all__ = [
     "train", "Trainer", "StepResult", "Progress", "Callback", "Run", "Store", "Checkpoint", "Checkpoints", "Releases",
-    "Stateful", "Statement", "Provenance", "Declaration", "Adaptive", "steering", "Task", "find_task", "fit",
-    "train_task", "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy", "digits",
-    "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
+    "Stateful", "Statement", "Assumption", "Provenance", "Declaration", "Adaptive", "steering", "Task", "find_task",
+    "fit", "train_task", "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy",
+    "digits", "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
     "Settings", "Space", "Between", "Among", "default_space", "free_space", "compare", "Comparison", "tune", "Recipe",
     "PrivateSearch", "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
     "without_batch_norm",

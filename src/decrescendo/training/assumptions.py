@@ -1,70 +1,28 @@
-"""What a run assumes of what code of the user's did, in sentences."""
+"""What a run assumes of what code of the user's did: rows of the table of assumptions, by name."""
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-WRITTEN = (
-    "weights were changed between steps by other code than the optimiser, which made the change of released and public "
-    "values alone"
-)
-REMEMBERED = (
-    "what the optimiser remembers was changed between steps by other code than its steps, which made the change of "
-    "released and public values alone"
-)
-SET = (
-    "settings of the optimiser were changed between steps by code that is no scheduler of torch's, which took them "
-    "from released and public values alone"
-)
-PROGRAM = (
-    "model and loss were changed between steps (modes, settings, hooks, what they keep) by code that took the change "
-    "from released and public values alone"
-)
-REWRITTEN = (
-    "rows of the data were changed between steps: each was made of its own example and of released and public "
-    "values alone"
-)
-GRADIENTS_CHANGED = (
-    "gradients were changed between fill_gradients and the optimiser's step by other code, which made the change of "
-    "released and public values alone"
-)
-ROWS_CHANGED = "batches were changed before step: each row of them was made of its own example alone"
-ENDED_ON_A_BATCH = "the run ended on a batch drawn, not released: that it ended there says nothing of it"
-READ_AND_SET = (
-    "settings of the optimiser were changed by code that had read the private diagnostics of a step: nothing of these "
-    "is in the change"
-)
-READ_AND_ENDED = (
-    "the run was ended early by code that had read the private diagnostics of a step: that it ended there says nothing "
-    "of these"
-)
-ENDED_EARLY = (
-    "the run ended before its plan did, by code that took that from released and public values alone"
-)
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed, read_assumption, template
+from decrescendo.training.world import World
 
-# Of what is published as it is, and of what moves or grows it. Each begins with the same word, and names are put in.
-ASSUMED = "assumed: "
-PUBLIC_BUFFERS = (
-    ASSUMED + "the buffers {} hold public statistics; they are published as they are, without noise"
-)
-PUBLIC_PARAMETERS = (
-    ASSUMED + "the frozen parameters {} are public; they are published as they are, without noise"
-)
-STATE_SET = (
-    ASSUMED
-    + "only released or public values went into {}, which code outside of the training steps changed during "
-    "the run; such buffers and frozen parameters are published as they are, without noise"
-)
-PARAMETERS_MADE = (
-    ASSUMED
-    + "only released or public values went into the parameters {}, which code outside of the training steps "
-    "added during the run"
-)
-TRAINED_SET = (
-    ASSUMED
-    + "only released or public values decided which parameters are trained; during the run {} by code outside "
-    "of the training steps"
-)
+WRITTEN = assumed("weights-written")
+SET = assumed("optimizer-settings-changed")
+GRADIENTS_CHANGED = assumed("gradients-changed")
+ROWS_CHANGED = assumed("batches-changed")
+ENDED_ON_A_BATCH = assumed("ended-on-a-batch")
+READ_AND_SET = assumed("settings-changed-after-diagnostics")
+READ_AND_ENDED = assumed("ended-after-diagnostics")
+ENDED_EARLY = assumed("ended-early")
+
+# Of what is published as it is, and of what moves or grows it. Names are put in.
+PUBLIC_BUFFERS = template("public-buffers")
+PUBLIC_PARAMETERS = template("public-frozen-parameters")
+STATE_SET = template("public-changed-state")
+PARAMETERS_MADE = template("parameters-added")
+TRAINED_SET = template("trained-set-changed")
 # Names that are shown one by one; of more, those alike but for their numbers are one, up to so many.
 _FEW, _MANY = 6, 12
 
@@ -85,19 +43,7 @@ def named(names: Collection[str]) -> str:
     return ", ".join(shown[:_MANY]) + (f" and {more} more" if more > 0 else "")
 
 
-def is_worded(assumption: str) -> bool:
-    """Whether a sentence says itself that it is an assumption.
-
-    >>> is_worded(PUBLIC_BUFFERS.format("mean")), is_worded(WRITTEN)
-    (True, False)
-    """
-    return assumption.startswith(ASSUMED)
-
-
-def is_of_published(assumption: str) -> bool:
-    """Whether it is about values that are published without noise.
-
-    >>> is_of_published(PUBLIC_BUFFERS.format("mean")), is_of_published(TRAINED_SET.format("a was frozen"))
-    (True, False)
-    """
-    return is_worded(assumption) and assumption.endswith("without noise")
+def together(world: World, assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    """Those of all ranks, on every rank, sorted."""
+    sentences = world.together(tuple(sorted(assumption.written() for assumption in assumptions)))
+    return tuple(sorted(map(read_assumption, sentences)))

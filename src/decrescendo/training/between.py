@@ -1,11 +1,13 @@
-"""What code of a user's does between the steps of a training, as far as it can be seen, and what is supposed of it."""
+"""What the loop does between the steps of a training, as far as it can be seen, and what is assumed of it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
+from decrescendo.base.assumption import Assumption
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.errors import UnsupportedModel
@@ -13,45 +15,31 @@ from decrescendo.training.assumptions import (
     ENDED_EARLY,
     ENDED_ON_A_BATCH,
     GRADIENTS_CHANGED,
-    PROGRAM,
     READ_AND_ENDED,
     READ_AND_SET,
-    REMEMBERED,
-    REWRITTEN,
     ROWS_CHANGED,
     SET,
     WRITTEN,
 )
 from decrescendo.training.bits import fingerprint, fingerprints
-from decrescendo.training.held import Held
-from decrescendo.training.moments import around_step, inner, remembered_by, supposed_of, tensors_of
-from decrescendo.training.moved import Moved
-from decrescendo.training.program import Program
-from decrescendo.training.schedulers import Schedulers, Settings, settings_of
+from decrescendo.training.earlier_runs import EarlierRuns
+from decrescendo.training.optimizers import around_step, assumed_of_optimizer
+from decrescendo.training.schedulers import Settings, set_by_scheduler, settings_of
 from decrescendo.training.trained import TrainedSet
-
-
-class _State(NamedTuple):
-    """Of weights and their optimiser, but for what it remembers: to look at that takes longest."""
-
-    weights: dict[str, bytes]
-    settings: Settings
-    code: set[str]
-    parameters: list[int]
 
 
 @final
 class BetweenSteps:
-    """Watches what a loop does to model, loss, optimiser, data and batch, from the first draw on.
+    """Watches what a loop does to weights, optimiser and batch, from the first draw on.
 
     Args:
-        model: whose trained parameters are watched, and what else it has.
-        optimizer: whose moments, settings, hooks and code are.
+        model: whose trained parameters are watched.
+        optimizer: whose settings and code are.
         settle: called before the weights are looked at.
-        loss: whose attributes, closures and global names are watched.
+        scheduler: of the run, which a loop with `filled` steps itself.
 
     Attributes:
-        supposed: sentences: what could not be proven of what was done.
+        supposed: what is assumed of what was done.
 
     >>> model = nn.Linear(2, 1)
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -70,91 +58,50 @@ class BetweenSteps:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         settle: Callable[[], None] = lambda: None,
-        loss: object = None,
+        scheduler: LRScheduler | None = None,
     ) -> None:
         self._model, self._optimizer, self._settle = model, optimizer, settle
-        self._program = Program(model, loss)
-        self.supposed: set[str] = set()
+        self.supposed: set[Assumption] = set()
         self._read = self._begun = self._restored = False
-        self._moved = Moved()
-        # As the step before left them.
+        self._earlier = EarlierRuns()
+        self._trained: TrainedSet = TrainedSet(model)
+        self._said: Assumption | None = None
+        # As the step before left them; the batch drawn, by id; and what the pass found.
         self._weights: dict[str, bytes] | None = None
-        self._trained, self._said = TrainedSet(model), ""
-        # Attributes of model and loss that were changed, and the sentence that names them.
-        self._named, self._told = dict[str, None](), ""
-        self._remembered: object = None
         self._settings: Settings = []
-        self._schedulers = Schedulers(optimizer)
-        self._handed: dict[int, tuple[Tensor, bytes]] = {}  # tensors of the batch drawn, as they were, by id
-        # What batches are drawn from, and how it was.
-        self._data = Held(None)
-        self._rows, self._writes = self._data.look(), list[int]()
-        # As the pass found it.
-        self._entered: _State | None = None
-        # Of a loop that steps its optimiser itself.
+        self._handed: dict[int, tuple[Tensor, bytes]] = {}
+        self._entered: tuple[dict[str, bytes], Settings] | None = None
+        # Of a loop that steps its optimiser, and its scheduler, itself.
+        self._scheduler, self._is_filled = scheduler, False
         self._handles: list[Any] = []
 
     def begin(self) -> None:
         """Before the first draw: what is there now was there before anything private was seen."""
         if not self._begun:
-            if self._weights is not None:
-                # Schedulers are made, and moved on, after a resumption.
+            if self._weights is not None:  # resumed; schedulers are made, and moved on, after it
                 self._settings = settings_of(self._optimizer)
                 self.look()
             self.look_back()
             self._begun = True
             self._note()
-            self._program.note()
 
     def look_back(self) -> None:
         """Whether some of what is there now is another run's: of a run that goes on, what was not restored."""
-        held = [*self._model.parameters(), *self._model.buffers(), *self._program.tensors()]
+        held = [*self._model.parameters(), *self._model.buffers()]
         if self._restored:
             restored = set(map(id, self._model.state_dict(keep_vars=True).values()))
             held = [value for value in held if id(value) not in restored]
-        else:
-            held += tensors_of(inner(self._optimizer))
-        self.supposed |= self._moved.before({id(value): value for value in held}.values())
-
-    def left(self) -> None:
-        """The run is at its end, or read as it is now."""
-        moved = [value for name, value in self._model.named_parameters() if name in (self._weights or ())]
-        self._moved.left([*moved, *tensors_of(inner(self._optimizer))])
+        self.supposed |= self._earlier.before(held)
 
     def released(self, *, noisy: bool) -> None:
         """A release, with noise or without, moves the weights."""
-        self._moved.mark(trainable(self._model).values(), noisy=noisy)
+        self._earlier.trains(trainable(self._model).values(), noisy=noisy)
 
     def resumed(self, *, noisy: bool) -> None:
-        """Weights, and what the optimiser remembers, are those of a life before, which saw private data."""
+        """Weights are those of a life before, which saw private data."""
         self._restored = True
-        self._moved.resume(trainable(self._model).values(), noisy=noisy)
-        self._weights, self._remembered = self._now(), remembered_by(self._optimizer)
-
-    def draw_from(self, data: Held) -> None:
-        """Batches are drawn from these data; from others before, if from any."""
-        self.look_at_rows()
-        self._data = data
-        self._rows, self._writes = self._data.look(), self._data.writes()
-
-    def look_at_rows(self) -> None:
-        """Whether the data are as they were."""
-        if self._rows != self._data.look():
-            self.supposed.add(REWRITTEN)
-
-    def passing(self) -> None:
-        """Model and loss are about to be called."""
-        if self._program.changed():
-            self._named.update(dict.fromkeys(self._program.names_of_change()))
-            self.supposed.discard(self._told)
-            self._told = PROGRAM + (f": {', '.join(self._named)}" if self._named else "")
-            self.supposed.add(self._told)
-        if self._writes != self._data.writes():
-            self.supposed.add(REWRITTEN)
-
-    def passed(self) -> None:
-        """They were: of what they have changed themselves, their proof speaks."""
-        self._program.note()
+        self.released(noisy=noisy)
+        self._weights = self._now()
 
     def hand_out(self, batch: Batch | None) -> None:
         """This is the batch drawn."""
@@ -163,63 +110,63 @@ class BetweenSteps:
 
     def take_back(self, batch: Batch | None) -> None:
         """This is the batch given to a step."""
-        for tensor in [] if batch is None else leaves_of(batch):
+        for tensor in () if batch is None else leaves_of(batch):
             handed = self._handed.get(id(tensor))
             if handed is None or handed[1] != fingerprint(tensor):
                 self.supposed.add(ROWS_CHANGED)
 
     def look(self) -> None:
-        """Whether weights and optimiser are as the step before left them, and by whose code the next moves them."""
+        """Whether weights and settings are as the step before left them, and by whose code the next moves them."""
         self._look()
-        self._recall()
+
+    def _look(self) -> tuple[dict[str, bytes], Settings]:
+        self.supposed |= assumed_of_optimizer(self._optimizer)
+        now, settings = self._now(), settings_of(self._optimizer)
+        if self._weights is None:
+            return now, settings
+        if any(self._weights[name] != code for name, code in now.items() if name in self._weights):
+            self.supposed.add(WRITTEN)
+        if self._begun and self._settings != settings:
+            own = self._scheduler if self._is_filled else None
+            if own is None or not set_by_scheduler(own, self._optimizer, self._settings, settings):
+                self.supposed.add(READ_AND_SET if self._read else SET)
+        return now, settings
 
     def enter(self) -> None:
-        """The pass begins: from here to `leave` nothing may move weights or change the optimiser."""
+        """The pass begins: from here to `leave` nothing may move weights or set rates."""
         self._entered = self._look()
         if self._begun:
-            self.supposed.discard(self._said)
+            self.supposed -= {self._said}
             self._said = self._trained.compare()
-            self.supposed |= {self._said} - {""}
+            self.supposed |= set() if self._said is None else {self._said}
 
     def leave(self) -> None:
-        """The weights are about to be moved. (What the optimiser remembers is compared with what its last step left:
-        whoever has changed that, it is said.)
+        """The weights are about to be moved.
 
         Raises:
-            UnsupportedModel: weights or the optimiser are other than when the pass began: data in them have no noise.
+            UnsupportedModel: weights or settings are other than when the pass began: data in them have no noise.
         """
-        self._recall()
         entered, self._entered = self._entered, None
-        if entered is None:
-            return
-        for what, before, now in zip(_State._fields, entered, self._state(), strict=True):
-            if before != now:
-                raise UnsupportedModel(
-                    f"no pass may change the weights or their optimizer, got another value of {what} after it. What a "
-                    "loss, a hook or the end of an object writes there has no noise: change it between steps"
-                )
-
-    def _look(self) -> "_State":
-        state = self._state()
-        if self._weights is not None:
-            self._compare(state)
-        self.supposed |= state.code
-        return state
-
-    def _state(self) -> "_State":
-        return _State(
-            self._now(), settings_of(self._optimizer), supposed_of(self._optimizer, own=len(self._handles)),
-            [id(value) for group in self._optimizer.param_groups for value in group["params"]],
-        )  # fmt: skip
+        if entered is not None and entered != (found := (self._now(), settings_of(self._optimizer))):
+            what = "weights" if entered[0] != found[0] else "settings"
+            raise UnsupportedModel(
+                f"no pass may change the weights or their optimizer, got another value of {what} after it. What a "
+                "loss or a hook writes there has no noise: change it between steps"
+            )
 
     def stepped(self) -> None:
         """The optimiser has moved the weights."""
         self._handed = {}
         self._note()
 
+    def scheduled(self) -> None:
+        """The run's scheduler has set the rates, right after `stepped`."""
+        self._settings = settings_of(self._optimizer)
+
     def filled(self) -> None:
         """The noisy mean is in every ``.grad``, and the loop steps its optimiser, once."""
-        self._handed = {}
+        self._handed.clear()
+        self._is_filled = True
         self._forget()
         gradients = self._gradients()
 
@@ -243,34 +190,15 @@ class BetweenSteps:
         """Private diagnostics of a step were looked at."""
         self._read = True
 
-    def ended(self, *, early: bool, drawn: bool) -> tuple[str, ...]:
-        """What is supposed of a run that ends here: before its plan, or on a batch that was drawn."""
+    def ended(self, *, early: bool, drawn: bool) -> tuple[Assumption, ...]:
+        """What is assumed of a run that ends here: before its plan, or on a batch that was drawn."""
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
         return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
-
-    def _recall(self) -> None:
-        if self._weights is not None and self._remembered != remembered_by(self._optimizer):
-            self.supposed.add(REMEMBERED)
-
-    def _compare(self, state: "_State") -> None:
-        """With what the step before left."""
-        before = self._weights or {}
-        if any(before[name] != code for name, code in state.weights.items() if name in before):
-            self.supposed.add(WRITTEN)
-        if not self._begun or self._settings == state.settings:
-            return
-        if self._read:
-            self.supposed.add(READ_AND_SET)
-        elif SET not in self.supposed and not self._schedulers.made(state.settings):
-            self.supposed.add(SET)
 
     def _note(self) -> None:
         self._weights = None
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
-        self._remembered = remembered_by(self._optimizer)
         self._trained.note()
-        if SET not in self.supposed:
-            self._schedulers.note()
 
     def _forget(self) -> None:
         for handle in self._handles:
@@ -278,14 +206,11 @@ class BetweenSteps:
         self._handles = []
 
     def _now(self) -> dict[str, bytes]:
-        """Of what is trained, and of what the step before trained."""
+        """Fingerprints of what is trained, and of what the step before trained."""
         self._settle()
         before = self._weights or {}
-        held = {
-            name: value
-            for name, value in self._model.named_parameters()
-            if value.requires_grad or name in before
-        }
+        named = self._model.named_parameters()
+        held = {name: value for name, value in named if value.requires_grad or name in before}
         return dict(zip(held, fingerprints(*held.values()), strict=True))
 
     def _gradients(self) -> bytes:

@@ -11,6 +11,8 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping.batches import count_rows, leaves_of, select_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
@@ -25,9 +27,7 @@ from decrescendo.training.examples import (
     is_plain,
 )
 
-ROWS_APART = (
-    "Rows.take makes each row from its own example (compared: one row of the first batch, taken by itself)"
-)
+ROWS_APART = assumed("own-rows")
 # What is written alike where it is alike.
 
 
@@ -38,7 +38,7 @@ class Rows:
     Args:
         count: number of rows.
         take: from ascending indices (never none) to the batch of these rows, a copy. It sees all of a batch: a run
-            that trains on it supposes, and says so, that each row is made of its own example.
+            that trains on it assumes, and says so, that each row is made of its own example.
 
     >>> squares = Rows(5, lambda indices: torch.from_numpy(indices) ** 2)
     >>> squares.take(np.array([1, 3]))
@@ -49,11 +49,11 @@ class Rows:
     take: Callable[[Int[np.ndarray, " batch"]], Batch]
 
 
-def assumption_of(table: Rows | Examples) -> str:
-    """What nobody can prove of the code that makes examples; empty where none of it is a user's."""
+def assumption_of(table: Rows | Examples) -> Assumption | None:
+    """What is assumed of the code that makes examples; `None` where none of it is a user's."""
     if isinstance(table, Examples):
         return table.assumption
-    return "" if _is_ours(table) else ROWS_APART
+    return None if _is_ours(table) else ROWS_APART
 
 
 def held_by(table: Rows | Examples) -> object:

@@ -14,15 +14,14 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset, default_collate
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping.batches import Ragged, count_rows, joined, leaves_of, map_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training.bits import checksum
 
-EXAMPLES_APART = (
-    "data[i] and collate_fn make example i of record i alone, and keep nothing of one for another (compared: one of "
-    "each batch, made twice)"
-)
+EXAMPLES_APART = assumed("own-collate-fn")
 
 # From a list of examples (always of one) to a batch of them, as torch's ``collate_fn``.
 Collate = Callable[[list[Any]], Batch]
@@ -52,7 +51,7 @@ class Examples:
         items: the examples, before ``collate_fn``.
         count: number of examples.
         held: the items, where they lie in memory and no code of a user's makes them.
-        assumption: what is supposed of the code that makes examples; empty where there is none of a user's.
+        assumption: what is assumed of the code that makes examples; `None` where there is none of a user's.
 
     Guarantee:
         where the data and ``collate_fn`` keep nothing of one example for another, row i of a batch is a function of
@@ -61,7 +60,7 @@ class Examples:
         `joined` puts examples of one shape together, others apart. The process's own generators are afterwards where
         they were.
         That they keep nothing is certain of arrays, lists and frames without a ``collate_fn``. Of other code it is
-        supposed (`assumption`), and compared: the first example of each batch is made again after the last.
+        assumed (`assumption`), and compared: the first example of each batch is made again after the last.
 
     Raises:
         InvalidValue: an example that is made again comes out with other bits.
@@ -71,7 +70,9 @@ class Examples:
         self.items, self._collate = items, collate_fn
         self.count = len(items)
         self.held = items if _are_held(items) else None
-        self.assumption = "" if collate_fn is None and self.held is not None else EXAMPLES_APART
+        self.assumption: Assumption | None = (
+            None if collate_fn is None and self.held is not None else EXAMPLES_APART
+        )
 
     def take(self, draw: Draw) -> Batch:
         """The batch of a draw, which is not empty."""

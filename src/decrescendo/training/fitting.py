@@ -17,9 +17,9 @@ from decrescendo.errors import InvalidValue, check_real
 from decrescendo.optim import AdamBC, MomentumBC, averaged
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints, Stateful
+from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE, note_trained
 from decrescendo.training.examples import Collate
 from decrescendo.training.loop import train
-from decrescendo.training.moved import BEGAN_WITHOUT_NOISE, codes, note
 from decrescendo.training.progress import Callback, Progress, as_one
 from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.steering import QuantileClip
@@ -183,27 +183,23 @@ def fit(
     chosen = make_optimizer(model, optimizer, learning_rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
     average = averaged(model, decay=averaging) if averaging else None
-    first = codes(trainable(model).values()) if averaging else ()
-    also: dict[str, Stateful] = {"scheduler": scheduler}
-    if average is not None:
-        also["average"] = average
+    also: dict[str, Stateful] = {} if average is None else {"average": average}
     kept = None if checkpoints is None else Checkpoints(checkpoints, also=also, resume=resume)
 
     told = as_one(callback)
 
     def after_step(state: Progress) -> bool | None:
-        scheduler.step()
         if average is not None:
             average.update_parameters(model)
         return None if told is None else told(state)
 
     run = train(
-        model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
+        model, loss, data, plan, chosen, seed=seed, scheduler=scheduler, callback=after_step, settings=settings,
         store=store, name=name, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
         require_finite=require_finite,
     )  # fmt: skip
     if average is None:
         return run, model
     noisy = bool((run.ledger.noise_multiplier > 0).all()) and BEGAN_WITHOUT_NOISE not in run.assumptions
-    note(trainable(average.module).values(), noisy=noisy, but=first)
+    note_trained(trainable(average.module).values(), noisy=noisy)
     return run, average.module

@@ -7,6 +7,7 @@ from typing import TypeAlias, cast
 import torch
 from torch import nn
 
+from decrescendo.base.assumption import Assumption
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.dataflow import parts_of
 from decrescendo.training.assumptions import (
@@ -35,8 +36,8 @@ class FrozenStateGuard:
     >>> state.assumptions()
     ()
     >>> _ = model.temperature.fill_(0.5)
-    >>> state.assumptions()
-    ('assumed: only released or public values went into temperature, which code outside of the training steps ...',)
+    >>> [assumption.code for assumption in state.assumptions()]
+    ['public-changed-state']
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -108,10 +109,10 @@ class FrozenStateGuard:
                 "(decrescendo.training.without_batch_norm(model)), and train what is to learn by its gradient"
             )
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """What is assumed of all that is published beside the trained weights, after another look.
 
-        One sentence each for buffers that are not as constructed (`constructed.not_as_constructed`), for parameters
+        One each for buffers that are not as constructed (`constructed.not_as_constructed`), for parameters
         that were frozen from the beginning and never trained, for what code outside of the passes has changed, and for
         parameters that it added.
         """
@@ -124,7 +125,7 @@ class FrozenStateGuard:
             STATE_SET: self._changed,
             PARAMETERS_MADE: self._made,
         }
-        return tuple(sentence.format(named(names)) for sentence, names in found.items() if names)
+        return tuple(kind.format(named(names)) for kind, names in found.items() if names)
 
     def _parameters(self) -> list[tuple[str, nn.Parameter]]:
         return list(self._model.named_parameters())

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.accounting.release import Release
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import read_assumption
 from decrescendo.base.storages import pieces
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer
 from decrescendo.optim.several import name_of
 from decrescendo.plans.agreement import Agreement
+from decrescendo.training.assumptions import together
 from decrescendo.training.bits import checksum, is_part
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.drawing import RunStreams
@@ -33,7 +36,7 @@ class Life:
         run_id: in a store; empty without one.
         began: by the monotonic clock, moved back by the seconds of earlier lives.
         resumed: the steps at which it was gone on with.
-        supposed: sentences of earlier lives, and of the data.
+        supposed: what was assumed in earlier lives, and of the data.
         accumulate: the dtype that the sums of all lives were held in: of two the narrower.
         gamma: of automatic clipping; 0 without.
         place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
@@ -45,7 +48,7 @@ class Life:
     columns: list[Diagnostics] = field(default_factory=list[Diagnostics])
     began: float = field(default_factory=time.monotonic)
     resumed: tuple[int, ...] = ()
-    supposed: tuple[str, ...] = ()
+    supposed: tuple[Assumption, ...] = ()
     place: int | None = None
     accumulate: str = FLOAT32
     gamma: float = 0.0
@@ -96,7 +99,7 @@ class Keeper:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         place: Mapping[str, Any],
-        assumptions: tuple[str, ...],
+        assumptions: tuple[Assumption, ...],
     ) -> None:
         """A checkpoint, where there is none of this step; the first before the first step."""
         life = self._life
@@ -105,11 +108,11 @@ class Keeper:
         if any("initial_lr" in group for group in optimizer.param_groups) and not self._checkpoints.also:
             raise InvalidValue(
                 "checkpoints must keep the scheduler that sets the optimizer's rate, got none: resumed, it would begin "
-                'anew. Give Checkpoints(folder, also={"scheduler": scheduler})'
+                "anew. Give the training scheduler=, or Checkpoints(folder, also={..}) one that your loop steps"
             )
         self._saved = life.taken
         # Where ranks hold parts, all of them take part in putting these together: none may be missing.
-        assumptions = self._world.together(assumptions)
+        assumptions = together(self._world, assumptions)
         saved, beside = _divided(model)
         weights, moments = _whole(saved), _whole(optimizer.state_dict())
         if self.releases is None:
@@ -129,7 +132,7 @@ class Keeper:
             **place,  # and not where drawing ahead has got to
             **self._streams.others(),
             "releases": self.releases.name,
-            "assumptions": list(assumptions),
+            "assumptions": [assumption.written() for assumption in assumptions],
             "columns": [astuple(diagnostics) for diagnostics in life.columns],
             "seconds": life.seconds,
         }
@@ -167,7 +170,7 @@ class Keeper:
             entries = entries_of_frozen_layers(model)
             model.load_state_dict({name: value for name, value in kept.items() if name not in entries})
             optimizer.load_state_dict(_in_parts(state["optimizer"], optimizer))
-            life.supposed = tuple(str(sentence) for sentence in state["assumptions"])
+            life.supposed = tuple(map(read_assumption, state["assumptions"]))
             life.releases[:] = self._planned.first(step)
             life.columns[:] = [Diagnostics(*values) for values in state["columns"]]
             life.began = time.monotonic() - state["seconds"]

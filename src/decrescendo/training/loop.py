@@ -13,6 +13,7 @@ from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.examples import Collate
 from decrescendo.training.progress import Callback, as_one, bar
 from decrescendo.training.run import Run
+from decrescendo.training.schedulers import Scheduler
 from decrescendo.training.steering import Adaptive, QuantileClip
 from decrescendo.training.store import Store
 from decrescendo.training.trainer import Trainer
@@ -30,6 +31,7 @@ def train(
     collate_fn: Collate | None = None,
     num_workers: int = 0,
     people: object = None,
+    scheduler: Scheduler | None = None,
     callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
@@ -60,9 +62,11 @@ def train(
         num_workers: processes that make batches ahead of their steps; the batches are the same.
         people: whose row each is, an id a row (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
             one. A person with more rows than the plan allows is refused before the first step.
-        callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
-            scores on public data. A list of callbacks is called in its order. Returning ``True`` ends the training
-            early. Nothing it decides may depend on the diagnostics, which are private and noise-free.
+        scheduler: of the learning rate, stepped once a step: a scheduler of torch's over ``optimizer``, or a function
+            that makes one of it. Its numbers (``T_max``, ``total_steps``) count steps, not epochs. Checkpoints keep it.
+        callback: called after every step with a `Progress`, and after the scheduler; the place for scores on public
+            data. A list of callbacks is called in its order. Returning ``True`` ends the training early. Nothing it
+            decides may depend on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
         store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
             its first release is free again, but where checkpoints are kept to go on from.
@@ -91,8 +95,8 @@ def train(
     ranks = world_of(world)
     with ranks.watched():
         trainer = Trainer(
-            model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints,
-            name=name, world=world,
+            model, loss, plan, optimizer, seed=seed, scheduler=scheduler, settings=settings, store=store,
+            checkpoints=checkpoints, name=name, world=world,
         )  # fmt: skip
         try:
             with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:

@@ -21,6 +21,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from decrescendo.accounting import Budget, Guarantee, Trials
+from decrescendo.base.assumption import Assumption, are_independent, assumption_facts, independence
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.base.sealed import check_writable, write
 from decrescendo.clipping.clipped import check_clip_norm
@@ -34,7 +36,7 @@ from decrescendo.training.space import Space, Value
 from decrescendo.training.statement import SECURE, SEEDED, UNRECORDED
 from decrescendo.training.store import Store
 from decrescendo.training.task import Task
-from decrescendo.training.trials_apart import TrialsApart
+from decrescendo.training.trial_starts import TrialStarts
 from decrescendo.training.tuning import machine, train_with
 
 FORMAT, VERSION = "decrescendo-private-search", 1
@@ -44,20 +46,18 @@ FREE = (
     "clip", "rho_c", "learning_rate", "stride", "momentum", "lr_decay", "averaging", "optimizer",
 )  # fmt: skip
 
-ATTEMPTED = (
-    "attempt makes each trial of settings and plan alone, keeps nothing of one for another, and shows nothing"
-)
+ATTEMPTED = assumed("own-attempt")
 LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What one trial gives: the weights that were tested, their score on declared public data, and what it took on
-    trust (`training.run.Run.assumptions`)."""
+    """What one trial gives: the weights that were tested, their score on declared public data, and what was
+    assumed (`training.run.Run.assumptions`)."""
 
     score: float
     weights: Mapping[str, Tensor]
-    assumptions: tuple[str, ...] = (UNRECORDED,)
+    assumptions: tuple[Assumption, ...] = (UNRECORDED,)
 
 
 Attempt = Callable[[Settings, Plan], Tried]
@@ -157,7 +157,8 @@ class Winner:
         score: on declared public data. The best of several, so a little too good.
         weights: of the winner.
         machine: where it ran, and with what versions.
-        assumptions: what the guarantee takes on trust, in every trial alike; see `training.run.Run.assumptions`.
+        assumptions: what must be true for the guarantee to hold, in every trial alike; see
+            `training.run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the noise of the trials came from.
         account: data set and id of the search in a `Store`; empty: in none.
     """
@@ -169,19 +170,20 @@ class Winner:
     score: float | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
-    assumptions: tuple[str, ...] = (UNRECORDED,)
+    assumptions: tuple[Assumption, ...] = (UNRECORDED,)
     random: str = SEEDED
     account: str = ""
 
     @property
-    def proven(self) -> bool:
-        """Whether nothing is taken on trust but what every search takes."""
-        return not self.assumptions
+    def rows_independent(self) -> bool:
+        """Whether every pass of every trial was shown to keep rows independent."""
+        return are_independent(self.assumptions)
 
     def describe(self) -> str:
         """A few lines for people."""
         lines = describe_promise(self.asked, self.plan, self.guarantee)
-        lines += "".join(f"\nsupposed   not proven: {sentence}" for sentence in self.assumptions)
+        lines += f"\nrows independent   {independence(self.assumptions)}"
+        lines += "".join(f"\n{assumption}" for assumption in self.assumptions)
         if self.settings is None or self.score is None:
             return lines + "\nwinner     none: the number of trials happened to be 0, as a Poisson number may"
         return "\n".join(
@@ -243,10 +245,10 @@ def search_privately(
             and the theorem's order is total.
         a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
             it loses would hang on when it was tried.
-        trials that reach each other (a model that goes on from the best so far): an error; what a task keeps anyway (a
-            counter in its score) is among the assumptions, see `TrialsApart`.
+        trials that reach each other by their initial weights (a model that goes on from the best so far): an error.
+            What else a task keeps of a trial (a loss that its score changes) is not looked at.
         an error in a trial: ends the search, and there is no winner. Not covered: see above.
-        trials that take different things on trust: an error, after the last one, likewise.
+        trials with different assumptions: an error, after the last one, likewise.
         no trial at all (Poisson): no winner, said so.
     """
     check_instance("asked", asked, PrivateSearch)
@@ -260,7 +262,7 @@ def search_privately(
         )
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
-    apart = None if attempt is not None else TrialsApart(asked.task)
+    starts = None if attempt is not None else TrialStarts(asked.task)
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
     # A number that were drawn, or changed, after a trial was seen would not be covered.
@@ -269,20 +271,20 @@ def search_privately(
         asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)
     ]
     trials = [settings.seeded(secret.child(index).seed) for index, settings in enumerate(drawn)]
-    if apart is not None:
-        apart.begin(settings.seed for settings in trials)
+    if starts is not None:
+        starts.note(settings.seed for settings in trials)
     account = None if store is None else store.start(asked.agreed(guarantee), label="private search")
     if account is not None:  # before the first trial: of what was begun nothing can be given back
         noise, digest = float(plan.noise_multiplier.min()), hashlib.sha256(plan.sha256.encode()).digest()
         account.record(0, plan.sampling.at(0).release(noise), digest)
     data = asked.task.load() if attempt is None else None  # once: who counts how often would know the number
     best: tuple[tuple[float, str], Settings, Tried] | None = None
-    trusted: set[tuple[str, ...]] = set()
+    met: set[tuple[Assumption, ...]] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one a trial would tell their number
         for settings in trials:
-            if apart is not None:
-                apart.check(settings.seed)
+            if starts is not None:
+                starts.check(settings.seed)
             own_plan = _with_clip_of(plan, settings, asked.task.count)
             tried = (
                 train_and_score(
@@ -292,23 +294,22 @@ def search_privately(
                 else attempt(settings, own_plan)
             )
             check_instance("what a trial gives", tried, Tried)
-            trusted.add(tried.assumptions)
+            met.add(tried.assumptions)
             rank = (
                 -math.inf if math.isnan(tried.score) else tried.score,
                 hashlib.sha256(_content(tried.weights)).hexdigest(),
             )
             if best is None or rank > best[0]:
                 best = (rank, settings.seeded(0), tried)
-    if len(trusted) > 1:
+    if len(met) > 1:
         raise InvalidValue(
-            "every trial must take the same on trust, got trials that do not: nothing would tell what those behind the "
-            "winner took. Train without a search and look at the run's assumptions"
+            "every trial must have the same assumptions, got trials that do not: nothing would tell those of the "
+            "trials behind the winner. Train without a search and look at the run's assumptions"
         )
     if account is not None:
         account.finish()
-    supposed = ATTEMPTED if apart is None else apart.supposed
     whole = Winner(
-        asked, plan, guarantee, machine=machine(), assumptions=tuple(filter(None, [supposed])),
+        asked, plan, guarantee, machine=machine(), assumptions=() if attempt is None else (ATTEMPTED,),
         random=SECURE if secure and attempt is None else SEEDED,
         account="" if account is None else f"{account.store.dataset}, run {account.id}",
     )  # fmt: skip
@@ -365,8 +366,8 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
         "weights_sha256": hashlib.sha256(content).hexdigest() if winner.weights else None,
         "machine": dict(winner.machine),
         "provenance": {
-            "random": winner.random, "account": winner.account, "proven": winner.proven,
-            "assumptions": list(winner.assumptions),
+            "random": winner.random, "account": winner.account,
+            **assumption_facts(winner.assumptions),
         },
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)

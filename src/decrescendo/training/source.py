@@ -9,6 +9,7 @@ from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.verify import APART
+from decrescendo.base.assumption import Assumption
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
@@ -51,8 +52,8 @@ class Source(Protocol):
         ...
 
     @property
-    def assumption(self) -> str:
-        """What is supposed of who decides; empty where it is no code of a user's."""
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed of who decides; none where it is no code of a user's."""
         ...
 
     def following(self, taken: int) -> Settings | None:
@@ -91,7 +92,8 @@ class Source(Protocol):
 class Planned:
     """The schedule of a plan; with a ``tracker``, which moves C_t."""
 
-    stopped = assumption = ""
+    stopped = ""
+    assumptions: tuple[Assumption, ...] = ()
 
     def __init__(self, plan: Plan, tracker: Tracker | None = None) -> None:
         self.tracker = tracker

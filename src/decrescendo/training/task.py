@@ -21,8 +21,8 @@ from decrescendo.base import Streams
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.training.data import table_of
+from decrescendo.training.data_memory import check_model_apart
 from decrescendo.training.examples import Collate, own_numbers
-from decrescendo.training.held import check_model_apart
 
 # A model's seed is below: `numpy.random.seed` takes no larger ones.
 SEEDS = 2**32

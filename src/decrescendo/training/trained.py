@@ -4,6 +4,7 @@ from typing import final
 
 from torch import nn
 
+from decrescendo.base.assumption import Assumption
 from decrescendo.training.assumptions import TRAINED_SET, named
 
 
@@ -14,10 +15,9 @@ class TrainedSet:
     >>> model = nn.Linear(2, 1)
     >>> trained = TrainedSet(model)
     >>> trained.compare()
-    ''
     >>> _ = model.bias.requires_grad_(False)
-    >>> trained.compare()
-    'assumed: only ... decided which parameters are trained; during the run bias was frozen by code outside of ...'
+    >>> trained.compare().sentence
+    'Assumed: only ... decided which parameters are trained; during the run bias was frozen by code outside of ...'
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -30,8 +30,8 @@ class TrainedSet:
         """As it is now."""
         self._before = {name: value.requires_grad for name, value in self._model.named_parameters()}
 
-    def compare(self) -> str:
-        """What is assumed of all changes found so far; empty where there were none. New parameters are none."""
+    def compare(self) -> Assumption | None:
+        """What is assumed of all changes found so far; `None` where there were none. New parameters are none."""
         for name, value in self._model.named_parameters():
             if self._before.get(name, value.requires_grad) is not value.requires_grad:
                 (self._unfrozen if value.requires_grad else self._frozen)[name] = None
@@ -41,4 +41,4 @@ class TrainedSet:
             for how, names in found.items()
             if names
         )
-        return TRAINED_SET.format(what) if what else ""
+        return TRAINED_SET.format(what) if what else None

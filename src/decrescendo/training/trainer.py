@@ -20,6 +20,8 @@ from torch import nn
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.release import Release
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
@@ -39,23 +41,25 @@ from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.optim.several import as_one, parts_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import RandomAllocation
+from decrescendo.training.assumptions import together
 from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.codes import code_of
 from decrescendo.training.data import Rows, assumption_of, held_by, table_of
-from decrescendo.training.distinct import check_distinct
+from decrescendo.training.data_memory import kept_by, memory_of
 from decrescendo.training.drawing import Drawing, RunStreams
+from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.finite import check_finite
 from decrescendo.training.frozen_state import FrozenStateGuard
-from decrescendo.training.held import Held, kept_by, memory_of
 from decrescendo.training.keeping import Keeper, Life
-from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
+from decrescendo.training.repeated_records import check_distinct
 from decrescendo.training.run import History, Run, assumed_of, check_published, cpu_weights
+from decrescendo.training.schedulers import Scheduler, assumed_of_scheduler, scheduler_of
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import FLOAT32, FLOAT64, SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
@@ -74,10 +78,7 @@ from decrescendo.training.world import (
 # Of the trainings that rank 0 has begun.
 _NUMBERS = count(1)
 
-SAME_ORDER = (
-    "data that were given anew in the midst of an epoch had each record in the row that it had before: else it may "
-    "have taken part twice"
-)
+SAME_ORDER = assumed("same-order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,10 @@ class Trainer:
             The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
             last: global generators are neither read nor moved. With a store, each run but its first has streams of its
             own, by its place there: equal seeds do not draw equal noise.
+        scheduler: of the learning rate: a scheduler of torch's over ``optimizer``, or a function that makes one of it.
+            `step` steps it after the optimiser; a loop with `fill_gradients` steps it itself. Its numbers (``T_max``,
+            ``total_steps``) count steps, not epochs. Checkpoints keep it. Rates that other code sets are among the
+            run's assumptions.
         settings: of the clipping engine; they cannot change a guarantee.
         store: where the run is registered, its whole plan reserved, and each release written down before anything of
             it can be seen.
@@ -178,6 +183,7 @@ class Trainer:
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         seed: int | Secure,
+        scheduler: Scheduler | None = None,
         settings: EngineSettings | None = None,
         store: Store | None = None,
         checkpoints: Checkpoints | None = None,
@@ -188,7 +194,9 @@ class Trainer:
         with self._world.watched():
             number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
             self._world = self._world.training(int(number))
-            self._begin(model, loss, plan, as_one(optimizer), seed, settings, store, checkpoints, name)
+            self._begin(
+                model, loss, plan, as_one(optimizer), seed, scheduler, settings, store, checkpoints, name
+            )
 
     def _begin(
         self,
@@ -197,6 +205,7 @@ class Trainer:
         plan: Plan | Adaptive | QuantileClip,
         optimizer: torch.optim.Optimizer,
         seed: int | Secure,
+        scheduler: Scheduler | None,
         settings: EngineSettings | None,
         store: Store | None,
         checkpoints: Checkpoints | None,
@@ -213,7 +222,6 @@ class Trainer:
             raise InvalidValue("training must be outside of torch.inference_mode(), which keeps no gradients")
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
-        assumed = self._source.assumption
         _check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = trainable(model)
@@ -224,7 +232,10 @@ class Trainer:
                 )
         check_optimizer(optimizer, Inventory.of(model), parameters)
         self._model, self._optimizer = model, optimizer
-        self._between = BetweenSteps(model, optimizer, self._parts.settle, loss)
+        self._scheduler = scheduler_of(scheduler, optimizer)
+        if checkpoints is not None and self._scheduler is not None:
+            checkpoints = checkpoints.keeping("scheduler", self._scheduler)
+        self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
         self._streams = RunStreams.of(_of_its_own(seed, place))
@@ -245,7 +256,11 @@ class Trainer:
             accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
             gamma=0.0 if settings is None else settings.gamma or 0.0,
         )
-        self._life.supposed = (*([assumed] if assumed else []), *assumed_of(model))
+        self._life.supposed = (
+            *self._source.assumptions,
+            *assumed_of_scheduler(self._scheduler),
+            *assumed_of(model),
+        )
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
             None
@@ -261,6 +276,7 @@ class Trainer:
                     "code of the loss": code_of(loss),
                     "settings of the engine": settings,
                     "kind of seed": type(seed).__name__,
+                    "scheduler": type(self._scheduler).__name__,
                     "use of a store": store is not None,
                     "use of checkpoints": "none"
                     if checkpoints is None
@@ -385,23 +401,21 @@ class Trainer:
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
         whose = check_people(people, self._source.agreed.budget, table.count)
-        supposed = {*self._life.supposed, assumption_of(table)}
+        supposed: set[Assumption | None] = {*self._life.supposed, assumption_of(table)}
         if self._source.agreed.budget.unit is Unit.EXAMPLE:
             supposed.add(check_distinct(data, columns=isinstance(table, Rows)))
 
         def facts() -> dict[str, str]:
             found, all_rows = data_facts(table)
-            supposed.add("" if all_rows else RANKS_ALIKE)
+            supposed.add(None if all_rows else RANKS_ALIKE)
             return found | {"num_workers": str(workers), "people": whose}
 
         self._world.agree(facts)
         sampling, taken = self._source.sampling, self._life.taken
         if data is not self._data and isinstance(sampling, RandomAllocation):
-            supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
+            supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else None)
         self._data = data
         kept = held_by(table)
-        held = Held(kept)
-        self._between.draw_from(held)
         if isinstance(self._engine, Engine):
             self._engine.withhold(memory_of(data if kept is data else (kept, data)), kept_by(self._optimizer))
         self._life.supposed = tuple(filter(None, supposed))
@@ -473,12 +487,14 @@ class Trainer:
             self._between.leave()
         apply(noisy, self._model, self._optimizer)
         self._between.stepped()
-        if self._life.taken == self._source.steps:  # nobody has to call finish
-            self._between.left()
+        if self._scheduler is not None:
+            self._scheduler.step()
+            self._between.scheduled()
         return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
-        """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser, and clears ``.grad``.
+        """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser and its scheduler, and
+        clears ``.grad``.
 
         The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. A loop that
         changes it before its optimiser steps, or the weights otherwise than by that one step, has the run say so.
@@ -534,13 +550,11 @@ class Trainer:
         check_optimizer(self._optimizer, held, trainable_of(held))  # before anything is released
         self._frozen_state.follow()
         self._between.enter()
-        self._between.passing()
         if not self._looked:
             self._frozen_state.look()
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part
         clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
-        self._between.passed()
         self._trained |= {name: held.parameters[name].numel() for name in clipped.gradients}
         self._frozen_state.trained(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
@@ -630,11 +644,9 @@ class Trainer:
         with self._world.watched():
             self._parts.settle()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
-            self._between.look_at_rows()
             early = self._life.taken < self._source.steps and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._drawn is not None)
-            self._between.left()
-            assumptions = self._world.together(tuple(sorted({*self._assumptions(), *ended})))
+            assumptions = together(self._world, {*self._assumptions(), *ended})
             weights = cpu_weights(self._model, begun=True)
         if self._account is not None:
             self._account.finish()
@@ -656,7 +668,7 @@ class Trainer:
             provenance=self._provenance(assumptions),
         )
 
-    def _provenance(self, assumptions: tuple[str, ...]) -> Provenance:
+    def _provenance(self, assumptions: tuple[Assumption, ...]) -> Provenance:
         kept = dict(self._model.named_parameters()).keys()
         count = sum(size for name, size in self._trained.items() if name in kept)
         return Provenance(
@@ -673,7 +685,7 @@ class Trainer:
             assumptions=assumptions,
         )
 
-    def _assumptions(self) -> tuple[str, ...]:
+    def _assumptions(self) -> tuple[Assumption, ...]:
         """Of this life of the run, and of those before."""
         self._between.look()
         if isinstance(self._engine, Engine):
@@ -682,22 +694,22 @@ class Trainer:
             if self._world.size > 1 and len(self._world.together((self._engine.told,))) > 1:
                 found = (*found, RANKS_PASS)
         else:
-            found = (f"{type(self._engine).__name__}, which clipped, proves nothing about examples",)
+            found = (assumed("rows-own-clipper", type(self._engine).__name__),)
         if (kind := type(self._world)).__module__.split(".")[0] != "decrescendo":
-            found = (
-                *found,
-                f"{kind.__name__}, which summed and released, added the plan's noise to one clipped sum",
-            )
+            found = (*found, assumed("own-world", kind.__name__))
         found = (*found, *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
-    def assume(self, sentence: str) -> None:
+    def assume(self, assumption: Assumption | str) -> None:
         """Have the run say what is assumed beside what is found here: a declaration of who trains.
 
         Args:
-            sentence: for `Run.assumptions`; empty for none.
+            assumption: for `Run.assumptions`; of a text the code is ``declared``.
         """
-        self._life.supposed = tuple(dict.fromkeys((*self._life.supposed, *filter(None, (sentence,)))))
+        if isinstance(assumption, str):
+            assumption = assumed("declared", assumption)
+        check_instance("assumption", assumption, Assumption)
+        self._life.supposed = tuple(dict.fromkeys((*self._life.supposed, assumption)))
 
     def keep(self) -> None:
         """A checkpoint of the state as it is now, whether one is due or not; without ``checkpoints`` nothing.

@@ -31,9 +31,9 @@ from decrescendo.errors import (
 from decrescendo.plans import Plan, PoissonSampling, calibrate
 from decrescendo.row_independence.dataflow import Memory
 from decrescendo.training.data import Rows, table_of
+from decrescendo.training.data_memory import memory_of
 from decrescendo.training.examples import Examples, Repeated
 from decrescendo.training.fitting import fit
-from decrescendo.training.held import memory_of
 from decrescendo.training.run import Run, versions
 from decrescendo.training.settings import Settings
 from decrescendo.training.space import Space, Value, starting_values

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from decrescendo.accounting.release import Release
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel, check_instance
@@ -30,8 +31,8 @@ Tree = dict[str, Any]
 Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
 # What ranks compare before the first step: so many examples where each must be read, and so many bytes of rows.
 _PROBES, _PROBED = 8, 2**26
-RANKS_ALIKE = "every rank has the same rows in the same order (compared: some of them)"
-RANKS_PASS = "each example counts alike on every rank (compared: what passes did, which was not all alike)"
+RANKS_ALIKE = assumed("ranks-alike")
+RANKS_PASS = assumed("rows-ranks-differ")
 # How the name of a fact begins that only some ranks have.
 OF_PART = "weights of part "
 

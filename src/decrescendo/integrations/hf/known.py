@@ -5,6 +5,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, cast
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+
 # Of transformers 5.24 and trl 1.16.
 _NAMES = """
 output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_kwargs warmup_steps
@@ -54,11 +57,6 @@ def unknown(arguments: Any, rules: frozenset[str]) -> Iterator[str]:
             yield field.name
 
 
-def assumed_of(names: list[str]) -> str:
-    """What is assumed of arguments that nobody here has looked at; empty where there are none."""
-    if not names:
-        return ""
-    return (
-        f"assumed: arguments that this version of decrescendo does not know ({', '.join(names)}) change neither "
-        "batches nor gradients nor the loss"
-    )
+def assumed_of(names: list[str]) -> Assumption | None:
+    """What is assumed of arguments that nobody here has looked at; `None` where there are none."""
+    return assumed("unknown-arguments", ", ".join(names)) if names else None

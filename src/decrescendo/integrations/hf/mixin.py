@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
-from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
@@ -23,13 +23,12 @@ from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, g
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
-from decrescendo.integrations.hf.saving import configure, saving
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.data import check_one_data_set, table_of
-from decrescendo.training.moved import note
 from decrescendo.training.run import cpu_weights
+from decrescendo.training.schedulers import goes_by_scores
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.steering import QuantileClip
 from decrescendo.training.world import data_facts
@@ -119,17 +118,18 @@ class PrivateMixin(_Base):
             )  # not what Accelerate wraps it in
             if not self._public_eval:
                 check_scheduler(self.lr_scheduler)
-            if self.args.save_strategy != "no":
-                configure(self.model)
+            scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+            by_steps = isinstance(scheduler, LRScheduler) and not goes_by_scores(scheduler)
             facts, _ = data_facts(table_of(data, collator)) if states.keeps else ({}, True)
             beginning = Beginning(seed, facts.get("rows of the data", ""))
-            kept = states.checkpoints(beginning, self.lr_scheduler, registered=store is not None)
+            kept = states.checkpoints(beginning, scheduler, registered=store is not None)
             return Trainer(
                 self.model,
                 loss,
                 plan,
                 optimizer,
                 seed=seed,
+                scheduler=scheduler if by_steps else None,
                 settings=settings,
                 store=store,
                 checkpoints=kept,
@@ -200,7 +200,8 @@ class PrivateMixin(_Base):
         records = self._records or Records()
         traced = records.check(self.train_dataset, self._source.agreed.budget.unit)
         names = sorted(unknown(self.args, NAMES))
-        self._assumed = (traced, assumed_of(names), PUBLIC_EVAL if self._public_eval else "")
+        found = (traced, assumed_of(names), PUBLIC_EVAL if self._public_eval else None)
+        self._assumed = tuple(filter(None, found))
 
     def _finish(self) -> None:
         if self._run is not None:
@@ -219,15 +220,12 @@ class PrivateMixin(_Base):
         super()._load_best_model()
         if self._run is not None:
             self._run = replace(self._run, weights=cpu_weights(self.model))
-            noisy = bool((self._run.ledger.noise_multiplier > 0).all())
-            note(trainable(self.model).values(), noisy=noisy)
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
         """The trainer's own, after what a training needs to go on from it."""
         if self._private is not None and self._run is None:
             self._private.keep()
-        with saving(self.model):
-            super()._save_checkpoint(model, trial)
+        super()._save_checkpoint(model, trial)
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Refused: each trial would be a training, and the plan pays for one."""
@@ -256,8 +254,8 @@ class PrivateMixin(_Base):
 
         def batches() -> Iterator[Batch | None]:
             self._private = begin(data, collator, self._states)
-            for sentence in self._assumed:
-                self._private.assume(sentence)
+            for assumption in self._assumed:
+                self._private.assume(assumption)
             drawn = self._private.batches(data, collator, self.args.dataloader_num_workers, self._people)
             # Whenever the trainer stops asking: workers that are left to the garbage collector are waited for.
             self._ended.callback(cast("Generator[Batch | None]", drawn).close)

@@ -3,6 +3,7 @@
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Loss
 from decrescendo.errors import InvalidType
 from decrescendo.integrations.hf.losses import loss as own_tokens
@@ -12,10 +13,7 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-PUBLIC_EVAL = (
-    "assumed: the data that the trainer evaluates on are public (declared with public_eval=True): their scores may "
-    "have chosen checkpoint, learning rate and end of the training"
-)
+PUBLIC_EVAL = assumed("eval-data-public")
 
 
 def check_class(kind: type, loss: Loss, mixin: type) -> None:

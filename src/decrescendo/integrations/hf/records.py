@@ -7,13 +7,12 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from decrescendo.accounting.budget import Unit
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.training.distinct import check_distinct, is_hugging_face, share_records
+from decrescendo.training.repeated_records import check_distinct, is_hugging_face, share_records
 
-ONE_ROW_A_RECORD = (
-    "assumed: each row of train_dataset is a record of its own (of rows that .map or a data set of one's own made, it "
-    "cannot be seen which record they came from)"
-)
+ONE_ROW_A_RECORD = assumed("one-row-a-record")
 
 # A column of TRL's packing: rows in it hold parts of several records.
 _PACKED = "seq_lengths"
@@ -49,11 +48,11 @@ class Records:
         """These are the rows that the trainer made of them."""
         self.made = data
 
-    def check(self, data: object, unit: Unit) -> str:
+    def check(self, data: object, unit: Unit) -> Assumption | None:
         """Whether each row of ``data``, which is trained on, is one record.
 
         Returns:
-            What is assumed of rows that cannot be traced back to records; empty where there is nothing to trace.
+            What is assumed of rows that cannot be traced back to records; `None` where there is nothing to trace.
 
         Raises:
             InvalidValue: a record that has several rows, or rows with parts of several records.
@@ -64,7 +63,7 @@ class Records:
                 "that is cut has several rows, and several in one row are clipped as one. Give the rows unpacked"
             )
         if unit is not Unit.EXAMPLE:
-            return ""
+            return None
         if data is self.made:
             if self._error is not None:
                 raise self._error
@@ -75,7 +74,7 @@ class Records:
                     "several rows has more than one share of the budget. Make a plan for people "
                     "(examples_per_person=, people=), or leave splitting and packing out"
                 )
-        return ONE_ROW_A_RECORD if _is_made(data) else ""
+        return ONE_ROW_A_RECORD if _is_made(data) else None
 
 
 def check_public(eval_dataset: object, train_datasets: tuple[object, ...]) -> None:

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -67,7 +67,8 @@ class Checkpoints:
         every: steps between two checkpoints, >= 1. A crash costs the time of as many steps at most, and no privacy:
             steps that are done again have the same batches and the same noise, are the same releases to the last bit
             (or are refused), and count once.
-        also: by name, whatever else has a state: schedulers, averages.
+        also: by name, whatever else has a state: averages, a scheduler that your own code steps. (The one that `train`
+            is given as ``scheduler=`` is kept without it.)
         resume: go on from the newest checkpoint in the folder; without one, from the start. If false, the folder must
             be empty: a forgotten run is not written over.
 
@@ -84,9 +85,7 @@ class Checkpoints:
         object.__setattr__(self, "every", check_integer("every", self.every, at_least=1))
         check_path("folder", self.folder)
         check_instance("resume", self.resume, bool)
-        check_instance(
-            "also", self.also, Mapping, 'also={"scheduler": scheduler} names what else has a state'
-        )
+        check_instance("also", self.also, Mapping, 'also={"average": average} names what else has a state')
         for name, thing in self.also.items():
             check_instance(f"also[{name!r}]", thing, Stateful, "It needs state_dict and load_state_dict")
         folder = Path(self.folder)
@@ -102,6 +101,21 @@ class Checkpoints:
                 f"checkpoints must have a new or empty folder, got {os.fspath(self.folder)!r}. To go on with the run "
                 "in it, pass resume=True"
             )
+
+    def keeping(self, name: str, thing: Stateful) -> "Checkpoints":
+        """These, with ``thing`` in ``also``, where it is not there already.
+
+        Raises:
+            InvalidValue: something else of this name.
+        """
+        if any(held is thing for held in self.also.values()):
+            return self
+        if name in self.also:
+            raise InvalidValue(
+                f"also must name each thing once, got another {name!r} than the training's own, which is kept without "
+                f"it. Leave {name!r} out of also"
+            )
+        return replace(self, also={**self.also, name: thing})
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write one, on the disk when this returns; older ones but one are removed."""

@@ -23,6 +23,8 @@ from decrescendo.accounting.budget import Guarantee, check_unit, rounded
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.release import Release
 from decrescendo.base import sealed
+from decrescendo.base.assumption import Assumption, are_independent, assumption_lines
+from decrescendo.base.assumptions import assumptions_in
 from decrescendo.base.whole_file import read_whole
 from decrescendo.errors import (
     AccountingError,
@@ -35,7 +37,6 @@ from decrescendo.errors import (
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.plans.sampling import drawn_by
-from decrescendo.training.assumptions import is_worded
 from decrescendo.training.run.certify import certify
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
@@ -73,7 +74,7 @@ class Run:
         whatever is computed from them; it does not cover `diagnostics`, nor `metrics` unless they were
         measured on public data. Of a run whose noise was decided on the way it is the filter's budget, however
         little of it was spent: `accounting.Pld` says nothing of such a ledger.
-        It supposes that `assumptions` hold. A run is `proven` if there are none.
+        It holds if all `assumptions` are true.
 
     Args:
         plan: what was decided before the start: a `Plan` or an `AdaptivePlan`.
@@ -93,7 +94,7 @@ class Run:
     >>> one = curves.constant(1.0)
     >>> plan = calibrate(Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=one, clip=one)
     >>> run = Run(plan, plan.ledger, plan.guarantee, weights={}).with_metrics({"accuracy": 0.9})
-    >>> run.steps, run.metrics["accuracy"], run.proven
+    >>> run.steps, run.metrics["accuracy"], run.rows_independent
     (3, 0.9, False)
     """
 
@@ -130,25 +131,25 @@ class Run:
         return self.plan.covered(self.ledger)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee takes on trust because it was declared, or could only be compared, or was done between
-        steps by code of the user's, or is published as it is: sentences, sorted. Empty: nothing.
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What must be true for the guarantee to hold, and was not checked, or not wholly, sorted by code: because it
+        was declared, could only be compared, was done by code of the user's, or is published as it is.
 
-        Buffers that are not as constructed (running statistics, priors, code books) and frozen parameters go out with
-        the weights, without noise: they are assumed to be public, by name, in a sentence that begins with "assumed:".
+        All codes are listed in docs/reference/assumptions.md, with when a run has them and what to do. Buffers that
+        are not as constructed (running statistics, priors, code books) and frozen parameters go out with the weights,
+        without noise: they are assumed to be public, by name.
         """
         return (UNRECORDED,) if self.provenance is None else self.provenance.assumptions
 
     @property
-    def proven(self) -> bool:
-        """Whether each example was proven apart from the others at every step, and nothing taken on trust but what
-        every run takes. If not, see `assumptions`.
+    def rows_independent(self) -> bool:
+        """Whether every pass was shown to keep rows independent: each row's gradient depends on that row alone.
 
-        A model without buffers and frozen parameters, or with buffers as constructed, adds nothing to these. A frozen
-        pre-trained part does: that no private row is in it nobody can prove here, so that such a run is not proven,
-        although its examples may be.
+        A data set, a collate_fn, a callback or a frozen part of yours does not change that; what is assumed of these is
+        in `assumptions`. It is False where the engine itself had to assume something, or something else clipped:
+        assumptions whose code begins with ``rows-``.
         """
-        return not self.assumptions
+        return are_independent(self.assumptions)
 
     def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
         """The same run with more ``metrics`` (they must come from public data); a new value replaces an old
@@ -171,7 +172,7 @@ class Run:
             if planned.kind == "estimate"
             else f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
             f"steps: {self.steps}{self.plan.taken(self.steps)}",
-            *(text if is_worded(text) else f"not proven, but supposed: {text}" for text in self.assumptions),
+            *assumption_lines(self.assumptions),
             *([f"stopped: {self.stopped}"] if self.stopped else []),
             *([gap] if (gap := self.plan.gap(self.ledger)) else []),
             *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
@@ -358,7 +359,9 @@ def _to_json(run: Run, staging: Path) -> str:
         "versions": dict(run.versions),
     }
     if run.provenance is not None:
-        content[PROVENANCE] = asdict(run.provenance)
+        # As texts, as before they had codes: both versions read them.
+        written = [assumption.written() for assumption in run.provenance.assumptions]
+        content[PROVENANCE] = asdict(run.provenance) | {"assumptions": written}
     if adaptive or run.clip_norm:
         content[CLIP_NORM] = list(run.clip_norm)
     if adaptive:
@@ -403,14 +406,8 @@ def _ledger(columns: Mapping[str, Any]) -> Ledger:
 
 
 def _provenance(facts: Mapping[str, Any]) -> Provenance:
-    """As it was recorded; by versions before `Provenance.assumptions`, without them: then nothing is proven."""
-    assumed: Any = facts.get("assumptions", [UNRECORDED])
-    if not isinstance(assumed, list):
-        raise TypeError("something else than a list of assumptions")
-    lists: dict[str, Any] = {
-        "resumed": tuple(facts["resumed"]),
-        "assumptions": tuple(cast("list[Any]", assumed)),
-    }
+    """As it was recorded; by versions before `Provenance.assumptions`, without them: then nothing is known of rows."""
+    lists: dict[str, Any] = {"resumed": tuple(facts["resumed"]), "assumptions": assumptions_in(facts)}
     return Provenance(**dict(facts) | lists)
 
 

@@ -6,6 +6,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import pieces
 from decrescendo.errors import UnsupportedModel, check_instance
 from decrescendo.training.bits import is_part
@@ -96,16 +98,14 @@ def entries_of_frozen_layers(model: nn.Module) -> dict[str, object]:
     return {name: value for name, value in found.items() if name not in held}
 
 
-def assumed_of(model: nn.Module) -> tuple[str, ...]:
-    """One sentence for each class of frozen layers that puts entries of its own into the state dict."""
+def assumed_of(model: nn.Module) -> tuple[Assumption, ...]:
+    """One for each class of frozen layers that puts entries of its own into the state dict."""
     by_kind: dict[str, list[str]] = {}
     for name in entries_of_frozen_layers(model):
         owner = _frozen_owner(model, name)
         by_kind.setdefault(type(owner).__name__, []).append(name)
     return tuple(
-        f"assumed: the {len(names)} entries that frozen layers of class {kind} add to the state dict ({names[0]}, ..) "
-        "are public; they are not in the run's weights"
-        for kind, names in sorted(by_kind.items())
+        assumed("frozen-layer-entries", len(names), kind, names[0]) for kind, names in sorted(by_kind.items())
     )
 
 

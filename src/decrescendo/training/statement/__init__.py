@@ -1,5 +1,6 @@
 """Privacy statements: what may be said of a trained model, by a program and by people."""
 
+from decrescendo.base.assumption import Assumption
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.provenance import FLOAT32, FLOAT64, SECURE, SEEDED, UNRECORDED, Provenance
 from decrescendo.training.statement.statement import Statement, state
@@ -10,6 +11,7 @@ __all__ = [
     "SECURE",
     "SEEDED",
     "UNRECORDED",
+    "Assumption",
     "Provenance",
     "Declaration",
     "Statement",

@@ -5,8 +5,8 @@ from typing import Any
 
 from decrescendo.accounting.budget import rounded
 from decrescendo.accounting.membership import percent
+from decrescendo.base.assumption import Assumption, independence
 from decrescendo.base.markdown import table
-from decrescendo.training.assumptions import is_worded
 
 SHOWN = 11
 LABELS = {
@@ -230,14 +230,11 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _assumed(assumptions: list[str], unit: str) -> list[str]:
-    """Whether examples are independent, then a line for each assumption about what is published beside the weights."""
-    published = [text for text in assumptions if is_worded(text)]
-    others = [text for text in assumptions if text not in published]
-    lines = [f"{unit.capitalize()}s were proven apart at every step."]
-    if others:
-        lines = [f"Not proven, but supposed: {'; '.join(_line(text).rstrip('.') for text in others)}."]
-    return [*lines, *(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in map(_line, published))]
+def _assumed(facts: list[dict[str, str]], unit: str) -> list[str]:
+    """Whether rows are independent, then a line for each assumption, with its code."""
+    found = [Assumption(entry["code"], entry["sentence"]) for entry in facts]
+    lines = [f"Rows independent: {independence(found)}. (A row is one {unit}.)"]
+    return lines + [f"{one.sentence.rstrip('.')}. (`{one.code}`)" for one in found]
 
 
 def _audit(audit: Mapping[str, Any] | None) -> str:

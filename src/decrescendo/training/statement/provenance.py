@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from decrescendo.base.assumption import Assumption, are_independent
+from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
 SEEDED, SECURE = "seeded", "secure"
 FLOAT32, FLOAT64 = "float32", "float64"
-UNRECORDED = (
-    "whether examples were proven apart was not recorded, by the version or the program that made this run"
-)
+UNRECORDED = assumed("rows-unrecorded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +27,14 @@ class Provenance:
         gamma: of automatic clipping (`clipping.EngineSettings`); 0: gradients were clipped.
         trust: who sees raw data or updates; empty: whoever runs the training.
         account: data set and id of the run in a `Store`; empty: in none.
-        assumptions: sentences: what the guarantee takes on trust because it could not be proven, and was declared by
-            who ran it (`clipping.Engine.assumptions`). Empty: each example was proven apart from the others, at every
-            step.
+        assumptions: what must be true for the guarantee to hold, and was not checked, or not wholly. Empty: nothing
+            but what every run assumes.
 
     Raises:
-        InvalidValue: ``random`` or ``accumulate`` of another name, a step or a gamma below 0, an empty sentence.
+        InvalidValue: ``random`` or ``accumulate`` of another name, a step or a gamma below 0.
+        InvalidType: an assumption that is none.
 
-    >>> Provenance(random="secure").resumed, Provenance(random="secure", assumptions=()).proven
+    >>> Provenance(random="secure").resumed, Provenance(random="secure", assumptions=()).rows_independent
     ((), True)
     """
 
@@ -47,12 +47,12 @@ class Provenance:
     gamma: float = 0.0
     trust: str = ""
     account: str = ""
-    assumptions: tuple[str, ...] = (UNRECORDED,)
+    assumptions: tuple[Assumption, ...] = (UNRECORDED,)
 
     @property
-    def proven(self) -> bool:
-        """Whether nothing was taken on trust."""
-        return not self.assumptions
+    def rows_independent(self) -> bool:
+        """Whether every pass was shown to keep rows independent, and nothing of that was assumed."""
+        return are_independent(self.assumptions)
 
     def __post_init__(self) -> None:
         if self.accumulate not in (FLOAT32, FLOAT64):
@@ -66,7 +66,5 @@ class Provenance:
             check_instance(name, getattr(self, name), str)
         object.__setattr__(self, "resumed", tuple(check_integer("resumed", step) for step in self.resumed))
         check_instance("assumptions", self.assumptions, tuple)
-        for sentence in self.assumptions:
-            check_instance("an assumption", sentence, str)
-            if not sentence.strip():
-                raise InvalidValue("an assumption must be a sentence, got an empty one")
+        for assumption in self.assumptions:
+            check_instance("an assumption", assumption, Assumption)

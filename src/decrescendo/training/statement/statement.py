@@ -18,11 +18,11 @@ from decrescendo.accounting.membership import ALARMS, membership
 from decrescendo.accounting.overflow import overflow_of
 from decrescendo.accounting.truncated import spent_on_the_cap
 from decrescendo.base import sealed
+from decrescendo.base.assumption import assumption_facts
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_real
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
-from decrescendo.training.assumptions import is_of_published
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
 from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenance
@@ -207,8 +207,10 @@ def _drawn(sampling: Sampling, steps: int) -> dict[str, Any]:
 
 
 def _facts(provenance: Provenance) -> dict[str, Any]:
-    lists = {"resumed": list(provenance.resumed), "assumptions": list(provenance.assumptions)}
-    return asdict(provenance) | lists | {"proven": provenance.proven}
+    return asdict(provenance) | {
+        "resumed": list(provenance.resumed),
+        **assumption_facts(provenance.assumptions),
+    }
 
 
 def _promise(agreed: Agreement, guarantee: Guarantee) -> dict[str, Any]:
@@ -335,11 +337,9 @@ def _gaps(provenance: Provenance | None) -> list[str]:
     if provenance is None:
         return ["how the training was run: nobody recorded it"]
     gaps: list[str] = []
-    if not provenance.proven:
-        gaps.append(
-            "what was taken on trust and is not so (see how it was run): then the promise is not proven"
-        )
-    if any(map(is_of_published, provenance.assumptions)):
+    if provenance.assumptions:
+        gaps.append("what was assumed and is not true (see how it was run): then the promise may not hold")
+    if any(assumption.of_published for assumption in provenance.assumptions):
         gaps.append(
             "buffers and frozen parameters, which are published as they are, without noise (see how it was run)"
         )

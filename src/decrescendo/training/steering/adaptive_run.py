@@ -7,14 +7,16 @@ from torch import nn
 
 from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.accounting.filters import GdpFilter, RenyiFilter, ZcdpFilter
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed, template
 from decrescendo.errors import PlanViolation, check_instance, check_real
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
 from decrescendo.training.steering.policies import FromSchedule
 from decrescendo.training.steering.quantile import Tracker
 
-FILTERED = "{}, a filter of the program's own, grants no more than its budget pays for"
-DECIDED = "noise and clipping were decided by a policy that looked at released and public values alone"
+FILTERED = template("own-filter")
+DECIDED = assumed("own-policy")
 
 
 @final
@@ -44,11 +46,10 @@ class AdaptiveRun:
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
         self.stopped = ""
         known = type(adaptive.filter) in (GdpFilter, RenyiFilter, ZcdpFilter)
-        supposed = [
-            "" if type(adaptive.policy) is FromSchedule else DECIDED,
-            "" if known else FILTERED.format(type(adaptive.filter).__name__),
-        ]
-        self.assumption = "; ".join(filter(None, supposed))
+        self.assumptions: tuple[Assumption, ...] = (
+            *(() if type(adaptive.policy) is FromSchedule else (DECIDED,)),
+            *(() if known else (FILTERED.format(type(adaptive.filter).__name__),)),
+        )
         self.tracker: Tracker | None = None
 
     def following(self, taken: int) -> Settings | None:

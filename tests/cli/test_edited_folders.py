@@ -1,4 +1,4 @@
-"""Hostile and careless use of the command line: edited folders, free searches that are not, folders that are taken."""
+"""Edited runs and plans, free searches that are not free, and folders that are taken are refused by commands."""
 
 import json
 import sys
@@ -156,7 +156,7 @@ def test_a_plan_says_what_its_accountant_says_and_calls_it_so(
         [
             ("promise", {"epsilon": 0.1}, "promise.epsilon"),
             ("promise", {"delta": 1e-12}, "promise.delta"),
-            ("provenance", {"random": "secure", "proven": True}, "provenance"),
+            ("provenance", {"random": "secure", "rows_independent": True}, "provenance"),
             ("schedule", {"steps_run": 1}, "schedule.steps_run"),
             ("reading", {"advantage": 0.01}, "reading.advantage"),
             ("promise", {"more": 1}, "promise.more"),

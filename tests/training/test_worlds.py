@@ -1,6 +1,5 @@
-"""What an adversary of trainings in several processes found; those of the ranks are in `tests/distributed`."""
+"""A world of a user's own, which sums and releases: the run says that it is assumed to add the noise."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -33,18 +32,6 @@ def test_a_world_of_ones_own_is_said() -> None:
         model, lambda m, x: m(x)[:, 0].square(), torch.ones(20, 2), plan,
         torch.optim.SGD(model.parameters(), lr=0.1), seed=0, world=Own(),  # type: ignore[arg-type]
     )  # fmt: skip
-    assert any(sentence.startswith("Own, which summed and released") for sentence in run.assumptions)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "rows", "batch"),
-    [(1e-6, 0.999999, 20, 10), pytest.param(1.0, 0.999, 20, 19, marks=pytest.mark.slow)],
-)
-def test_a_budget_that_hardly_needs_noise_is_met_or_refused(
-    epsilon: float, delta: float, rows: int, batch: int
-) -> None:
-    """It ended in an OverflowError."""
-    plan = dc.calibrate(
-        dc.Budget(epsilon, delta), dc.PoissonSampling(rows, batch), steps=3, privacy=[1.0] * 3, clip=[1.0] * 3
+    assert any(
+        sentence.startswith("Own, which summed and released") for sentence in map(str, run.assumptions)
     )
-    assert plan.guarantee.epsilon <= epsilon

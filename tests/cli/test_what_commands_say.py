@@ -1,4 +1,4 @@
-"""What somebody who met the command line for the first time ran into."""
+"""What commands say, and find out before the work, to somebody who meets them for the first time."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A run says whether its examples were proven apart, and if not, what was taken on trust."""
+"""A run says whether its rows were shown to be independent, and what its guarantee assumes, also from its file."""
 
 import dataclasses
 import hashlib
@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine, Reference
-from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.errors import FileRefused, InvalidType
 from decrescendo.training import Trainer, train
-from decrescendo.training.between import ENDED_EARLY, ENDED_ON_A_BATCH, WRITTEN
+from decrescendo.training.between import WRITTEN
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.run import Run
@@ -21,7 +23,7 @@ from decrescendo.training.statement import UNRECORDED, Provenance
 from .conftest import loss, make_model, make_plan, sgd
 
 Data = tuple[torch.Tensor, torch.Tensor]
-DECLARED = ("rows of fold are apart, as my_rule says", "the loss of row i is of row i")
+DECLARED = (assumed("rows-declared-line", "modeling.py:12"), assumed("rows-declared-operation", "mine::fold"))
 
 
 @pytest.fixture
@@ -52,35 +54,39 @@ def rewritten(folder: Path, **change: Any) -> None:
     path.write_text(json.dumps({**facts, "sha256": hashlib.sha256(canonical).hexdigest()}))
 
 
-def test_a_run_of_which_everything_was_proven_says_so(data: Data, tmp_path: Path) -> None:
+def test_a_run_of_which_every_pass_was_checked_says_so(data: Data, tmp_path: Path) -> None:
     run = a_run(data)
-    assert (run.proven, run.assumptions) == (True, ())
+    assert run.assumptions == ()
     run.save(tmp_path / "run")
     again = Run.load(tmp_path / "run")
-    assert (again.proven, again.provenance) == (True, run.provenance)
+    assert (again.rows_independent, again.provenance) == (True, run.provenance)
     for one in (run, again):
-        assert "- Examples were proven apart at every step." in page(one)
-        assert "not proven" not in page(one).lower()
-        assert "not proven" not in one.describe()
+        assert "- Rows independent: yes, checked at every pass. (A row is one example.)" in page(one)
+        assert "Assumed: " not in page(one).partition("## How it was run")[2]
+        assert "rows independent: yes, checked at every pass" in one.describe().splitlines()
+        assert "Assumed" not in one.describe()
 
 
 @pytest.mark.usefixtures("declared")
 def test_what_was_declared_is_in_the_run_its_file_and_its_page(data: Data, tmp_path: Path) -> None:
     run = a_run(data)
-    assert (run.proven, run.assumptions) == (False, DECLARED)
+    assert (run.rows_independent, run.assumptions) == (False, DECLARED)
     run.save(tmp_path / "run")
     again = Run.load(tmp_path / "run")
-    assert again.assumptions == DECLARED
+    assert (again.rows_independent, again.assumptions) == (False, DECLARED)
+    told = "no, assumed in part (rows-declared-line, rows-declared-operation)"
     for one in (run, again):
-        assert f"- Not proven, but supposed: {DECLARED[0]}; {DECLARED[1]}." in page(one)
-        assert "proven apart" not in page(one)
-        assert any("taken on trust" in text for text in one.statement().facts["not_covered"])
-        assert DECLARED[0] in one.describe()
+        assert f"- Rows independent: {told}. (A row is one example.)" in page(one)
+        for assumption in DECLARED:
+            assert f"- {assumption}. (`{assumption.code}`)" in page(one).splitlines()
+        assert any("what was assumed" in text for text in one.statement().facts["not_covered"])
+        assert {f"rows independent: {told}", *map(str, DECLARED)} <= set(one.describe().splitlines())
     facts = json.loads((tmp_path / "run" / "statement.json").read_text())["provenance"]
-    assert (facts["proven"], facts["assumptions"]) == (False, list(DECLARED))
+    listed = [{"code": one.code, "sentence": one.sentence} for one in DECLARED]
+    assert (facts["rows_independent"], facts["assumptions"]) == (False, listed)
 
 
-def test_a_run_by_another_clipper_is_not_proven(data: Data) -> None:
+def test_a_run_by_another_clipper_shows_no_independence(data: Data) -> None:
     """A clipper that has no such property is not asked, and not believed."""
     model = make_model()
     trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
@@ -88,15 +94,15 @@ def test_a_run_by_another_clipper_is_not_proven(data: Data) -> None:
     for batch in trainer.batches(data):
         trainer.step(batch)
     run = trainer.finish()
-    assert not run.proven
-    assert "Reference" in run.assumptions[0]
+    assert (run.rows_independent, run.assumptions) == (False, (assumed("rows-own-clipper", "Reference"),))
 
 
-def test_what_an_earlier_life_took_on_trust_is_not_forgotten(
+def test_what_an_earlier_life_assumed_is_not_forgotten(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def life(assumed: tuple[str, ...], until: int) -> tuple[str, ...]:
-        monkeypatch.setattr(Engine, "assumptions", property(lambda _: assumed))
+    def life(lines: str, until: int) -> str:
+        found = tuple(assumed("rows-declared-line", line) for line in lines)
+        monkeypatch.setattr(Engine, "assumptions", property(lambda _: found))
         model = make_model()
         kept = Checkpoints(tmp_path, 1, resume=True)
         trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0, checkpoints=kept)
@@ -104,17 +110,16 @@ def test_what_an_earlier_life_took_on_trust_is_not_forgotten(
             if trainer.step(batch).step == until:
                 next(trainer.batches(data), None)  # the next draw writes the checkpoint
                 break
-        # A life that ends early, or by a draw, says that of itself, too: it is of this life alone.
-        return tuple(
-            text for text in trainer.finish().assumptions if text not in (ENDED_ON_A_BATCH, ENDED_EARLY)
-        )
+        run = trainer.finish()
+        assert not run.rows_independent
+        return "".join(letter for letter in "abc" if assumed("rows-declared-line", letter) in run.assumptions)
 
-    assert life(("b", "c"), 1) == ("b", "c")
-    assert life((), 2) == ("b", "c")
-    assert life(("a", "b"), 3) == ("a", "b", "c")
+    assert life("bc", 1) == "bc"
+    assert life("", 2) == "bc"
+    assert life("ab", 3) == "abc"
 
 
-def test_a_run_that_nobody_recorded_it_of_is_not_proven(data: Data, tmp_path: Path) -> None:
+def test_of_a_run_without_a_record_the_independence_of_rows_is_assumed(data: Data, tmp_path: Path) -> None:
     """Runs of versions before there were assumptions, and runs put together by hand."""
     run = a_run(data)
     run.save(tmp_path / "old")
@@ -122,29 +127,70 @@ def test_a_run_that_nobody_recorded_it_of_is_not_proven(data: Data, tmp_path: Pa
     old = Run.load(tmp_path / "old")
     by_hand = dataclasses.replace(run, provenance=None)
     for one in (old, by_hand, dataclasses.replace(run, provenance=Provenance(random="secure"))):
-        assert (one.proven, one.assumptions) == (False, (UNRECORDED,))
-    assert "not recorded, by the version" in page(old)
+        assert (one.rows_independent, one.assumptions) == (False, (UNRECORDED,))
+    assert "recorded nothing of it" in page(old)
     assert "nobody recorded it" in page(by_hand)
     by_hand.save(tmp_path / "hand")
-    assert not Run.load(tmp_path / "hand").proven
+    assert not Run.load(tmp_path / "hand").rows_independent
+
+
+def test_sentences_of_versions_without_codes_are_read(data: Data, tmp_path: Path) -> None:
+    """Files have the same key and version: of what has no code the independence of rows is not taken for shown."""
+    a_run(data).save(tmp_path / "run")
+    public = "the buffers mean hold public statistics; they are published as they are, without noise"
+    rewritten(tmp_path / "run", assumptions=[f"assumed: {public}"])
+    run = Run.load(tmp_path / "run")
+    said = Assumption("earlier-version", f"Assumed: {public}")
+    assert (run.rows_independent, run.assumptions) == (True, (said,))
+    rewritten(tmp_path / "run", assumptions=["the backward pass of Mine goes by no size"])
+    run = Run.load(tmp_path / "run")
+    said = Assumption("rows-earlier-version", "Assumed: the backward pass of Mine goes by no size")
+    assert (run.rows_independent, run.assumptions) == (False, (said,))
+    run.save(tmp_path / "again")
+    assert Run.load(tmp_path / "again").assumptions == (said,)
+
+
+def test_a_file_holds_assumptions_as_texts_with_their_codes(data: Data, tmp_path: Path) -> None:
+    """As before there were codes: a reader of that time reads them, too."""
+    provenance = Provenance(random="secure", assumptions=DECLARED)
+    dataclasses.replace(a_run(data), provenance=provenance).save(tmp_path / "run")
+    facts = json.loads((tmp_path / "run/run.json").read_text())
+    assert facts["version"] == 1
+    assert facts["provenance"]["assumptions"] == [f"{one.code}: {one.sentence}" for one in DECLARED]
+    assert "rows_independent" not in facts["provenance"]
+
+
+def test_whoever_trains_can_declare_an_assumption(data: Data) -> None:
+    model = make_model()
+    trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+    own = Assumption("own-sensor", "Assumed: the sensor was calibrated on public data")
+    trainer.assume(own)
+    trainer.assume("the labels are public")
+    for batch in trainer.batches(data):
+        trainer.step(batch)
+    run = trainer.finish()
+    assert run.assumptions == (assumed("declared", "the labels are public"), own)
+    assert run.rows_independent
 
 
 @pytest.mark.parametrize("wrong", ["all is well", [3], [""], ["  "], {"a": "b"}, [None], True])
-def test_assumptions_that_are_no_sentences_are_refused(data: Data, tmp_path: Path, wrong: Any) -> None:
-    """A text would be read as its letters, an empty list of anything else as proven."""
+def test_assumptions_that_are_no_texts_are_refused(data: Data, tmp_path: Path, wrong: Any) -> None:
+    """A text would be read as its letters, an empty list of anything else as none."""
     a_run(data).save(tmp_path / "run")
     rewritten(tmp_path / "run", assumptions=wrong)
     with pytest.raises(FileRefused):
         Run.load(tmp_path / "run")
 
 
-def test_an_assumption_is_a_sentence() -> None:
-    with pytest.raises(InvalidValue, match="must be a sentence"):
-        Provenance(random="secure", assumptions=(" ",))
+def test_a_provenance_takes_assumptions_alone() -> None:
+    wrong: Any = ("the labels are public",)
+    with pytest.raises(InvalidType, match="must be a Assumption"):
+        Provenance(random="secure", assumptions=wrong)
 
 
 def test_a_sentence_cannot_look_like_another_part_of_the_page(data: Data) -> None:
-    provenance = Provenance(random="secure", assumptions=("mine.\n\n## Audit\n\nNothing was found",))
+    own = Assumption("mine", "Assumed: mine.\n\n## Audit\n\nNothing was found")
+    provenance = Provenance(random="secure", assumptions=(own,))
     lines = page(dataclasses.replace(a_run(data), provenance=provenance)).splitlines()
     assert lines.count("## Audit") == 1
 
@@ -204,19 +250,18 @@ def test_what_leaves_the_weights_as_they_were_is_no_write(data: Data) -> None:
     """Evaluation, a scheduler, an average that takes the weights' place and gives it back."""
     model = make_model()
     optimizer = sgd(model)
-    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, scheduler=scheduler)
     average = torch.optim.swa_utils.AveragedModel(model)
     for batch in trainer.batches(data):
         trainer.step(batch)
-        scheduler.step()
         average.update_parameters(model)
         mine = {name: value.clone() for name, value in model.state_dict().items()}
         model.load_state_dict(average.module.state_dict())
         with torch.no_grad():
             loss(model, data)
         model.load_state_dict(mine)
-    assert trainer.finish().proven
+    assert not trainer.finish().assumptions
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64], ids=str)

@@ -1,4 +1,4 @@
-"""What an adversary of the command line, of estimates and of files found."""
+"""Estimates are called so by every command; what is no file, no table or no result is refused by name."""
 
 import json
 import os

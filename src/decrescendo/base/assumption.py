@@ -1,0 +1,130 @@
+"""`Assumption`: what must be true for a guarantee to hold, beside what the library checked."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from decrescendo.errors import InvalidValue, check_instance
+
+# How codes begin of what the engine assumed of rows in a pass, and of what is published as it is, without noise.
+ROWS, PUBLIC = "rows-", "public-"
+BEGINS = "Assumed: "
+_CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Assumption:
+    """What must be true for a guarantee to hold, and was not checked by the library, or not wholly.
+
+    Args:
+        code: stable, of small letters, digits and hyphens. One that begins with ``rows-`` is of what the engine had to
+            assume to call rows independent of each other in a pass; one that begins with ``public-`` is of values that
+            are published as they are, without noise. All codes are listed in docs/reference/assumptions.md.
+        sentence: begins with "Assumed: "; it is put on one line.
+
+    Raises:
+        InvalidValue: a code with other characters, a sentence that begins in another way.
+
+    >>> Assumption("own-sampler", "Assumed: the sampler reads public values only")
+    Assumption(code='own-sampler', sentence='Assumed: the sampler reads public values only')
+    """
+
+    code: str
+    sentence: str
+
+    def __post_init__(self) -> None:
+        check_instance("code", self.code, str)
+        check_instance("sentence", self.sentence, str)
+        if not _CODE.fullmatch(self.code):
+            raise InvalidValue(
+                f"code must be of small letters, digits and hyphens, got code={self.code!r}. Write it like own-sampler"
+            )
+        line = " ".join(self.sentence.split())
+        line = "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
+        if not line.startswith(BEGINS):
+            raise InvalidValue(
+                f'sentence must begin with "{BEGINS}", got sentence={self.sentence!r}. Say after it what must be true'
+            )
+        object.__setattr__(self, "sentence", line)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether the engine assumed it to call rows independent in a pass."""
+        return self.code.startswith(ROWS)
+
+    @property
+    def of_published(self) -> bool:
+        """Whether it is about values that are published without noise."""
+        return self.code.startswith(PUBLIC)
+
+    def written(self) -> str:
+        """Code and sentence as one text, for files; `read_assumption` reads it.
+
+        >>> Assumption("own-sampler", "Assumed: it is public").written()
+        'own-sampler: Assumed: it is public'
+        """
+        return f"{self.code}: {self.sentence}"
+
+
+class Template(NamedTuple):
+    """A row of the table of assumptions: ``{}`` in the sentence is for names that are put in."""
+
+    code: str
+    sentence: str
+    when: str
+    remedy: str
+
+    def format(self, *names: object) -> Assumption:
+        """The assumption, with names."""
+        return Assumption(self.code, BEGINS + self.sentence.format(*names))
+
+
+def are_independent(assumptions: Iterable[Assumption]) -> bool:
+    """Whether none of them is about the independence of rows in a pass: then all of that was checked.
+
+    >>> own = Assumption("own-sampler", "Assumed: the sampler reads public values only")
+    >>> are_independent([]), are_independent([own])
+    (True, True)
+    >>> are_independent([Assumption("rows-hidden", "Assumed: a hidden layer keeps rows independent")])
+    False
+    """
+    return not any(assumption.of_rows for assumption in assumptions)
+
+
+def independence(assumptions: Iterable[Assumption]) -> str:
+    """The same in words, for people.
+
+    >>> independence([])
+    'yes, checked at every pass'
+    >>> independence([Assumption("rows-hidden", "Assumed: a hidden layer keeps rows independent")])
+    'no, assumed in part (rows-hidden)'
+    """
+    codes = sorted({assumption.code for assumption in assumptions if assumption.of_rows})
+    return f"no, assumed in part ({', '.join(codes)})" if codes else "yes, checked at every pass"
+
+
+def assumption_lines(assumptions: Iterable[Assumption]) -> list[str]:
+    """For people: a line that says whether rows are independent, and one for each assumption.
+
+    >>> assumption_lines([Assumption("own-sampler", "Assumed: it is public")])
+    ['rows independent: yes, checked at every pass', 'Assumed: it is public']
+    """
+    listed = list(assumptions)
+    return [f"rows independent: {independence(listed)}", *map(str, listed)]
+
+
+def assumption_facts(assumptions: Iterable[Assumption]) -> dict[str, Any]:
+    """For JSON: whether rows are independent; codes and sentences.
+
+    >>> assumption_facts([Assumption("own-sampler", "Assumed: it is public")])
+    {'rows_independent': True, 'assumptions': [{'code': 'own-sampler', 'sentence': 'Assumed: it is public'}]}
+    """
+    listed = list(assumptions)
+    return {
+        "rows_independent": are_independent(listed),
+        "assumptions": [{"code": found.code, "sentence": found.sentence} for found in listed],
+    }

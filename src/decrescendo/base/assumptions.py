@@ -1,0 +1,254 @@
+"""The one table of what a guarantee can assume: docs/reference/assumptions.md is written from it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from decrescendo.base.assumption import Assumption, Template
+from decrescendo.errors import InvalidType, InvalidValue, check_instance
+
+# What the engine assumes of rows in a pass, or others in its place. Codes that begin so, and no others, are of that.
+_ROWS = (
+    Template("rows-declared-line",
+         "what {} reads of the data does not change what the pass computes for other examples",
+         "a line named in `EngineSettings(declared=...)` read a value of the data",
+         "use tensor operations there (`torch.where`), and take the line off the list"),
+    Template("rows-declared-operation", "{} keeps examples independent, as its registered rule says",
+         "a custom operation was met whose rule `register_rule` declared",
+         "write the operation out of torch's own operations"),
+    Template("rows-called-code", "{} (your code, called from inside torch) stores no data",
+         "torch's compiled code calls Python code of yours, where no operation shows what it stores",
+         "use operations of torch in place of the callback"),
+    Template("rows-own-generator", "the state of your own torch.Generator holds nothing of the data",
+         "model or loss draw random numbers from a generator of their own",
+         "draw from torch's global generator, which the engine seeds"),
+    Template("rows-ranks-differ",
+         "an example has the same gradient on every rank, although ranks ran different operations",
+         "passes on several ranks did not all run the same operations",
+         "make model, loss and settings alike on every rank"),
+    Template("rows-own-clipper", "{}, which clipped and checks nothing, clips the gradient of each example alone",
+         "something else than `Engine` clipped (`Reference`, a clipper of yours)", "train with the engine"),
+    Template("rows-local-steps",
+         "the local steps of a client use its own records alone (they run in torch.func.vmap, not in the engine)",
+         "clients take several local steps (`LocalSteps`)", "take one gradient a client"),
+    Template("rows-client-replies",
+         "each client computes its reply from its own records alone, and whether it replies does not depend on who "
+         "else is asked", "clients reply to a `Server`, which cannot see how a reply was made",
+         "none, where clients compute elsewhere; `simulate` computes and checks replies itself"),
+    Template("rows-client-sums", "each sum of a round adds one part a member, none longer than C_t",
+         "a secure aggregator gave the `Server` sums, not replies", "take replies one by one (`Placement.CENTRAL`)"),
+    Template("rows-unrecorded",
+         "examples were independent of each other in every pass (the version or program that made this run recorded "
+         "nothing of it)", "a run was put together by hand, or by a version that recorded no assumptions",
+         "train again"),
+    Template("rows-earlier-version", "{}", "the file is of a version whose assumptions had no codes", "train again"),
+)  # fmt: skip
+
+# What the engine assumes of what stays from one pass to the next.
+_PASSES = (
+    Template("random-operations",
+         "a pass ran other operations than an earlier one only because of its random draws",
+         "a pass ran other operations than an earlier pass over as many examples, and no stored value explains it",
+         "multiply by a random mask of zeros and ones in place of skipping layers"),
+    Template("stored-state",
+         "{}, which changed between passes, does not depend on the examples or on the number of passes",
+         "model or loss store something that changed (a temperature, a counter) and may explain other operations",
+         "change it between steps by released or public values only, or leave it constant"),
+    Template("stored-count", "the number of examples stored in {} does not change what a later pass computes",
+         "model or loss store how many examples they saw", "count steps, or count outside of model and loss"),
+    Template("overwritten-constant",
+         "the constant that {} overwrites does not depend on how many passes there were",
+         "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),
+)  # fmt: skip
+
+# What is published as it is, and other changes of what a model holds.
+_MODEL = (
+    Template("public-buffers", "the buffers {} hold public statistics; they are published as they are, without noise",
+         "buffers are not as their class constructs them (running statistics, priors, code books)",
+         "none is needed where they come from public data; else reset them before training"),
+    Template("public-frozen-parameters",
+         "the frozen parameters {} are public; they are published as they are, without noise",
+         "some parameters have `requires_grad=False` from the beginning",
+         "none is needed where they come from public data; else train them, or initialise them anew"),
+    Template("public-changed-state",
+         "only released or public values went into {}, which code outside of the training steps changed during the "
+         "run; such buffers and frozen parameters are published as they are, without noise",
+         "a loop or callback changed buffers or frozen parameters between steps", "leave them constant"),
+    Template("frozen-layer-entries",
+         "the {} entries that frozen layers of class {} add to the state dict ({}, ..) are public; they are not in "
+         "the run's weights",
+         "frozen layers put more into the state dict than parameters and buffers (scales of quantised weights)",
+         "none is needed where the layers come from public data"),
+    Template("parameters-added",
+         "only released or public values went into the parameters {}, which code outside of the training steps added"
+         " during the run", "a loop or callback gave the model new parameters during the run",
+         "make all parameters before the first step"),
+    Template("trained-set-changed",
+         "only released or public values decided which parameters are trained; during the run {} by code outside of "
+         "the training steps", "a loop or callback froze or unfroze parameters during the run",
+         "decide which parameters are trained before the first step"),
+    Template("began-trained",
+         "on the same data, the privacy cost of an earlier run is added to this one's: an earlier run of this "
+         "process trained some of what this one began from (weights, buffers, what the loss reaches)",
+         "a run starts from weights that another run of the process trained",
+         "start from initial or public weights; with a `Store` both runs are added up"),
+    Template("began-without-noise",
+         "only public data are in what this run began from (weights, buffers, what the loss reaches): an earlier run"
+         " of this process trained some of it without noise",
+         "a run starts from weights that another run of the process trained without noise",
+         "start from initial or public weights"),
+)  # fmt: skip
+
+# What code of the user's does between steps, or where torch has hooks for it.
+_LOOP = (
+    Template("weights-written",
+         "code that changed weights outside of optimizer.step() used released or public values only",
+         "weights differ from what the last step left", "change weights by the optimizer alone"),
+    Template("optimizer-settings-changed",
+         "code other than the run's scheduler= that changed the optimizer's settings between steps used released or "
+         "public values only", "a learning rate or another setting changed, and `scheduler=` did not do it",
+         "give the scheduler as `scheduler=`"),
+    Template("settings-changed-after-diagnostics",
+         "code that changed the optimizer's settings, after the private diagnostics of a step were read, used "
+         "nothing of these", "a loop or callback read `diagnostics`, and settings changed later",
+         "leave the diagnostics alone, or the settings"),
+    Template("own-scheduler",
+         "{} (your scheduler class) sets the learning rates from the number of steps and public values only",
+         "`scheduler=` is of a class of neither torch nor Transformers", "use a scheduler of torch's"),
+    Template("own-optimizer", "{} (your optimizer class) moves the weights by released or public values only",
+         "the optimizer is a class of neither torch nor decrescendo",
+         "use an optimizer of `torch.optim` or `decrescendo.optim`"),
+    Template("gradients-changed",
+         "code that changed gradients between fill_gradients and the optimizer's step used released or public values"
+         " only", "a loop changed `.grad` after `Trainer.fill_gradients`", "let the optimizer step at once"),
+    Template("batches-changed", "code that changed a batch before step made each row from its own example only",
+         "a loop gave `Trainer.step` another batch than was drawn",
+         "change examples in the data set or in collate_fn"),
+    Template("ended-on-a-batch",
+         "that the run ended after a batch was drawn, and before it was given to step, does not depend on that batch",
+         "a loop ended between a draw and its step", "give every batch to step"),
+    Template("ended-early", "code that ended the run before its plan did used released or public values only",
+         "fewer steps were taken than planned", "take all steps of the plan"),
+    Template("ended-after-diagnostics",
+         "code that ended the run early, after the private diagnostics of a step were read, used nothing of these",
+         "a loop or callback read `diagnostics`, and the run ended early",
+         "leave the diagnostics alone, or take all steps"),
+    Template("own-policy", "the policy that decides noise and clipping reads released and public values only",
+         "an `Adaptive` has a policy of yours", "use `FromSchedule`, or a plan"),
+    Template("own-filter",
+         "{} (your filter) grants no more than its budget pays for", "an `Adaptive` has a filter of yours",
+         "use a filter of `decrescendo.accounting.filters`"),
+)  # fmt: skip
+
+# What makes rows of records.
+_DATA = (
+    Template("own-collate-fn",
+         "data[i] and collate_fn make example i from record i alone, and store nothing of one example for another "
+         "(one example of each batch is made twice and compared)",
+         "the data are a `Dataset` or other object of yours, or there is a `collate_fn`",
+         "none is needed; tensors, arrays, frames of numbers and lists without a `collate_fn` assume nothing"),
+    Template("own-rows",
+         "Rows.take makes each row from its own example (one row of the first batch is taken alone and compared)",
+         "the data are `Rows` of yours", "give tensors, arrays or a list"),
+    Template("overlapping-rows",
+         "it is enough to protect each row by itself, although rows overlap in memory (windows over one series) and "
+         "a value is in several", "rows of the data share memory",
+         "cut windows that do not overlap, or plan for people (`examples_per_person`)"),
+    Template("same-order",
+         "data that were given again within an epoch have each record in the same row as before (a record may take "
+         "part twice otherwise)", "`Trainer.batches` got another object within an epoch of random allocation",
+         "give the same object"),
+    Template("ranks-alike", "every rank has the same rows in the same order (some of them are compared)",
+         "several ranks have too many rows to compare all", "none is needed"),
+    Template("own-world", "{} (your World) adds the plan's noise to one clipped sum", "`world` is of a class of yours",
+         "use `decrescendo.distributed.join`"),
+)  # fmt: skip
+
+# Searches, clients, other trainers; declarations.
+_OTHERS = (
+    Template("own-attempt",
+         "attempt makes each trial from settings and plan alone, stores nothing of one trial for another, and shows "
+         "nothing", "`search_privately` was given an `attempt`", "leave `attempt` out"),
+    Template("own-clients",
+         "what gives a client its records stores nothing of one client for another (the number of clients is "
+         "compared)", "`Clients` have a function or data set of yours", "use `Clients.equal` with tensors or arrays"),
+    Template("own-dropouts",
+         "whether a client answers does not depend on who else is asked (each is asked twice, in two orders, and "
+         "compared)", "`simulate` was given `dropouts`", "leave `dropouts` out"),
+    Template("client-noise", "each member adds its own share of the noise, drawn where nobody else sees it",
+         "the placement is DISTRIBUTED, and clients reply from elsewhere",
+         "add the noise on the server (`Placement.CENTRAL`)"),
+    Template("one-row-a-record",
+         "each row of train_dataset is a record of its own (of rows that .map or a data set of your own made, it "
+         "cannot be seen which record they came from)", "a Hugging Face trainer makes rows of other rows",
+         "none is needed where one record makes one row"),
+    Template("unknown-arguments",
+         "arguments that this version of decrescendo does not know ({}) change neither batches nor gradients nor the"
+         " loss", "a Hugging Face trainer has newer arguments that are not at their default",
+         "leave these at their default"),
+    Template("eval-data-public",
+         "the data that the trainer evaluates on are public (declared with public_eval=True): their scores may "
+         "choose checkpoint, learning rate and end of the training", "a Hugging Face trainer has `public_eval=True`",
+         "evaluate after the run, on public data"),
+    Template("declared", "{}", "`Trainer.assume` was given a sentence", "give none"),
+    Template("earlier-version", "{}", "the file is of a version whose assumptions had no codes", "train again"),
+)  # fmt: skip
+
+# In the order of the page.
+TEMPLATES = (*_ROWS, *_PASSES, *_MODEL, *_LOOP, *_DATA, *_OTHERS)
+_BY_CODE = {found.code: found for found in TEMPLATES}
+_WRITTEN = re.compile(r"(?P<code>[a-z0-9-]+): (?P<sentence>Assumed: .*)", re.DOTALL)
+
+
+def template(code: str) -> Template:
+    """The row of the table.
+
+    >>> template("own-optimizer").format("Mine").sentence
+    'Assumed: Mine (your optimizer class) moves the weights by released or public values only'
+    """
+    return _BY_CODE[code]
+
+
+def assumed(code: str, *names: object) -> Assumption:
+    """The assumption of that code, with names in its sentence where there are any.
+
+    >>> assumed("ended-early").sentence
+    'Assumed: code that ended the run before its plan did used released or public values only'
+    """
+    return template(code).format(*names)
+
+
+def read_assumption(text: object) -> Assumption:
+    """What `Assumption.written` wrote. A text without a code is that of a version that had none.
+
+    Raises:
+        InvalidType, InvalidValue: no text, or an empty one.
+
+    >>> read_assumption("own-sampler: Assumed: it is public").code
+    'own-sampler'
+    >>> read_assumption("assumed: the buffers mean hold public statistics")
+    Assumption(code='earlier-version', sentence='Assumed: the buffers mean hold public statistics')
+    """
+    check_instance("an assumption", text, str)
+    text = str(text)
+    if found := _WRITTEN.fullmatch(text):
+        return Assumption(found["code"], found["sentence"])
+    if not text.strip():
+        raise InvalidValue("an assumption must be a sentence, got an empty one. Leave it out")
+    if text.startswith("whether examples were proven apart was not recorded"):
+        return assumed("rows-unrecorded")
+    # They began so where they were of nothing that the engine had to assume.
+    worded = text.startswith("assumed: ")
+    return assumed("earlier-version" if worded else "rows-earlier-version", text.removeprefix("assumed: "))
+
+
+def assumptions_in(provenance: Mapping[str, Any]) -> tuple[Assumption, ...]:
+    """Those in the provenance of a run's file; where nothing was recorded, that it was not.
+
+    >>> [assumption.code for assumption in assumptions_in({})]
+    ['rows-unrecorded']
+    """
+    texts: object = provenance.get("assumptions", [assumed("rows-unrecorded").written()])
+    if not isinstance(texts, list):
+        raise InvalidType(f"assumptions must be a list, got {type(texts).__name__}")
+    return tuple(map(read_assumption, cast("list[object]", texts)))

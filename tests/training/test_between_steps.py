@@ -1,0 +1,223 @@
+"""What a loop does to weights, batches and gradients between steps, or decides by private diagnostics, and what the run
+says of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from decrescendo.training import Trainer, train
+from decrescendo.training.between import (
+    ENDED_EARLY,
+    ENDED_ON_A_BATCH,
+    GRADIENTS_CHANGED,
+    READ_AND_ENDED,
+    ROWS_CHANGED,
+    WRITTEN,
+)
+
+from .conftest import loss, make_model, make_plan, sgd
+
+Data = tuple[Tensor, Tensor]
+
+
+def a_trainer(model: nn.Module | None = None, **settings: Any) -> Trainer:
+    model = model or make_model()
+    return Trainer(model, loss, make_plan(), sgd(model), seed=0, **settings)
+
+
+def _first(model: nn.Module) -> Tensor:
+    return next(model.parameters()).data
+
+
+def _centred(batch: Data) -> Data:
+    return batch[0] - batch[0].mean(0), batch[1]
+
+
+def _centred_in_place(batch: Data) -> Data:
+    batch[0].sub_(batch[0].mean(0))
+    return batch
+
+
+@pytest.mark.parametrize("change", [_centred, _centred_in_place])
+def test_rows_that_a_loop_changes_are_said(data: Data, change: Callable[[Data], Data]) -> None:
+    """What happens to a batch before `step` gets it no proof sees: here each row has the mean of all of them."""
+    trainer = a_trainer()
+    for batch in trainer.batches(data):
+        trainer.step(None if batch is None else change(batch))
+    run = trainer.finish()
+    assert run.assumptions == (ROWS_CHANGED,)
+
+
+def test_tensors_put_into_another_container_are_those_that_were_drawn(data: Data) -> None:
+    trainer = a_trainer()
+    for batch in trainer.batches({"x": data[0], "y": data[1]}):
+        trainer.step(None if batch is None else (batch["x"], batch["y"]))
+    assert not trainer.finish().assumptions
+
+
+def test_an_end_on_a_batch_that_was_not_released_is_said(data: Data) -> None:
+    """How many steps a run has may then follow from a raw batch: it is seen, and nothing pays for it."""
+    trainer = a_trainer()
+    batches = trainer.batches(data)
+    trainer.step(next(batches))
+    assert trainer.finish().assumptions == (ENDED_EARLY,)
+    batch = next(batches)
+    assert trainer.finish().assumptions == tuple(sorted((ENDED_EARLY, ENDED_ON_A_BATCH)))
+    trainer.step(batch)
+    assert trainer.finish().assumptions == (ENDED_EARLY,)
+    for batch in batches:
+        trainer.step(batch)
+    assert not trainer.finish().assumptions
+
+
+class TestWeights:
+    def test_what_is_written_before_the_first_step_is_seen(self, data: Data) -> None:
+        """The first batch is at hand then: it went into the weights, and the run was proven."""
+        model = make_model()
+        trainer = a_trainer(model)
+        for number, batch in enumerate(trainer.batches(data)):
+            if number == 0:
+                _first(model).add_(data[0].mean())
+            trainer.step(batch)
+        assert trainer.finish().assumptions == (WRITTEN,)
+
+    def test_what_was_written_before_the_first_draw_is_the_start(self, data: Data) -> None:
+        model = make_model()
+        trainer = a_trainer(model)
+        _first(model).add_(1.0)
+        for batch in trainer.batches(data):
+            trainer.step(batch)
+        assert not trainer.finish().assumptions
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda w: w.neg_(),
+            lambda w: w.copy_(w.flip(0)),
+            lambda w: w[:2].neg_(),
+            lambda w: w.copy_(w.roll(1)),
+        ],
+        ids=["all signs", "rows exchanged", "two rows' signs", "numbers moved on"],
+    )
+    def test_a_change_that_leaves_all_bits_together_is_seen(
+        self, data: Data, change: Callable[[Tensor], Tensor]
+    ) -> None:
+        """The fingerprint was the exclusive or of all numbers: what cancels in it, or only moves, did not show."""
+        model = make_model()
+        trainer = a_trainer(model)
+        for batch in trainer.batches(data):
+            trainer.step(batch)
+            change(_first(model))
+        assert trainer.finish().assumptions == (WRITTEN,)
+
+
+class TestBatches:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda x: x.data.sub_(x.mean(0)),
+            lambda x: np.subtract(x.numpy(), x.numpy().mean(0), out=x.numpy()),
+        ],
+    )
+    def test_rows_changed_where_torch_counts_no_write_are_seen(
+        self, data: Data, change: Callable[[Tensor], object]
+    ) -> None:
+        trainer = a_trainer()
+        for batch in trainer.batches(data):
+            if batch is not None:
+                change(batch[0])
+            trainer.step(batch)
+        assert trainer.finish().assumptions == (ROWS_CHANGED,)
+
+
+class TestOptimisers:
+    def test_code_of_a_users_is_said(self, data: Data) -> None:
+        class Mine(torch.optim.SGD):
+            pass
+
+        model = make_model()
+        run = train(model, loss, data, make_plan(), Mine(model.parameters(), lr=0.1), seed=0)
+        (sentence,) = run.assumptions
+        assert sentence.startswith("Mine, code of neither torch nor decrescendo, moved")
+
+
+class TestLoopsOfTheirOwn:
+    """`fill_gradients`: the loop steps its optimiser."""
+
+    @staticmethod
+    def run_of(
+        data: Data, before: Callable[[nn.Module], object], after: Callable[[nn.Module], object]
+    ) -> Any:
+        model = make_model()
+        optimizer = sgd(model)
+        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
+        for batch in trainer.batches(data):
+            trainer.fill_gradients(batch)
+            before(model)
+            optimizer.step()
+            optimizer.zero_grad()
+            after(model)
+        assert not optimizer._optimizer_step_pre_hooks
+        assert not optimizer._optimizer_step_post_hooks
+        return trainer.finish()
+
+    def test_one_that_only_steps_is_proven(self, data: Data) -> None:
+        assert not self.run_of(data, lambda _: None, lambda _: None).assumptions
+
+    def test_private_gradients_added_to_the_noisy_ones_are_seen(self, data: Data) -> None:
+        run = self.run_of(data, lambda model: loss(model, data).sum().backward(), lambda _: None)
+        assert run.assumptions == (GRADIENTS_CHANGED,)
+
+    def test_writes_are_seen_before_the_step_and_after_it(self, data: Data) -> None:
+        def write(model: nn.Module) -> None:
+            _first(model).add_(data[0].mean())
+
+        assert self.run_of(data, write, lambda _: None).assumptions == (WRITTEN,)
+        assert self.run_of(data, lambda _: None, write).assumptions == (WRITTEN,)
+
+    def test_a_second_step_on_one_gradient_is_seen(self, data: Data) -> None:
+        model = make_model()
+        optimizer = sgd(model)
+        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
+        for batch in trainer.batches(data):
+            trainer.fill_gradients(batch)
+            optimizer.step()
+            optimizer.step()
+        assert trainer.finish().assumptions == (WRITTEN,)
+
+
+class TestDiagnostics:
+    """Private and without noise: what is decided by them is in no guarantee."""
+
+    def test_an_end_decided_by_the_private_loss_is_said(self, data: Data) -> None:
+        model = make_model()
+        run = train(
+            model, loss, data, make_plan(), sgd(model), seed=0,
+            callback=lambda progress: progress.diagnostics.loss_sum < 1e9,
+        )  # fmt: skip
+        assert run.assumptions == (READ_AND_ENDED,)
+        trainer = a_trainer()
+        for batch in trainer.batches(data):
+            if trainer.step(batch).diagnostics.examples:
+                break
+        assert trainer.finish().assumptions == (READ_AND_ENDED,)
+
+    def test_who_looks_and_decides_nothing_is_proven(self, data: Data) -> None:
+        model, seen = make_model(), list[float]()
+        run = train(
+            model, loss, data, make_plan(), sgd(model), seed=0,
+            callback=lambda progress: seen.append(progress.diagnostics.loss_sum),
+        )  # fmt: skip
+        assert not run.assumptions
+        assert len(seen) == run.steps
+
+    def test_who_decides_is_assumed_to_have_looked_at_what_is_released(self, data: Data) -> None:
+        model = make_model()
+        run = train(
+            model, loss, data, make_plan(), sgd(model), seed=0, callback=lambda progress: progress.step == 2
+        )
+        assert (run.assumptions, run.steps) == ((ENDED_EARLY,), 2)

@@ -1,0 +1,253 @@
+"""A record with several rows is refused, and windows over a series are said, where memory or row numbers tell it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
+
+import decrescendo as dc
+from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.training import Trainer
+from decrescendo.training.repeated_records import OVERLAPPING, check_distinct
+
+from .conftest import ROWS, loss, make_model, make_plan, sgd
+
+X, Y = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(0)), torch.arange(ROWS) % 2
+HALF = ROWS // 2
+
+
+def given(data: Any) -> Any:
+    model = make_model()
+    return Trainer(model, loss, make_plan(), sgd(model), seed=0).batches(data)
+
+
+class TestARecordGivenSeveralTimes:
+    """Of oversampled rows each is drawn by itself: all 100 rows one record, and the sum moved by 100 C."""
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [X.numpy()[i % HALF] for i in range(ROWS)],
+            [{"x": X[i % HALF], "y": i % HALF % 2} for i in range(ROWS)],
+            [{"x": X.numpy()[i % HALF], "y": 0} for i in range(ROWS)],
+            (X[:1].expand(ROWS, 3), Y[:1].expand(ROWS)),
+            np.broadcast_to(X[:1].numpy(), (ROWS, 3)),
+            TensorDataset(X[:1].expand(ROWS, 3)),
+            ConcatDataset([Subset(TensorDataset(X, Y), range(ROWS - 4)), Subset(TensorDataset(X, Y), range(4))]),
+            ConcatDataset([Subset(data := TensorDataset(X, Y), range(ROWS - 9)), Subset(data, range(9))]),
+            ConcatDataset([TensorDataset(X[:30], Y[:30]), TensorDataset(X[20:30], Y[20:30])]),
+            Subset(ConcatDataset([data, data]), [*range(HALF), *range(ROWS + 3, ROWS + 3 + HALF)]),
+            Subset(Subset(data, [*range(HALF)] * 2), range(ROWS)),
+        ],
+    )  # fmt: skip
+    def test_is_refused(self, data: Any) -> None:
+        with pytest.raises(InvalidValue, match="each record once"):
+            given(data)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [X.numpy()[i] for i in range(ROWS)],
+            [{"x": X[i % HALF], "question": i} for i in range(ROWS)],  # two questions about one picture
+            [{"x": X[i], "weight": X[0]} for i in range(ROWS)],
+            (X, Y[:1].expand(ROWS)),  # one class for all
+            ConcatDataset([TensorDataset(X[:30], Y[:30]), TensorDataset(X[30:], Y[30:])]),
+            Subset(ConcatDataset([data, data]), [*range(HALF), *range(ROWS + HALF, ROWS + ROWS)]),
+            Subset(data, [*range(HALF), *range(-HALF, 0)]),
+        ],
+    )  # fmt: skip
+    def test_others_are_not(self, data: Any) -> None:
+        given(data)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [[X[i % HALF], Y[i % HALF]] for i in range(ROWS)],
+            Subset(data := [[X[i % HALF], Y[i % HALF]] for i in range(ROWS)], range(ROWS)),
+            [X[:1].expand(ROWS, 3), Y[:1].expand(ROWS)],
+        ],
+    )  # fmt: skip
+    def test_records_and_columns_in_lists_are_told(self, data: Any) -> None:
+        with pytest.raises(InvalidValue, match="each record once"):
+            given(data)
+        given([X, X])  # of an autoencoder: two columns
+
+
+class Record:
+    """A user's own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def table(rows: int = ROWS) -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict({"x": X[:rows].tolist(), "y": Y[:rows].tolist()})
+
+
+def nothing(rows: int) -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict({"x": [None] * rows})
+
+
+def twice(data: Any) -> Any:
+    return pytest.importorskip("datasets").concatenate_datasets([data, data])
+
+
+class TestRecordsOfObjectsAndTables:
+    """Records of three rows each were stated at the price of one: (1, 1e-4) where groups of three have 3.58."""
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: [(f"text {i}", i % 2) for i in range(HALF)] * 2,
+            lambda: [(i / 7, i % 2) for i in range(HALF)] * 2,
+            lambda: [Record(i) for i in range(HALF)] * 2,
+            lambda: Subset([(i, 0) for i in range(HALF)] * 2, range(ROWS)),
+            lambda: table(HALF).repeat(2),
+            lambda: table().select([*range(HALF)] * 2),
+            lambda: twice(table(HALF)),
+            lambda: twice(table().shuffle(seed=0).select(range(HALF))),
+            lambda: Subset(table().select([*range(HALF)] * 2), range(ROWS)),
+            lambda: ConcatDataset([table(HALF), shared := table(HALF // 2), shared]),
+            lambda: ConcatDataset([[(one := Record(i)) for i in range(HALF)], [one, *range(HALF - 1)]]),
+            lambda: StackDataset(Subset(TensorDataset(X), [*range(HALF)] * 2), Subset([*Y], [*range(HALF)] * 2)),
+        ],
+    )  # fmt: skip
+    def test_a_record_given_several_times_is_refused(self, make: Any) -> None:
+        with pytest.raises(InvalidValue, match="each record once"):
+            given_by(make())
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: [(f"text {i % HALF}", i % 2) for i in range(ROWS)],  # alike, of several people perhaps
+            lambda: [Record(0) for _ in range(ROWS)],
+            lambda: table().shuffle(seed=0),
+            lambda: Subset(table(), range(ROWS)),
+            lambda: pytest.importorskip("datasets").concatenate_datasets([table(HALF), table(HALF)]),
+            lambda: pytest.importorskip("datasets").concatenate_datasets([nothing(HALF), nothing(HALF)]),
+            lambda: StackDataset(Subset(TensorDataset(X), [0] * ROWS), TensorDataset(Y)),  # one picture for all
+            lambda: ConcatDataset([Subset(TensorDataset(X), range(HALF)), Subset([*X], range(HALF))]),
+            lambda: [f"text {i}" for i in range(HALF)] * 2,  # texts and numbers may be alike
+            lambda: [0.5] * ROWS,
+        ],
+    )  # fmt: skip
+    def test_others_are_not(self, make: Any) -> None:
+        given_by(make())
+
+    def test_a_person_may_have_several(self) -> None:
+        data = [(f"text {i}", i % 2) for i in range(HALF)] * 2
+        budget = dc.Budget(1.0, 1e-5, dc.Unit.PERSON, examples_per_person=2)
+        given_by(data, budget, [i % HALF for i in range(ROWS)])
+
+
+def given_by(data: Any, budget: Any = None, people: Any = None) -> tuple[str, ...]:
+    """What is supposed of data that are given to a training."""
+    plan, model = make_plan(), make_model()
+    if budget is not None:
+        plan = dc.calibrate(budget, plan.sampling, steps=2, privacy=[1.0] * 2, clip=[1.0] * 2)
+    trainer = Trainer(model, loss, plan, sgd(model), seed=0)
+    trainer.batches(data, collate_fn=lambda items: (X[:1], Y[:1]), people=people)
+    return trainer._life.supposed
+
+
+def test_a_subset_must_have_numbers_of_rows() -> None:
+    with pytest.raises(InvalidType, match="a row's number for each record"):
+        check_distinct(Subset([*X], ["a", "b"]))  # type: ignore[list-item]
+
+
+SERIES = torch.randn(ROWS + 31)
+LABELS, ARRAY, WIDE = torch.eye(2), np.zeros((ROWS, 3)), torch.zeros(6, ROWS)
+
+
+class TestWindows:
+    """Windows over one series were taken for rows of their own, without a word."""
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            SERIES.unfold(0, 32, 1)[:, :3],
+            SERIES.as_strided((ROWS, 3), (1, 1)),
+            np.lib.stride_tricks.sliding_window_view(SERIES.numpy(), 32),
+            {"a": (X, SERIES.unfold(0, 2, 1)[:ROWS])},
+        ],
+    )
+    def test_rows_that_overlap_are_said(self, rows: Any) -> None:
+        assert check_distinct(rows if isinstance(rows, dict) else (rows, Y)) == OVERLAPPING
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            lambda: Subset(TensorDataset(SERIES.unfold(0, 32, 1), Y), range(ROWS)),
+            lambda: ConcatDataset([TensorDataset(X), TensorDataset(SERIES.unfold(0, 3, 1)[:ROWS])]),
+            lambda: StackDataset(TensorDataset(X), TensorDataset(SERIES.unfold(0, 3, 1)[:ROWS])),
+            lambda: [(SERIES[i : i + 5], 1) for i in range(ROWS)],
+            lambda: [{"a": SERIES.numpy()[i : i + 5]} for i in range(ROWS)],
+            lambda: list(np.lib.stride_tricks.sliding_window_view(SERIES.numpy(), 32)),
+            lambda: Subset([SERIES[i : i + 2] for i in range(ROWS)], range(9)),
+            lambda: StackDataset(SERIES.unfold(0, 3, 1)[:ROWS], Y),
+        ],
+    )
+    def test_in_containers_too(self, data: Any) -> None:
+        assert check_distinct(data()) == OVERLAPPING
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            lambda: [(x, x) for x in X],
+            lambda: [(x, y, X[0]) for x, y in zip(X.clone(), Y, strict=True)],
+            lambda: list(X.T.contiguous().T),
+            lambda: Subset(TensorDataset(X, X), range(ROWS)),
+            lambda: [(X[i, :2], X[i, 2:]) for i in range(ROWS)],
+            lambda: ConcatDataset([TensorDataset(X[:9]), TensorDataset(X[9:])]),
+            lambda: [torch.zeros(0), *X],
+            lambda: [(document[:-1], document[1:]) for document in (torch.zeros(9) for _ in range(ROWS))],
+            lambda: [(x, LABELS[i % 2]) for i, x in enumerate(X)],
+            lambda: (ARRAY, ARRAY[:, ::-1]),
+            lambda: tuple(torch.zeros(ROWS, 300).T.contiguous().T.unbind(1)),
+            lambda: (WIDE.T[:, :3], WIDE.T[:, 3:]),
+        ],
+    )
+    def test_containers_of_memory_of_their_own_are_not(self, data: Any) -> None:
+        assert check_distinct(data()) is None
+
+    def test_columns_of_one_table_are_apart(self) -> None:
+        table = torch.zeros(ROWS, 7)
+        assert check_distinct((table[:, :3], table[:, 3], table[:, 4:].numpy(), table)) is None
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            X.T.contiguous().T,
+            X.repeat(2, 2)[::2, ::2],
+            X[:, None, :].expand(ROWS, 4, 3),
+            torch.zeros(4, ROWS, 3).transpose(0, 1),
+            torch.zeros(ROWS, 40).unfold(1, 8, 1),
+            torch.zeros(ROWS * 4).unfold(0, 4, 4),
+            torch.zeros(ROWS, 3, 4, 4).to(memory_format=torch.channels_last),
+            np.zeros((ROWS, 3))[::-1].copy("F"),
+            np.broadcast_to(np.zeros(3), (ROWS, 3)),
+            torch.zeros(ROWS, 0),
+        ],
+    )
+    def test_rows_of_memory_of_their_own_are_not(self, rows: Any) -> None:
+        assert check_distinct((rows, Y)) is None
+
+    @pytest.mark.parametrize("shape", [(5, 3), (4, 2, 3), (3, 1, 2, 2)])
+    def test_what_is_told_apart_shares_no_number(self, shape: tuple[int, ...]) -> None:
+        """Against a count of where every number of every row lies, for 300 layouts."""
+        rng = np.random.default_rng(0)
+        memory, told = torch.arange(1000), 0
+        for _ in range(300):
+            strides = [int(rng.integers(0, 8)) for _ in shape]
+            strides[0] += 1
+            laid = memory.as_strided(shape, strides)
+            rows = [set(row.flatten().tolist()) for row in laid]
+            shared = len(set.union(*rows)) < sum(map(len, rows))
+            said = check_distinct((laid,))
+            assert shared <= (said == OVERLAPPING)
+            told += not shared and not said
+        assert told > 10
