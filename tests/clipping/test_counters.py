@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine
 from decrescendo.errors import UnsupportedModel
 
@@ -60,7 +61,7 @@ def test_a_program_that_counts_examples_and_changes_by_it_is_refused(
     ROWS.clear()
     engine = Engine(Counting(keep), call)
     engine.clipped_sum(torch.randn(6, 6), 0.1)
-    assert "the number of examples" in engine.assumptions[0]
+    assert "the number of examples" in engine.assumptions[0].sentence
     batches = torch.randn(40, 6, 6)
     with pytest.raises(UnsupportedModel, match="how many examples earlier ones had"):
         [engine.clipped_sum(batch, 0.1) for batch in batches]
@@ -70,7 +71,7 @@ def test_who_counts_examples_for_nothing_is_taken_and_it_is_said() -> None:
     engine = Engine(Counting(_counted, until=10**9), call)
     for rows in (1, 2, 5, 7):
         engine.clipped_sum(torch.randn(rows, 6), 0.1)
-    assert engine.assumptions == ("the number of examples, kept in Counting.seen, steers no later pass",)
+    assert engine.assumptions == (assumed("stored-count", "Counting.seen"),)
 
 
 def _called(m: Counting, n: int) -> int:
@@ -109,7 +110,7 @@ def _refused_late(make: Callable[[], nn.Module], loss: Any = call) -> None:
     KEPT["rows"] = 0
     engine = Engine(make(), loss)
     engine.clipped_sum(torch.randn(6, 6), 0.1)
-    assert "the number of examples" in engine.assumptions[0]
+    assert "the number of examples" in engine.assumptions[0].sentence
     batches = torch.randn(40, 6, 6)
     with pytest.raises(UnsupportedModel, match="how many examples earlier ones had"):
         [engine.clipped_sum(batch, 0.1) for batch in batches]

@@ -395,10 +395,9 @@ class Labels:
         self._next = birth + 1
         if key < 0 and not isinstance(mark, Public):
             with paused(), FUNCTIONS_OFF():
-                for part in filter(torch.is_tensor, parts_of(tensor)):
-                    own = storage_key(part)
-                    if own > 0 and own not in self.marks:
-                        self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
+                for part in parts_of(tensor):
+                    if isinstance(part, Tensor) and storage_key(part) not in self.marks:
+                        self.keep(part, storage_key(part), Mixed("it is a part of a sparse tensor"), at)
 
     def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
         """Label what an operation made, but for views: these have the label of their memory."""

@@ -321,19 +321,7 @@ def _index_put(call: Call) -> Label:
     if isinstance(written, Mixed):
         return written
     if mask is not None:
-        start = _indexed(indices)
-        label, selected = _masked(call, tensor, mask, start)
-        if selected is None:
-            return (
-                _written_by_constant(call, mask, start, written) if isinstance(written, RowLayout) else label
-            )
-        dims = tensor.dim() - mask.dim() + 1
-        return (
-            label
-            if (values.numel() == 1 and not isinstance(written, RowLayout))
-            or fits(call, [values], selected, dims)
-            else call.mixed(_ELSEWHERE)
-        )
+        return _put_by_mask(call, mask, _indexed(indices), written)
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return constant(call)
     own = call.label(tensor)
@@ -341,17 +329,7 @@ def _index_put(call: Call) -> Label:
         return own
     given = [index for index in indices if index is not None]
     shape = tuple(torch.broadcast_shapes(*(index.shape for index in given)))
-    start, together = _position(indices)
-    dims = len(shape) + sum(index is None for index in indices)
-    # The dimensions of the values: those of the index at `start`, the others of the tensor round them.
-    others = [dim for dim, index in enumerate(indices) if index is None]
-    where = [d + (len(shape) if not together or d > start else 0) for d in range(len(others))]
-    if together:
-        where = [
-            others[d] if others[d] < start else others[d] - len(given) + len(shape)
-            for d in range(len(others))
-        ]
-    free = dict(zip(where, others, strict=True))
+    dims, free = len(shape) + sum(index is None for index in indices), _places_of_others(indices, len(shape))
     place = own if isinstance(own, RowLayout) and not own.constant else None
     if place is None and isinstance(written, RowLayout) and not written.constant:
         at = written.dim + dims - values.dim()
@@ -366,6 +344,40 @@ def _index_put(call: Call) -> Label:
             and fits(call, [tensor], place, tensor.dim())
         )
         return place if apart else call.mixed(_ELSEWHERE)
+    found = _put_by_rows(call, indices, place, shape, dims) or _put_in_order(
+        call, indices, own, written, shape
+    )
+    return constant(call) if found is None else found
+
+
+def _put_by_mask(call: Call, mask: Tensor, start: int, written: Public | RowLayout) -> Label:
+    """Values written where a mask says."""
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    label, selected = _masked(call, tensor, mask, start)
+    if selected is None:
+        return _written_by_constant(call, mask, start, written) if isinstance(written, RowLayout) else label
+    single = values.numel() == 1 and not isinstance(written, RowLayout)
+    fitting = single or fits(call, [values], selected, tensor.dim() - mask.dim() + 1)
+    return label if fitting else call.mixed(_ELSEWHERE)
+
+
+def _places_of_others(indices: Sequence[Tensor | None], dims: int) -> dict[int, int]:
+    """By dimension of the values, the dimension of the tensor that is not indexed. The values have the ``dims`` of the
+    index at `_position`, and those of the tensor round them."""
+    start, together = _position(indices)
+    others = [dim for dim, index in enumerate(indices) if index is None]
+    given = len(indices) - len(others)
+    if together:
+        return {dim if dim < start else dim - given + dims: dim for dim in others}
+    return {at + dims: dim for at, dim in enumerate(others)}
+
+
+def _put_by_rows(
+    call: Call, indices: Sequence[Tensor | None], place: RowLayout | None, shape: tuple[int, ...], dims: int
+) -> RowLayout | None:
+    """Values written by an index that has each example's own places along the examples."""
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    start = _position(indices)[0]
     for dim, index in enumerate(indices):
         if index is None or (place is not None and dim != place.dim):
             continue
@@ -374,19 +386,29 @@ def _index_put(call: Call) -> Label:
         if tensor.shape[dim] != call.units(target) * target.inner:
             continue
         found = _own(call, target, index, shape)
-        beside = _beside(indices, dim)
-        if found is not None and fits(call, beside, found, len(shape)):
+        if found is not None and fits(call, _beside(indices, dim), found, len(shape)):
             there = found.moved(found.dim + start)
             if fits(call, [values], there, dims) and fits(call, [tensor], target, tensor.dim()):
                 return target
-    order = len(given) == 1 and constant_of(own) is Public.FILL and len(shape) == 1
-    if order and isinstance(written, RowLayout) and _is_single(written):
-        index, size = given[0], tensor.shape[_indexed(indices)]
-        if written.dim == start and call.same(index.sort()[0], torch.arange(size, device=index.device)):
-            own_of = call.examples(written, len(index), index)
-            order = torch.empty_like(own_of).index_copy_(0, index, own_of)
-            return call.owners(_indexed(indices), order, counted=_is_counted(written))
-    return constant(call)
+    return None
+
+
+def _put_in_order(
+    call: Call, indices: Sequence[Tensor | None], own: Public | RowLayout, written: Public | RowLayout,
+    shape: tuple[int, ...],
+) -> Label | None:  # fmt: skip
+    """Rows of the examples written over one number, each at a place of its own: they come in another order."""
+    given = [index for index in indices if index is not None]
+    if len(given) != 1 or constant_of(own) is not Public.FILL or len(shape) != 1:
+        return None
+    if not isinstance(written, RowLayout) or not _is_single(written) or written.dim != _position(indices)[0]:
+        return None
+    index, size = given[0], call.args["self"].shape[_indexed(indices)]
+    if not call.same(index.sort()[0], torch.arange(size, device=index.device)):
+        return None
+    own_of = call.examples(written, len(index), index)
+    order = torch.empty_like(own_of).index_copy_(0, index, own_of)
+    return call.owners(_indexed(indices), order, counted=_is_counted(written))
 
 
 def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayout) -> Label:
