@@ -726,5 +726,5 @@ def test_two_optimisers_step_in_the_trainer(tmp_path: Path) -> None:
     trainer.follow(PLAN, seed=3)
     trainer.train()
     assert trainer.run.provenance.optimizer.startswith("Muon(lr=0.01")
-    assert not any("optimizer" in one.code for one in map(str, trainer.run.assumptions))
+    assert not any("optimizer" in one.code for one in trainer.run.assumptions)
     assert all(several.state[parameter] for parameter in (matrices[0], rest[0]))
