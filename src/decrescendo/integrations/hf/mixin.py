@@ -26,7 +26,7 @@ from decrescendo.integrations.hf.resuming import Beginning, States
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
-from decrescendo.training.data import check_one_data_set, table_of
+from decrescendo.training.data import check_by_number, check_one_data_set, table_of
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.schedulers import goes_by_scores
 from decrescendo.training.source import Source, source_of
@@ -247,6 +247,7 @@ class PrivateMixin(_Base):
             )
         data, collator = self.train_dataset, self.data_collator
         check_one_data_set(data)  # before its columns are compared with the model's
+        check_by_number(data)  # before the trainer asks how many there are
         if hasattr(data, "column_names"):
             data = self._remove_unused_columns(data, description="training")
         else:
