@@ -1,7 +1,4 @@
-"""What each operation does to where the examples are: the tables, and the door for operations of others.
-
-Longer than most files: most of it is a table.
-"""
+"""What each operation does to where the examples are: the tables, and the door for operations of others."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,4 @@
-"""`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself.
-
-Longer than most files: every method of a trainer that is replaced is here, to be read beside the trainer's own.
-"""
+"""`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself."""
 
 import inspect
 from collections.abc import Callable, Generator, Iterator
