@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 import decrescendo as dc
 from decrescendo.base.batches import count_rows, map_rows
-from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture
+from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture, device_graphs
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.recording import Recorder
 from decrescendo.clipping.rules import segments
@@ -731,7 +731,7 @@ def test_a_recording_that_fails_is_said_and_all_goes_on(monkeypatch: pytest.Monk
             yield
             raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(capture, "Operations", Broken)
+    monkeypatch.setattr(device_graphs, "Operations", Broken)
     engine, plain = Engine(network(), loss, CAPTURE), in_python()
     with pytest.warns(UserWarning, match="not permitted") as said:  # noqa: PT031
         for step in range(5):
@@ -1028,7 +1028,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Dice:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Memory)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: graph)
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
-    monkeypatch.setattr(capture, "Operations", lambda: capture.DeviceGraphs(torch.device("cpu"), None))
+    monkeypatch.setattr(
+        device_graphs, "Operations", lambda: device_graphs.DeviceGraphs(torch.device("cpu"), None)
+    )
     for module in ("segments", "matrices", "compiled"):  # compiled forms are no operations of torch's
         monkeypatch.setattr(f"decrescendo.clipping.rules.{module}.library", lambda: None)
     monkeypatch.setattr("decrescendo.clipping.rules.embedding.places_of", segments.padded_places_of)

@@ -57,8 +57,8 @@ from decrescendo.row_independence.random_stream import Stream, hosts_drew
 from decrescendo.row_independence.refusals import (
     GENERATOR,
     STATISTICS,
-    RowsDependent,
     refusal,
+    refused,
     written_by_the_pass,
 )
 from decrescendo.row_independence.replayed_operations import NUMBERS, arguments_of, as_before
@@ -219,7 +219,7 @@ class Tracer(Pausable):
         if drawn and self.generator:
             raise UnsupportedModel(GENERATOR.format(self.generator))
         where = self.lines.get(label.name, "") if isinstance(label, Mixed) else ""
-        raise RowsDependent(refusal(label, of, hosts=self.hosts, where=where))
+        raise refused(refusal(label, of, hosts=self.hosts, where=where))
 
     def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
         """Note which tensors leave the pass, or go where the engine works by itself: a choice between two must show."""
