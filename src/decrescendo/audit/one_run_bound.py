@@ -32,7 +32,7 @@ _LARGEST = 50.0
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """At least the probability that an (epsilon, delta)-DP run lets so many guesses be right, or more; at most 1.
+    """Upper bound on the probability that so many guesses or more are right in an (epsilon, delta)-DP run; at most 1.
 
     Exactly the largest such probability for delta = 0.
 
@@ -67,7 +67,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """The run is (epsilon, delta)-DP for no epsilon below this one, with ``confidence``; 0 where nothing follows.
+    """Lower bound on the epsilon of the run, with ``confidence``; 0 if nothing follows from the guesses.
 
     Args:
         canaries: m >= 1.

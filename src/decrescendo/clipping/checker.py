@@ -232,8 +232,8 @@ class Checker:
             if not self._many:
                 self._many = True
                 warnings.warn(
-                    f"examples come in more than {_SHAPES} shapes, and those before are proven anew when they come "
-                    "again, which takes longer than a step: pad them to multiples of some length "
+                    f"examples come in more than {_SHAPES} shapes, and earlier ones are checked anew when they "
+                    "come again, which takes longer than a step: pad them to multiples of some length "
                     "(pad_to_multiple_of=16)",
                     UserWarning, stacklevel=2,
                 )  # fmt: skip

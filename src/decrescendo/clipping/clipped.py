@@ -24,7 +24,7 @@ Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]
 @final
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """What a batch looked like: private, NOT covered by the guarantee, for the holder of the data only.
+    """Statistics of a batch: private, NOT covered by the guarantee, for the holder of the data only.
 
     Args:
         examples: rows of the batch.
@@ -96,7 +96,7 @@ class ClippedSum:
 
 @runtime_checkable
 class Clipper(Protocol):
-    """Whatever turns a batch into a clipped sum; all pass tests/contracts/test_clippers.py."""
+    """Turns a batch into a clipped sum; all implementations pass tests/contracts/test_clippers.py."""
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The sum over ``batch`` of gradients clipped to ``clip_norm``; ``None`` is an empty batch."""

@@ -152,7 +152,7 @@ class Engine:
     def withhold(
         self, data: Iterable[Tensor | np.ndarray], beside: Iterable[tuple[str, Tensor]] = ()
     ) -> None:
-        """Refuse passes that use these tensors and arrays: they hold the data, of which a pass is given its batch.
+        """Refuse passes that use these tensors and arrays: the training data, of which a pass gets its batch only.
 
         ``beside``: what is trained with the model (an optimiser's numbers), by name.
 
@@ -178,7 +178,7 @@ class Engine:
         return self._workspace
 
     def prove(self, batch: Batch) -> Pass:
-        """One pass over ``batch``, proven and measured, with a seed of its own; raises as `check`."""
+        """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
         return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
@@ -195,7 +195,7 @@ class Engine:
 
     @property
     def memory(self) -> Memory:
-        """What outlives a pass."""
+        """Records of tensors and Python state that outlive a pass."""
         return self._prover.memory
 
     def _in_parts(self, batch: Batch, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:

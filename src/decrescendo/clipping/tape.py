@@ -51,7 +51,7 @@ class Tape(TorchDispatchMode):
         dynamic = READS.intersection(func.tags) and (name != "index" or has_mask(args[1]))
         if dynamic or isinstance(named.get("generator"), torch.Generator):
             raise UnsupportedModel(
-                f"{func} reads numbers in Python (in the program, or where the proof looks at an index), or draws by a "
+                f"{func} reads numbers in Python (in the model, or where the check inspects an index), or draws by a "
                 "generator of its own"
             )
         if name == "lift_fresh" and not args[0].dim():

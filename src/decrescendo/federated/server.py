@@ -321,7 +321,7 @@ class Server:
         return self._opened
 
     def receive(self, reply: Reply) -> Received:
-        """Judge one reply and, if it is fit, add it. Never raises for what a client sends; every reply is counted.
+        """Check one reply and add it if it is accepted. Never raises because of a reply; every reply is counted.
 
         ==============================================  =====================================================
         reply                                           verdict
@@ -475,7 +475,7 @@ class Server:
 
     @_alone
     def read(self) -> None:
-        """Private diagnostics of a round were looked at; see `Progress.diagnostics`."""
+        """Private diagnostics of a round were read; see `Progress.diagnostics`."""
         self._between.read()
 
     @_alone

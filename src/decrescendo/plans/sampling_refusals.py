@@ -15,8 +15,8 @@ def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
     """
     if isinstance(sampling, RandomAllocation):
         raise InvalidValue(
-            f"{what} must have Poisson batches, got {sampling}. Nothing is proven here of records that each take part "
-            "once an epoch. Take PoissonSampling"
+            f"{what} must have Poisson batches, got {sampling}. There is no theorem here for records that each take "
+            "part once an epoch. Take PoissonSampling"
         )
     return sampling
 

@@ -212,4 +212,4 @@ LAID_ALONG = (
 PARTS = "only some of the examples are taken, or examples are taken in groups"
 SUMMED = "several examples are put together"
 LONG = "a constant depends on the number of examples"
-NO_RULE = "the proof has no rule for "
+NO_RULE = "the check of independence has no rule for "

@@ -167,7 +167,7 @@ BY_VALUE = frozenset((*indexing.RULES.values(), *packed.RULES.values()))
 
 
 def register_rule(operation: str, text: str) -> None:
-    """Tell the proof how an operation of yours treats the examples.
+    """Tell the check of independence how an operation of yours treats the examples.
 
     Args:
         operation: its full name, ``"namespace::name"``.

@@ -268,7 +268,7 @@ class Tracer(Pausable):
             return func(*args, **kwargs or {})
         if isinstance(func, HigherOrderOperator):
             self.refuse(
-                f"the proof must see what an operation does, but {func.name()} runs functions of the program where "
+                f"the check must see each operation, but {func.name()} runs functions of the model where "
                 "nothing is seen. Use torch's ordinary operations (torch.where, scaled_dot_product_attention)"
             )
         for kind in types:
@@ -456,7 +456,7 @@ class Tracer(Pausable):
         found, looked = self._label_data(op, args, kwargs or {}, output, given.tensors, given.known)
         if any(tensor.layout is _OPAQUE for tensor in made):
             self.refuse(
-                f"the proof must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
+                f"the check must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
                 "Leave out to_mkldnn"
             )
         self.labels.keep_all(output, found, given.marks, at)
@@ -755,7 +755,7 @@ class Tracer(Pausable):
                     Mixed(LAID_ALONG, op.name, public=True) if isinstance(labels[0], RowLayout) else labels[0]
                 )
                 labels = [by_place if alike is None else alike, *labels[1:]]
-        missing = Mixed(f"the proof has no rule for this output of {op.name}")
+        missing = Mixed(f"the check of independence has no rule for this output of {op.name}")
         return labels + [missing] * (len(made) - len(labels)), call.looked
 
     def _each(

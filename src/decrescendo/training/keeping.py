@@ -77,8 +77,8 @@ class Keeper:
     ) -> None:
         if agreed.planned is None:
             raise InvalidValue(
-                "a run with checkpoints must have a plan, got noise decided on the way: what a policy remembers is not "
-                "kept. Calibrate a plan, or train without checkpoints"
+                "a run with checkpoints must have a plan, got noise decided during the run: the state of a policy is "
+                "not saved. Calibrate a plan, or train without checkpoints"
             )
         self._checkpoints, self._agreed, self._planned = checkpoints, agreed, agreed.planned
         self._world, self._streams, self._life, self._saved = world, streams, life, -1
@@ -220,7 +220,7 @@ class Keeper:
         again = self.releases.steps - found.step
         if ranks != size and again > 0:
             raise PlanViolation(
-                f"steps that are done again must be done by as many processes, got {size} for {ranks} with "
+                f"repeated steps must be taken by as many processes as before, got {size} for {ranks} with "
                 f"{again} steps after the checkpoint of step {found.step}: sums of other "
                 f"shares are rounded otherwise. Go on with {ranks} until the next checkpoint"
             )

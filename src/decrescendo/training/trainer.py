@@ -91,7 +91,7 @@ class StepResult:
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """What the clipping saw: private, covered by no guarantee. A run remembers that it was asked for."""
+        """Diagnostics of the clipping: private, covered by no guarantee. The run records that they were read."""
         self._read()
         return self._diagnostics
 
@@ -695,7 +695,7 @@ class Trainer:
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
     def assume(self, assumption: Assumption | str) -> None:
-        """Have the run say what is assumed beside what is found here: a declaration of who trains.
+        """Add an assumption of your own to the run's list: a declaration of whoever trains.
 
         Args:
             assumption: for `Run.assumptions`; of a text the code is ``declared``.
@@ -744,7 +744,7 @@ class Trainer:
         if self._drawn is None or self._settings is None:
             raise PlanViolation(
                 "each step must take a batch of its own, got a step without a draw from batches(data). "
-                "Using a batch twice is not the sampling that the plan was judged for"
+                "Using a batch twice is not the sampling that the plan was accounted for"
             )
         if given != self._drawn:
             raise PlanViolation(

@@ -30,7 +30,7 @@ _NAME = re.compile(_PREFIX + "[0-9]{9}")
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What has a state of its own beside the optimiser: a learning-rate scheduler, an average of iterates."""
+    """An object with a state of its own beside the optimiser: a learning-rate scheduler, an average of iterates."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""
@@ -52,7 +52,7 @@ class Checkpoint:
 @final
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Where, and how often, a training keeps what it needs to go on after a crash.
+    """Where, and how often, a training saves the state from which it goes on after a crash.
 
     A checkpoint holds the random streams: whoever reads one knows the noise to come, and that of the steps since. It
     holds all of the model's state dict, whatever code of the model puts there. It is as sensitive as the data, readable

@@ -112,7 +112,7 @@ class Releases:
             )
 
     def record(self, position: int, digest: bytes) -> bool:
-        """Write down a release before anything of it is seen; or hold it against what was written down before.
+        """Record a release before anything of it is seen; or compare it with what was recorded before.
 
         Args:
             position: of the step in the run, from 0.

@@ -16,7 +16,7 @@ NOT_STATED = "not stated by the owner of the data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What a library cannot see and a reader of a statement needs. What is left empty is shown as not stated.
+    """Facts for a statement that the library cannot see. An empty entry is shown as not stated.
 
     Args:
         data: what the data set is, how it was collected, and who is in it.

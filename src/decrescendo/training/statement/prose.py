@@ -210,7 +210,7 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
         lines += [
             *_assumed(provenance["assumptions"], facts["mechanism"].get("row", facts["promise"]["unit"])),
             f"Random numbers: {random[provenance['random']]}.",
-            f"Resumed after a stop, after step: {resumed}. A step that is done again has the same batch and the same "
+            f"Resumed after a stop, after step: {resumed}. A repeated step has the same batch and the same "
             "noise, is the same release, and counts once.",
             f"Trust: {provenance['trust'] or 'whoever runs the training sees the raw data.'}",
             f"Ledger of the data set: {provenance['account'] or 'none'}.",

@@ -318,7 +318,7 @@ def _check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarant
     if lower > guarantee.epsilon:
         raise InvalidValue(
             "an audit that found nothing must be below what its plan promises, got one of at least "
-            f"{lower:.6g} beside epsilon={guarantee.epsilon:.6g}. It was held against another promise: audit again"
+            f"{lower:.6g} beside epsilon={guarantee.epsilon:.6g}. It was compared with another promise: audit again"
         )
 
 
