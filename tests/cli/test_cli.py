@@ -205,7 +205,7 @@ def test_the_engine_works_as_the_task_says_or_an_option(
 
     monkeypatch.setattr(Engine, "__init__", noted)
     # (The run's type checker draws random numbers of Python's.)
-    monkeypatch.setattr("decrescendo.clipping.checker._drawn_by_python", lambda held: ())
+    monkeypatch.setattr("decrescendo.clipping.checker.drawn_by_python", lambda held: ())
     result = invoke("train", "digits", "--plan", plan_file, "--seed", 1, *options)
     assert result.exit_code == 0, result.output
     assert seen == [expected]

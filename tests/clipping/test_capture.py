@@ -28,8 +28,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 import decrescendo as dc
+from decrescendo.base.batches import count_rows, map_rows
 from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture
-from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.recording import Recorder
 from decrescendo.clipping.rules import segments
@@ -47,7 +47,7 @@ pytestmark = [
 def _python_draws_nothing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The run's type checker draws random numbers of Python's."""
     if "device" not in request.node.name:
-        monkeypatch.setattr("decrescendo.clipping.checker._drawn_by_python", lambda held: ())
+        monkeypatch.setattr("decrescendo.clipping.checker.drawn_by_python", lambda held: ())
 
 
 CAPTURE = EngineSettings(capture=True)

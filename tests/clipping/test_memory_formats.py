@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.batches import copy_rows, memory_order
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.batches import copy_rows, memory_order
 
 FORMATS: dict[str, Callable[[Tensor], Tensor]] = {
     "channels last": lambda x: x.to(memory_format=torch.channels_last),

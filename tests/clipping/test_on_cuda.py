@@ -21,8 +21,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import decrescendo as dc
+from decrescendo.base.batches import map_rows
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.memory import metered
 from decrescendo.errors import DecrescendoError
 

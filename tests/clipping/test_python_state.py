@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.batches import Ragged
 from decrescendo.base.rng import Seeds
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.batches import Ragged
 from decrescendo.errors import UnsupportedModel
 
 ROWS = 8
@@ -130,7 +130,7 @@ class Net(nn.Module):
 
 def test_a_global_name_that_an_attribute_has_too_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     # (The run's type checker draws random numbers of Python's.)
-    monkeypatch.setattr("decrescendo.clipping.checker._drawn_by_python", lambda held: ())
+    monkeypatch.setattr("decrescendo.clipping.checker.drawn_by_python", lambda held: ())
     engine = Engine(Net(), lambda m, ids: m(ids), EngineSettings(capture=True))
     trainer.append(engine)
     try:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.checker import drawing
-from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.inputs import drawing
 
 CHANCE = torch.distributions
 Program = Callable[[Any, Tensor], Tensor]
@@ -169,7 +168,7 @@ def test_the_loss_of_a_discriminator_with_noise_like_its_examples_is_each_exampl
     model, batch = Words(), torch.randn(rows, 4)
     engine = Engine(model, lambda m, x: _adversarial(m, torch.randn_like(x), x), seeds=lambda: 7)
     found = engine.clipped_sum(batch, 0.5).gradients
-    with drawing(Inventory.of(model), 7):  # one row is passed as two
+    with drawing({torch.device("cpu")}, 7):  # one row is passed as two
         noise = torch.randn(max(rows, 2), 4)[:rows]
     alone = Reference(model, lambda m, b: _adversarial(m, *b)).clipped_sum((noise, batch), 0.5).gradients
     torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
@@ -216,7 +215,7 @@ def test_a_constant_number_of_draws_is_not_taken_for_the_examples(first: int) ->
     for rows in (first, 4, 5, 6, 7, 12):
         batch = torch.randn(rows, 4)
         found = engine.clipped_sum(batch, 0.5).gradients
-        with drawing(Inventory.of(model), last[0]):
+        with drawing({torch.device("cpu")}, last[0]):
             numbers = torch.randint(7, (60,)).view(1, 60)
         alone = Reference(model, partial(_negatives_of, numbers))
         for name, gradient in alone.clipped_sum(batch, 0.5).gradients.items():

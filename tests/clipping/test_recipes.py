@@ -46,13 +46,13 @@ def test_a_repeated_label_is_what_the_rules_say_at_any_size(program: Program) ->
     with quiet():
         model, loss = program.build()
         engine = Engine(model, loss)
-        prover = engine._prover
+        comparison = engine._checker.comparison
         first, *others = program.batches()
         engine.clipped_sum(first, 1.0)
-        accepted = prover._script
+        accepted = comparison.accepted
         assert accepted is not None
         for batch in [first, *others]:
-            prover._script = replace(accepted, recipes=Withheld())
+            comparison.accepted = replace(accepted, recipes=Withheld())
             found = engine.prove(batch).tracer.trace
             for at, recipe in accepted.recipes.items():
                 if at >= len(found.events) or found.events[at] != recipe.event:
@@ -62,7 +62,7 @@ def test_a_repeated_label_is_what_the_rules_say_at_any_size(program: Program) ->
                 if again.arguments != recipe.arguments:
                     continue  # it would not have been repeated
                 assert list(map(described, again.labels)) == list(map(described, recipe.labels)), recipe.event
-            prover._script = accepted
+            comparison.accepted = accepted
         assert accepted.recipes, "nothing was repeated: the test says nothing"
 
 
@@ -77,7 +77,7 @@ def test_most_operations_of_a_usual_model_are_repeated() -> None:
     engine = Engine(model, loss)
     for rows in (6, 4, 9):
         engine.clipped_sum((torch.randn(rows, 5, 8), torch.zeros(rows).long()), 1.0)
-    accepted = engine._prover._script
+    accepted = engine._checker.comparison.accepted
     assert accepted is not None
     assert len(accepted.recipes) > 0.7 * len(accepted.events)
 

@@ -9,8 +9,8 @@ import torch
 from clipping_cases import loss as classification
 from torch import nn
 
+from decrescendo.base.batches import map_rows
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.workspace import Workspace
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}

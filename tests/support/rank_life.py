@@ -31,9 +31,9 @@ from decrescendo import distributed
 from decrescendo.accounting import RenyiFilter
 from decrescendo.accounting.budget import Budget, Guarantee, Unit
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.base.batches import map_rows
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
-from decrescendo.clipping.batches import map_rows
 from decrescendo.distributed.sharded import Shards
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation

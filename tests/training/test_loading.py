@@ -15,8 +15,8 @@ from often import some
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from decrescendo.base.batches import Ragged, map_rows
 from decrescendo.base.rng import Secure
-from decrescendo.clipping.batches import Ragged, map_rows
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, PlanViolation
 from decrescendo.training import Checkpoints, Trainer, train
 from decrescendo.training.data import rows, table_of

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 import decrescendo as dc
 from decrescendo.audit.probe import with_canaries
+from decrescendo.base.batches import Ragged
 from decrescendo.clipping import Engine, Reference
-from decrescendo.clipping.batches import Ragged
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.training import Task, Trainer, train_task, tuning
 from decrescendo.training.data import rows, table_of
@@ -157,11 +157,11 @@ def test_a_shape_that_mixes_is_refused_after_others_that_do_not() -> None:
 
 @pytest.mark.slow
 def test_more_shapes_than_are_remembered_are_proven_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.clipping.checker._SHAPES", 4)
+    monkeypatch.setattr("decrescendo.row_independence.comparison._SHAPES", 4)
     engine, data = Engine(Reader(), loss), rows(Texts(tuple(range(1, 8)) * 2))
     with pytest.warns(UserWarning, match="more than 4 shapes"):
         engine.clipped_sum(data.take(np.arange(14)), 1.0)
-    assert len(engine._prover._scripts) == 4
+    assert len(engine._checker.comparison.by_shape) == 4
     assert engine.assumptions == ()
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from decrescendo.clipping.batches import map_rows
+from decrescendo.base.batches import map_rows
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training.data import rows
 

@@ -123,8 +123,8 @@ class Allocated(Accountant):
         if (steps == 0).any() or (t is not None and (steps != t).any()):
             raise AccountingError(
                 f"{self.name} accounts records that each take part once an epoch"
-                f"{'' if t is None else f' of {t} steps'}, got {ledger}. Pld accounts Poisson batches, and what runs of "
-                "both kinds cost adds up"
+                f"{'' if t is None else f' of {t} steps'}, got {ledger}. Pld accounts Poisson batches, and costs of "
+                "both kinds of runs add up"
             )
         if ledger.is_cut:
             raise AccountingError(

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from decrescendo.accounting import Budget, Unit
 from decrescendo.audit.probe import Probed, probe_loss
 from decrescendo.audit.watch import watch
+from decrescendo.base.batches import count_rows, map_rows
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
-from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, RandomAllocation, Schedule, calibrate
 from decrescendo.training import Trainer

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from decrescendo.base.batches import Ragged, map_rows
 from decrescendo.clipping import Batch, Loss
-from decrescendo.clipping.batches import Ragged, map_rows
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.training.data import rows
 

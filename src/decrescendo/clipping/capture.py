@@ -22,11 +22,12 @@ from torch import Tensor, overrides
 from torch.nn.modules import module
 from torch.utils._device import DeviceContext
 
+from decrescendo.base.batches import count_rows, form_of, leaves_of, map_rows
 from decrescendo.base.precision import full_precision
 from decrescendo.base.rng import seeded
 from decrescendo.base.storages import key_of
-from decrescendo.clipping.batches import count_rows, form_of, leaves_of, map_rows
-from decrescendo.clipping.checker import CHANGES, Checker, DoesOtherwise, DoneByHalves, draws
+from decrescendo.clipping.captured_pass import CHANGES, DoesOtherwise, DoneByHalves
+from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.factors import Factors
 from decrescendo.clipping.inventory import Inventory
@@ -37,7 +38,7 @@ from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.process_settings import settings
 from decrescendo.row_independence.python_state import Numbers, moved
-from decrescendo.row_independence.trace import Number, Trace
+from decrescendo.row_independence.trace import Number, Trace, draws
 
 # What passes that do the same have in common.
 _Key: TypeAlias = tuple[object, ...]
@@ -226,10 +227,10 @@ class Captures:
         make = self._make if self.wanted and count > 1 else None
         if make is None:
             return None
-        self.prover.follow_rules()
-        if self._epoch != self.prover.epoch:  # data are withheld that a pass may have used
+        self.prover.comparison.follow_rules()
+        if self._epoch != self.prover.comparison.epoch:  # data are withheld that a pass may have used
             self._captured.clear()
-            self._epoch = self.prover.epoch
+            self._epoch = self.prover.comparison.epoch
         if self._kept is not None and (changed := moved(self._kept, self.prover.kept())):
             self._captured.clear()
             self._kept = None

@@ -4,18 +4,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, final, runtime_checkable
+from typing import Protocol, TypeAlias, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from decrescendo.base.batches import Batch
 from decrescendo.base.limits import SMALLEST_CLIP_NORM
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 
-# Any pytree (dicts, tuples, lists, nested) whose leaves are tensors with one row an example.
-Batch: TypeAlias = Any
 # One loss an example: loss(model, batch) has shape (batch,), and row i of it depends on row i of the batch
 # only.
 Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]

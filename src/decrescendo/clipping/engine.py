@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption, are_independent
+from decrescendo.base.batches import count_rows, parts_of, slice_rows
 from decrescendo.base.precision import full_precision
-from decrescendo.clipping.batches import count_rows, parts_of, slice_rows
 from decrescendo.clipping.capture import Captures
 from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import (
@@ -113,9 +113,9 @@ class Engine:
         self._workspace = Workspace(kept, settings.wide)
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
-        self._prover = Checker(model, loss, settings.declared)
+        self._checker = Checker(model, loss, settings.declared)
         self._factors = partial(factors_of, gamma=settings.gamma, wide=settings.wide)
-        self._captures = Captures(self._prover, self._workspace, self._factors, settings.capture)
+        self._captures = Captures(self._checker, self._workspace, self._factors, settings.capture)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
         self._peak: Peak | None = None
@@ -159,13 +159,13 @@ class Engine:
         Raises:
             UnsupportedModel: one of these, a parameter or a buffer of the model, that lies in their memory.
         """
-        self._prover.withhold(data)
+        self._checker.withhold(data)
         self.memory.check_apart([*Inventory.of(self._model).tensors(), *beside])
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What was assumed so far, of rows in a pass or from one pass to the next, by code; none: all was checked."""
-        return tuple(sorted(self._prover.memory.assumed))
+        return tuple(sorted(self._checker.memory.assumed))
 
     @property
     def rows_independent(self) -> bool:
@@ -182,7 +182,7 @@ class Engine:
         return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
-        return self._prover.run(batch, count_rows(batch), 0, held, self._seeds(), self._workspace)
+        return self._checker.run(batch, count_rows(batch), 0, held, self._seeds(), self._workspace)
 
     def check(self, batch: Batch) -> None:
         """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it. Warns of rows whose
@@ -196,7 +196,7 @@ class Engine:
     @property
     def memory(self) -> Memory:
         """Records of tensors and Python state that outlive a pass."""
-        return self._prover.memory
+        return self._checker.memory
 
     def _in_parts(self, batch: Batch, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, each of one shape."""
@@ -216,7 +216,7 @@ class Engine:
                 # Before anything is measured, what only the first pass needs.
                 # Nothing of it is released: its random numbers are not those of the stream, whose place is the run's.
                 seed = -1 if self._seeds is _no_seed else 0
-                self._prover.begin(part, size, held, seed, self._workspace)
+                self._checker.begin(part, size, held, seed, self._workspace)
                 if self._sizes.measures(key, size):
                     with metered(device) as self._peak:
                         found.append(work(part, size))
@@ -263,7 +263,7 @@ class Engine:
                     return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), found
                 self._captures.missed()
         with self._captures.ending():
-            done = self._prover.run(batch, rows, count, held, seed, self._workspace)
+            done = self._checker.run(batch, rows, count, held, seed, self._workspace)
         self._captures.compare(batch, held, done)
         with full_precision():
             measured = done.measured

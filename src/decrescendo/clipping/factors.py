@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from decrescendo.base.batches import count_rows, leaves_of
 from decrescendo.base.precision import full_precision
-from decrescendo.clipping.batches import count_rows, leaves_of
 from decrescendo.clipping.clipped import (
     MARGINS,
     Batch,

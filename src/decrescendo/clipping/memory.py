@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from decrescendo.clipping.batches import map_rows, memory_order
+from decrescendo.base.batches import map_rows, memory_order
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue

@@ -24,6 +24,7 @@ from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import Mixed, Public, RowLayout, constant_of, is_data
+from decrescendo.row_independence.refusals import reads_a_number
 from decrescendo.row_independence.tracer import Tracer
 from decrescendo.row_independence.unobserved_reads import UnobservedReads, opened
 
@@ -105,14 +106,6 @@ def _measured(
     dtype = norm_accumulator(parameters)
     measured = Measured(parameters, tracer.count, parts_of(uses, gradients), dtype, wide=wide)
     return Pass(losses.detach(), measured, tracer, uses)
-
-
-def reads_a_number(where: str) -> str:
-    """Why a pass is refused whose result depends on a number of the data that Python was not given."""
-    return (
-        f"the data must not steer the pass, but {where} reads a number of them in Python, on which the losses depend. "
-        f'Use tensor operations there; or declare the line: EngineSettings(declared=("{where}",))'
-    )
 
 
 def check_apart(tracer: Tracer, losses: Tensor) -> None:

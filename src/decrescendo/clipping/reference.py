@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from decrescendo.clipping.batches import count_rows, parts_of, slice_rows
+from decrescendo.base.batches import count_rows, parts_of, slice_rows
 from decrescendo.clipping.clipped import (
     Batch,
     ClippedSum,

@@ -8,8 +8,8 @@ from jaxtyping import Int
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import count_rows
 from decrescendo.clipping import Batch
-from decrescendo.clipping.batches import count_rows
 from decrescendo.errors import InvalidValue, check_instance, check_integer
 from decrescendo.training.data import ROWS_APART, assumption_of, held_by, rows, table_of
 

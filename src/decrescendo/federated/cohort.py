@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import map_rows, select_rows, slice_rows
 from decrescendo.base.rng import seeded
 from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss
-from decrescendo.clipping.batches import map_rows, select_rows, slice_rows
 from decrescendo.clipping.clipped import accumulator, check_loss, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records

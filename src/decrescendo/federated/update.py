@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.batches import count_rows, slice_rows
 from decrescendo.base.rng import SecureStream, Streams, seeded
-from decrescendo.clipping.batches import count_rows, slice_rows
 from decrescendo.clipping.clipped import (
     Batch,
     Loss,

@@ -164,3 +164,11 @@ def refusal(label: Label, of: str, *, hosts: bool = False) -> str:
     else:
         found = "it depends on no example"
     return f"no example's {of} may depend on another example, on its place or on their number, but {found}. {remedy}"
+
+
+def reads_a_number(where: str) -> str:
+    """Why a pass is refused whose result depends on a number of the data that Python was not given."""
+    return (
+        f"the data must not steer the pass, but {where} reads a number of them in Python, on which the losses depend. "
+        f'Use tensor operations there; or declare the line: EngineSettings(declared=("{where}",))'
+    )

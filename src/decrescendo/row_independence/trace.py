@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.row_independence.labels import Label
+from decrescendo.row_independence.torch_schemas import REJECTING
 
 # The numbers of an operation whose result reaches no loss, where they do not matter.
 NOTHING: tuple[object, ...] = ("reaches no loss",)
@@ -190,3 +191,14 @@ def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
 
 def _name(event: Event) -> str:
     return str(event.func).removeprefix("aten.").removesuffix(".default")
+
+
+def draws(trace: Trace) -> bool:
+    """Whether a pass drew random numbers."""
+    seeded = torch.Tag.nondeterministic_seeded
+    return any(seeded in getattr(event.func, "tags", ()) for event in trace.events)
+
+
+def rejects(trace: Trace) -> bool:
+    """Whether it drew by laws that take as many random numbers as the data want."""
+    return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in trace.events)

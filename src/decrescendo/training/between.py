@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.assumption import Assumption
-from decrescendo.clipping.batches import leaves_of
+from decrescendo.base.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training.assumptions import (

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
-from decrescendo.clipping.batches import count_rows, leaves_of, select_rows
+from decrescendo.base.batches import count_rows, leaves_of, select_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training.examples import (

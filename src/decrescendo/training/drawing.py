@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
+from decrescendo.base.batches import map_rows
 from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, sampling_and_noise
-from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType
 from decrescendo.plans.sampling import RandomAllocation

@@ -16,7 +16,7 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
-from decrescendo.clipping.batches import Ragged, count_rows, joined, leaves_of, map_rows
+from decrescendo.base.batches import Ragged, count_rows, joined, leaves_of, map_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training.bits import checksum

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import Subset
 
-from decrescendo.clipping.batches import leaves_of
+from decrescendo.base.batches import leaves_of
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidValue
 from decrescendo.training.data import Rows, held_by

@@ -22,9 +22,9 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.release import Release
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import count_rows, map_rows
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
-from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import ClippedSum, trainable, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import (

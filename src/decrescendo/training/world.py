@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from decrescendo.accounting.release import Release
 from decrescendo.base.assumptions import assumed
-from decrescendo.clipping.batches import leaves_of
+from decrescendo.base.batches import leaves_of
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel, check_instance
 from decrescendo.optim.noise import NoisyMean

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import Any, TypeAlias, cast, final
 
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
+
+# Any pytree (dicts, tuples, lists, nested) whose leaves are tensors with one row an example.
+Batch: TypeAlias = Any
 
 
 @final

@@ -1,0 +1,281 @@
+"""Compares the engine's losses, gradients and norms of a few examples with autograd's own."""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from decrescendo.base.batches import Batch, map_rows
+from decrescendo.base.precision import exact_products, full_precision
+from decrescendo.clipping.clipped import Loss, trainable_of
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.passes import Pass, eager
+from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.inputs import drawing, labelled_rows
+from decrescendo.row_independence.refusals import reads_a_number
+from decrescendo.row_independence.trace import draws, rejects
+from decrescendo.row_independence.tracer import Tracer
+
+# How often data and weights are moved by their roundings where something cancels.
+_SHAKES = 3
+# Examples that are passed alone where the program asks for truth values of the data.
+_ALONE = 8
+
+
+@dataclass(slots=True)
+class AutogradCheck:
+    """Passes of one model and loss as they are without the engine, to compare with."""
+
+    model: nn.Module
+    loss: Loss
+    memory: Memory
+    held: Inventory
+    # Truth values of the data that were asked for, and on how many examples alone they made no difference.
+    idle: dict[tuple[bool, ...], int] = field(default_factory=dict[tuple[bool, ...], int])
+
+    def compare_answers(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
+        """Whether examples alone, which get the truth values they have, come out as in the batch, which does not.
+
+        This is about doing what the program says: what no data answered is no secret.
+        """
+        tracer = done.tracer
+        truths = tuple(tracer.reads.truths)
+        if not tracer.reads.asked or self.idle.get(truths, 0) >= min(rows, _ALONE):
+            return
+        if rejects(tracer.trace):
+            return  # an example alone draws other numbers
+        squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
+        parameters = list(trainable_of(self.held).values())
+        # As many copies of the example as there are rows get the random numbers that its row got.
+        copies = tracer.count if draws(tracer.trace) else 1
+        for row in range(min(rows, _ALONE)):
+            at = min(row, copies - 1)
+            one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
+            with torch.enable_grad():
+                losses = self._plain(one, 1, copies, seed, tracer, exact=False)
+                with tracer.stream.again():
+                    found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
+            norm = torch.stack(
+                [_norm(g) for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
+            ).norm()
+            _compare_losses(done.losses[row : row + 1], losses[at : at + 1].detach(), tracer.reads.asked)
+            if bool(torch.isfinite(norm)) and abs(float(squares[row] - norm)) > 0.01 * float(norm) + 1e-12:
+                raise UnsupportedModel(_steered(tracer.reads.asked))
+        self.idle[truths] = min(rows, _ALONE)
+
+    def _plain(
+        self, batch: Batch, rows: int, count: int, seed: int, recorded: Tracer, *, natural: bool = True,
+        exact: bool = True,
+    ) -> Tensor:  # fmt: skip
+        """The losses as the program computes them by itself. What it keeps of them must not come back either."""
+        tracer = Tracer(count, self.memory, seed, natural=natural, replays=recorded.trace)
+        # ``h[mask] = weight`` selects rows here, and is `torch.where` where it is recorded: the same numbers are drawn.
+        tracer.stream.jumps = dict(recorded.stream.jumps)
+        try:
+            with (
+                drawing({p.device for p in self.held.parameters.values()}, seed),
+                eager(),
+                exact_products() if exact else nullcontext(),
+                tracer,
+            ):
+                return self.loss(self.model, labelled_rows(batch, rows, tracer))
+        finally:
+            tracer.end()
+
+    def compare(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
+        """The engine's losses, gradients and norms of a few examples against autograd's own.
+
+        Raises:
+            UnsupportedModel: they are not the same.
+        """
+        parameters = trainable_of(self.held)
+        # A program that reads numbers gets none of them here either: it could keep what is true.
+        natural = not done.tracer.reads.poisoned
+
+        def plain() -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                return self._plain(
+                    batch, rows, done.tracer.count, seed, done.tracer, natural=natural
+                ).unbind()
+
+        each = plain()
+        losses = torch.stack(each).detach()
+        if done.tracer.reads.asked:
+            return  # then examples alone are compared
+        self._compare_losses(losses, batch, rows, done, seed)
+        dtypes = [losses.dtype, done.tracer.coarsest, *(p.dtype for p in parameters.values())]
+        tolerance = 2 * max(map(_tolerance, dtypes))
+        with full_precision():
+            squares = {name: found.sqrt() for name, found in done.squares().items()}
+        for row in range(len(each)):
+            try:
+                found = _norms_and_errors(each[row], parameters, done, row)
+            except RuntimeError:  # of a graph that allows one backward pass only (selective checkpoints)
+                each = plain()
+                found = _norms_and_errors(each[row], parameters, done, row)
+            whole = math.hypot(*(norm for norm, _ in found.values()))
+            if not math.isfinite(whole) or not all(torch.isfinite(norms[row]) for norms in squares.values()):
+                continue  # it counts for nothing, as squares that overflow do
+            for name, (norm, error) in found.items():
+                # A gradient that cancels to zero (a bias before a normalisation) is rounding of the rest.
+                # Measured is an upper bound, far above where the terms of a sum cancel.
+                measured = float(squares[name][row])
+                allowed = tolerance * (max(norm, measured) + 0.02 * whole) + 1e-15
+                if done.tracer.reads.poisoned and not error <= allowed:
+                    raise UnsupportedModel(reads_a_number(done.tracer.reads.poisoned))
+                if not error <= allowed or measured < norm - allowed:
+                    allowed += self._moved(name, batch, rows, done, seed, row)
+                if not error <= allowed or measured < norm - allowed:
+                    raise UnsupportedModel(
+                        f"an example's gradient must be autograd's, got {name} with an error of {error:.1e} and a "
+                        f"norm of {measured:.6g} for {norm:.6g}. A hook on it, or an operation that the engine "
+                        "misreads? Freeze it, or write that part with ordinary torch operations"
+                    )
+
+    def _compare_losses(self, losses: Tensor, batch: Batch, rows: int, done: Pass, seed: int) -> None:
+        """The recorded losses against plain ones; what cancels (a student that is its teacher) is rounding."""
+        try:
+            _compare_losses(done.losses, losses, [], done.tracer.coarsest)
+        except UnsupportedModel:
+            once, again, *others = self._shaken(lambda plain: plain, batch, rows, done, seed)
+            moved = torch.stack([(other - once).abs() for other in others]).amax(0)
+            error = (done.losses - losses).abs()
+            if not torch.equal(once, again) or not bool((error <= 4 * moved).all()):
+                raise
+
+    def _moved(self, name: str, batch: Batch, rows: int, done: Pass, seed: int, row: int) -> float:
+        """How far autograd's gradient of one parameter goes where data and weights move by a few of their roundings.
+
+        Positions whose gradients cancel leave what rounding makes of them, which no two orders of a sum agree on. A
+        gradient that is another one for the same data is no matter of rounding.
+        """
+        parameter = trainable_of(self.held)[name]
+
+        def gradient(losses: Tensor) -> Tensor:
+            with done.tracer.stream.again():
+                (found,) = torch.autograd.grad(
+                    losses[row], [parameter], allow_unused=True, materialize_grads=True
+                )
+            return found
+
+        once, again, *others = self._shaken(gradient, batch, rows, done, seed)
+        return 4 * max(float(_norm(moved - once)) for moved in others) if torch.equal(once, again) else 0.0
+
+    def _shaken(
+        self, look: Callable[[Tensor], Tensor], batch: Batch, rows: int, done: Pass, seed: int
+    ) -> list[Tensor]:
+        """What ``look`` makes of the plain losses: twice, and where data and weights move by a few of their roundings
+        (a student that is its teacher's copy moves away from it by weights alone)."""
+        dice = torch.Generator().manual_seed(0)
+        held = trainable_of(self.held).values()
+        parameters = [parameter for parameter in held if type(parameter) is nn.Parameter]  # no parts of one
+
+        def move(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            roundings = torch.randn(tensor.shape, generator=dice, device="cpu").to(
+                tensor.device, tensor.dtype
+            )
+            return tensor + 4 * torch.finfo(tensor.dtype).eps * tensor * roundings
+
+        def passed(given_rows: Batch) -> Tensor:
+            with torch.enable_grad():
+                return look(self._plain(given_rows, rows, done.tracer.count, seed, done.tracer)).detach()
+
+        found = [passed(batch), passed(batch)]
+        before = [parameter.detach().clone() for parameter in parameters]
+        try:
+            for _ in range(_SHAKES):
+                for parameter, own in zip(parameters, before, strict=True):
+                    parameter.data.copy_(move(own))  # past autograd, whose graphs of before are still used
+                found.append(passed(map_rows(move, batch)))
+        finally:
+            for parameter, own in zip(parameters, before, strict=True):
+                parameter.data.copy_(own)
+        return found
+
+
+def _drop_empty_hooks(parameters: Iterable[nn.Parameter]) -> None:
+    """torch calls none that are put beside hooks that are gone, once it has swapped the tensor (`swap_tensors`)."""
+    for parameter in parameters:
+        if not parameter._backward_hooks:
+            parameter._backward_hooks = None
+
+
+def _norms_and_errors(
+    loss: Tensor, parameters: Mapping[str, nn.Parameter], done: Pass, row: int
+) -> dict[str, tuple[float, float]]:
+    """Of each parameter: the norm of autograd's gradient of one loss, and how far from it what was measured is.
+
+    One gradient after another is there, not all at once.
+    """
+    one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
+    one[row] = 1
+    # Nothing times infinity is not nothing: one example must not spoil what is found of another.
+    bad = ~torch.isfinite(torch.stack([square.cpu() for square in done.squares().values()]).sum(0))
+    measured = done.measured.without(bad) if bool(bad.any()) else done.measured
+    found: dict[str, tuple[float, float]] = {}
+
+    def compare(name: str, gradient: Tensor) -> Tensor:
+        with full_precision(), torch.no_grad():
+            error = (measured.scaled_sum(name, one) - gradient).norm()
+            found[name] = float(_norm(gradient)), float(error)
+        # What a backward pass keeps in the gradient's place, without memory of its own.
+        return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
+
+    _drop_empty_hooks(parameters.values())
+    handles = [p.register_hook(functools.partial(compare, name)) for name, p in parameters.items()]
+    try:
+        with torch.enable_grad(), done.tracer.stream.again():
+            torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+        _drop_empty_hooks(parameters.values())
+    for name in parameters.keys() - found.keys():  # the loss does not depend on it
+        found[name] = 0.0, float(measured.scaled_sum(name, one).norm())
+    return found
+
+
+def _norm(gradient: Tensor) -> Tensor:
+    """In float64, a part at a time: in float32 a million squares lose digits."""
+    flat = gradient.detach().coalesce().values() if gradient.is_sparse else gradient.detach()
+    parts = [part.abs().double().square().sum() for part in flat.flatten().split(2**20)]
+    return (
+        torch.stack(parts).sum().sqrt().cpu() if parts else torch.zeros((), dtype=torch.float64, device="cpu")
+    )
+
+
+def _compare_losses(
+    recorded: Tensor, plain: Tensor, asked: list[str], computed: torch.dtype = torch.float64
+) -> None:
+    scale = plain.abs() + plain.abs().mean()
+    error = (recorded - plain).abs()
+    if bool((error > max(_tolerance(plain.dtype), _tolerance(computed)) * scale).any()):
+        raise UnsupportedModel(
+            _steered(asked)
+            if asked
+            else f"recording must not change a loss, got losses that moved by {float((error / scale).max()):.1e}. Is "
+            "there randomness that torch's global generator does not give, or a model that counts its calls or keeps a "
+            "state from batch to batch? Leave it out of the loss, or begin each batch with a new state"
+        )
+
+
+def _steered(asked: list[str]) -> str:
+    return (
+        f"the data must not steer the pass, but {', '.join(sorted(set(asked)))} asks for a truth value of them, on "
+        "which "
+        "losses or gradients depend. Use tensor operations there (torch.where), or declare the line: "
+        f'EngineSettings(declared=("{asked[-1]}",))'
+    )
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    wide, usual = (torch.float64, torch.complex128), (torch.float32, torch.complex64)
+    return 1e-8 if dtype in wide else 2e-4 if dtype in usual else 5e-2

@@ -1,0 +1,100 @@
+"""A pass of a model and loss that does what an accepted one did, while it is captured to be replayed."""
+
+import math
+import random
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decrescendo.base.storages import key_of, tensors_of, unwatched
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.errors import UnsupportedModel
+
+CHANGES = (
+    "the program does something else than in an earlier pass over as many examples (a weight of the loss that changes, "
+    "say)"
+)
+
+
+class DoneByHalves(UnsupportedModel):
+    """A program has kept what a broken capture would have computed."""
+
+
+class DoesOtherwise(UnsupportedModel):
+    """A pass that was to be captured is none that was accepted."""
+
+
+@contextmanager
+def unaware() -> Generator[None]:
+    """Programs do the same whether or not they are captured."""
+    told: Any = torch.cuda.is_current_stream_capturing
+    cast("Any", torch.cuda).is_current_stream_capturing = lambda: False
+    try:
+        yield
+    finally:
+        cast("Any", torch.cuda).is_current_stream_capturing = told
+
+
+def guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
+    """The norms; infinite, so that the pass is done in Python, where what was compared is not as it was.
+
+    Raises:
+        UnsupportedModel: so it is now, in the processor's memory.
+    """
+    host = [guard for guard in guards if guard.device != norms.device]
+    if not all(map(bool, host)):
+        raise UnsupportedModel(CHANGES)
+    there = [guard for guard in guards if guard.device == norms.device]
+    return torch.where(torch.stack(there).all(), norms, math.inf) if there else norms
+
+
+def drawn_by_python(held: Inventory) -> tuple[object, ...]:
+    """Where the generators are that are not those of the model's device."""
+    torchs = b"" if is_on_cpu(held) else torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), str(np.random.get_state()), torchs
+
+
+def is_on_cpu(held: Inventory) -> bool:
+    return all(parameter.device.type == "cpu" for parameter in held.parameters.values())
+
+
+class OnDevice(TorchDispatchMode):
+    """Finds what comes from the processor's memory, or goes there, which a captured pass would do once; and what was
+    there before the pass, by its storage."""
+
+    def __init__(self, *, on_cpu: bool) -> None:
+        super().__init__()
+        self.reason = ""
+        self._on_cpu = on_cpu
+        self.constants: dict[int, Tensor] = {}
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        try:
+            output = func(*args, **(kwargs or {}))
+        except Exception:
+            self.reason = self.reason or f"{func} waits for the device, or copies to or from it"
+            raise
+        given, made = tensors_of((*args, *(kwargs or {}).values())), tensors_of((output,))
+        for tensor in given:
+            if (key := key_of(tensor)) not in self._made and key not in self.constants:
+                with unwatched():
+                    self.constants[key] = tensor.detach()
+        self._made.update(map(key_of, made))
+        places = {tensor.device.type for tensor in (*given, *made)}
+        host = [tensor for tensor in (*given, *made) if tensor.device.type == "cpu"]
+        if not self._on_cpu and any(tensor.dim() for tensor in host):
+            self.reason = self.reason or f"{func} is done in the processor's memory"
+        elif len(places) > 1 and host:
+            # A number beside tensors is an argument of the kernel.
+            copied = func.overloadpacket.__name__.strip("_") in ("to_copy", "copy")
+            if copied or any(tensor.device.type == "cpu" for tensor in made):
+                self.reason = self.reason or f"{func} copies between the device and the processor's memory"
+        return output

@@ -1,0 +1,276 @@
+"""Compares a pass with passes over two and three rows: the labels of one pass cannot say what another number would do.
+
+The operations, their numbers and which tensors they were given are compared with those of the pass before over rows of
+this shape; where they are others, with those of small passes over other numbers of rows.
+"""
+
+import math
+import threading
+import warnings
+from collections.abc import Hashable
+from typing import Generic
+
+import torch
+
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import Batch, slice_rows
+from decrescendo.base.precision import exact_products
+from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.row_independence.dataflow import Guess, Memory
+from decrescendo.row_independence.dynamic_sizes import not_seen
+from decrescendo.row_independence.inputs import drawing, labelled_rows
+from decrescendo.row_independence.program import Passed, Program
+from decrescendo.row_independence.python_state import Numbers, following
+from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
+from decrescendo.row_independence.rules import declared_changes
+from decrescendo.row_independence.trace import Trace
+from decrescendo.row_independence.tracer import Tracer
+
+# Truth values of the data that a program may ask for in vain before its error is its own.
+_ANSWERS = 64
+# Numbers of rows with which a program is passed to see that it does the same.
+SMALL = (2, 3)
+# Constants that are as long as a batch by coincidence alone that are found one by one, before all are at once.
+_COINCIDENCES = 16
+# Shapes of a row whose last accepted passes are stored.
+_SHAPES = 128
+# Numbers of rows whose last passes are stored, of each shape.
+_COUNTS = 64
+
+_SAME = (
+    "Divide by a constant (the expected batch size), not by len(batch), let no branch depend on it, and no number "
+    "change from call to call (a clock, a counter)"
+)
+
+
+class Comparison(Generic[Passed]):
+    """The accepted passes of one program, by the shape of a row; and what new ones are compared with.
+
+    Args:
+        declared: lines of code (``"file.py:12"``) that may read values of the data.
+    """
+
+    def __init__(self, declared: tuple[str, ...] = ()) -> None:
+        self.memory = Memory(declared)
+        # The last accepted pass over rows of the shape at hand, and those over others.
+        self.accepted: Trace | None = None
+        self.by_shape: dict[Hashable, Trace] = {}
+        self._shape: Hashable = ()
+        self.lock = threading.RLock()
+        # Of small passes: how many rows, and the numbers that Python stored before and after.
+        self._stored: list[tuple[int, Numbers, Numbers]] = []
+        self._warned = False
+        # How often what was accepted was forgotten.
+        self.epoch = 0
+        self._rules = declared_changes()
+
+    def turn_to(self, shape: Hashable) -> None:
+        """To what was accepted of rows of this shape."""
+        self.follow_rules()
+        if shape == self._shape:
+            return
+        self._shape, self.accepted = shape, self.by_shape.pop(shape, None)
+        if self.accepted is not None:
+            self.by_shape[shape] = self.accepted  # the one used last is last
+
+    def follow_rules(self) -> None:
+        """Forget what was accepted by a registered rule that was registered anew."""
+        with self.lock:
+            if self._rules != (now := declared_changes()):
+                self._rules = now
+                self.forget()
+
+    def forget(self) -> None:
+        """Compare every shape anew."""
+        self.by_shape.clear()
+        self.accepted, self._shape = None, ()
+        self.epoch += 1
+
+    def over(self, count: int) -> Trace | None:
+        """An accepted pass over as many rows."""
+        if self.accepted is None:
+            return None
+        known = (self.accepted, *self.accepted.alike.values(), *self.accepted.smaller)
+        return next((one for one in known if one.count == count), None)
+
+    def begin(self, program: Program[Passed], batch: Batch, rows: int, seed: int) -> None:
+        """A first pass over a few rows, if there was none over rows of their shape.
+
+        They are as many whatever ``rows`` is (of fewer some come twice): what a program makes in its first pass and
+        stores, random numbers among it, would show how many there were.
+        """
+        if self.accepted is None:
+            few = min(rows, max(SMALL))
+            self.checked(program, slice_rows(batch, 0, few), few, max(SMALL), seed)
+
+    def checked(self, program: Program[Passed], batch: Batch, rows: int, count: int, seed: int) -> Passed:
+        """A pass over the first ``count`` rows of ``batch``, or as many as there are again and again, and the passes
+        that it has to be compared with.
+
+        Raises:
+            UnsupportedModel: a row's result may depend on other rows, on its place or on their number.
+        """
+        again, resolved = True, 0
+        while True:
+            self._stored.clear()
+            first = self._try(program, batch, rows, count, seed)
+            if not isinstance(first, tuple) and self.is_known(first.tracer.trace):
+                program.compare_answers(batch, rows, first, seed)
+                return first
+            trace = first.tracer.trace if not isinstance(first, tuple) else None
+            try:
+                with (
+                    exact_products()
+                ):  # they are compared with each other and with autograd, to float32's rounding
+                    others = [
+                        self._try(program, batch, rows, size, seed, trace) for size in SMALL if size != count
+                    ]
+            except Exception:  # the program's own: of few rows, where a row of others was asked for
+                if isinstance(first, tuple):
+                    raise first[0] from None
+                raise
+            tried = [first, *others]
+            guesses = [(one.tracer if not isinstance(one, tuple) else one[1]).guessed for one in tried]
+            # A constant as long as one batch but not as another has its length for another reason.
+            coincident = _coincident(guesses, self.memory.coincident)
+            if coincident:
+                # What comes after the first has other numbers where that is taken for rows: the legitimate too.
+                first_one, resolved = min(coincident.values()), resolved + 1
+                every = resolved > _COINCIDENCES
+                self.memory.coincident |= {key for key, at in coincident.items() if every or at == first_one}
+                continue
+            if isinstance(first, tuple):
+                raise first[0]
+            small = [one for one in others if not isinstance(one, tuple)]
+            differences = [first.tracer.trace.differs(one.tracer.trace) for one in small]
+            if again and (len(small) < len(others) or any(differences)):
+                again = False  # what a first pass makes and keeps (tables of positions), a second one finds
+                continue
+            for one in others:
+                if isinstance(one, tuple):
+                    raise one[0]
+            if found := next(filter(None, differences), ""):
+                raise UnsupportedModel(_differing(first.tracer, differences, found))
+            self._check_stored()
+            if first.tracer.reads.poisoned:
+                self._check_steering(program, batch, rows, small[0], seed)
+            with exact_products():  # as the passes that are looked at
+                program.compare(batch, rows, small[0], seed)
+            program.compare_answers(batch, rows, first, seed)
+            scripts = [one.tracer.trace for one in (first, *small)]
+            self._accept(scripts[0], scripts[1:])
+            return first
+
+    def _check_stored(self) -> None:
+        """Whether a program stores how many rows there were: a pass that does something else then may do so by that."""
+        last = {count: (count, before, after) for count, before, after in self._stored}
+        names = following(*last.values()) if len(last) == len(SMALL) else []
+        if names and self.accepted is not None:
+            raise UnsupportedModel(
+                "a pass must not depend on how many examples earlier ones had, got a program that does something else "
+                f"than before and keeps their number in {names[0]}. Count steps, not examples, or outside of the loss"
+            )
+        self.memory.assumed |= {assumed("stored-count", name) for name in names}
+
+    def is_known(self, trace: Trace) -> bool:
+        """Whether an accepted pass did the same; where one of as many examples did, only that is compared."""
+        accepted = self.accepted
+        if accepted is None:
+            return False
+        before = accepted.alike.get(trace.count)
+        if before is not None and (before.events, before.shapes) == (trace.events, trace.shapes):
+            return True
+        if any(trace.differs(one) or trace.grows(one) for one in (accepted, *accepted.smaller)):
+            return False
+        if len(accepted.alike) < _COUNTS:
+            accepted.alike[trace.count] = trace
+        return True
+
+    def _accept(self, trace: Trace, small: list[Trace]) -> None:
+        trace.smaller = small
+        self.accepted = self.by_shape[self._shape] = trace
+        if len(self.by_shape) > _SHAPES:
+            del self.by_shape[next(iter(self.by_shape))]
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"examples come in more than {_SHAPES} shapes, and those before are compared anew when they come "
+                    "again, which takes longer than a step: pad them to multiples of some length "
+                    "(pad_to_multiple_of=16)",
+                    UserWarning, stacklevel=2,
+                )  # fmt: skip
+
+    def _try(
+        self,
+        program: Program[Passed],
+        batch: Batch,
+        rows: int,
+        count: int,
+        seed: int,
+        expected: Trace | None = None,
+        poison: float = math.nan,
+    ) -> Passed | tuple[DecrescendoError, Tracer]:
+        """A pass over the first ``count`` rows, or as many as there are again and again; or why it is refused."""
+        last = ""
+        for _ in range(_ANSWERS):
+            recipes = self.accepted.recipes if expected is None and self.accepted is not None else {}
+            tracer = Tracer(count, self.memory, seed, expected, recipes, poison=poison, replays=expected)
+            small = count in SMALL and (expected is not None or self.accepted is None)
+            before = program.numbers() if small else {}
+            try:
+                with drawing(program.devices, seed):
+                    done = program.run(labelled_rows(batch, rows, tracer), tracer)
+                if small:
+                    self._stored.append((count, before, program.numbers()))
+                return done
+            except DecrescendoError as error:
+                return error, tracer
+            except Exception as error:
+                # An answer that no data have can be the wrong one: `if not valid.all(): raise`.
+                if tracer.reads.poisoned:
+                    return UnsupportedModel(reads_a_number(tracer.reads.poisoned)), tracer
+                # An error of torch's may come of the data, and must change no answer.
+                if tracer.raised or not tracer.reads.asked or tracer.reads.asked[-1] == last:
+                    if tracer.refusal:
+                        return UnsupportedModel(tracer.refusal), tracer
+                    if tracer.counts.handed:
+                        return UnsupportedModel(not_seen(type(error).__name__)), tracer
+                    if not self.by_shape:
+                        error.add_note(program.hint)
+                    raise
+                last = tracer.reads.asked[-1]
+                self.memory.answers[last] = not self.memory.answers[last]
+            finally:
+                tracer.end()
+        raise AssertionError("a program that asks for ever")
+
+    def _check_steering(
+        self, program: Program[Passed], batch: Batch, rows: int, done: Passed, seed: int
+    ) -> None:
+        """Whether it makes a difference which number Python gets for one of the data that it reads."""
+        for poison in (1e30, -1e30, 0.0):
+            with exact_products():  # as ``done`` was
+                other = self._try(program, batch, rows, done.tracer.count, seed, poison=poison)
+            same = not isinstance(other, tuple) and not other.tracer.trace.differs(done.tracer.trace)
+            if not same or isinstance(other, tuple) or not torch.equal(other.losses, done.losses):
+                raise UnsupportedModel(reads_a_number(done.tracer.reads.poisoned))
+
+
+def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Guess, int]:
+    """Guesses that not every pass has made, and before which event the first one did."""
+    found: dict[Guess, int] = {}
+    for key in set[Guess]().union(*guesses) - known:
+        if not all(key in guessed for guessed in guesses):
+            found[key] = min(guessed[key] for guessed in guesses if key in guessed)
+    return found
+
+
+def _differing(tracer: Tracer, differences: list[str], found: str) -> str:
+    """Why a program is refused that does something else over another number of rows."""
+    if tracer.generator and any("_C.Generator'" in difference for difference in differences):
+        return GENERATOR.format(tracer.generator)
+    remedy = HOSTS if tracer.hosts and "lift_fresh" in found else _SAME
+    return (
+        "a pass must do the same for any number of examples, as otherwise each of them depends on how "
+        f"many others there are, got {found}. {remedy}"
+    )
