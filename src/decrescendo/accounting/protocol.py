@@ -55,7 +55,7 @@ def check_poisson(ledger: Ledger, accountant: str) -> None:
         accountant: its name, for the message.
 
     Raises:
-        InvalidType: no ledger. AccountingError: records that take part once an epoch, or batches that are cut.
+        InvalidType: no ledger. AccountingError: records that take part once an epoch, or truncated batches.
 
     >>> check_poisson(Ledger.of([2.0, 1.5], sample_rate=0.1), "mine")
     >>> check_poisson(Ledger.of([2.0, 1.5], sample_rate=0.1).cut(1_000, 120), "mine")

@@ -17,7 +17,7 @@ e^eps/(1 + e^eps) given all earlier ones.
 F may depend on A, so the worst is assumed: luck comes where it is just needed. A = v - i needs F = i, so the expected
 m delta buys first the mass of W at v - 1, at a price of 1, then that at v - 2, at 2 each, and so on.
 
-The paper's own second term, 2 m delta max_i Pr[v - i <= W < v]/i, supposes that luck does not depend on W. It can: for
+The paper's own second term, 2 m delta max_i Pr[v - i <= W < v]/i, assumes that luck does not depend on W. It can: for
 m = r = 2, v = 1, epsilon = 1, delta = 0.01 it gives .93056, and a mechanism reaches .93108 (a test builds it).
 """
 

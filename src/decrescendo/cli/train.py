@@ -107,9 +107,7 @@ def train_command(
     if folder is None and checkpoints is None and not as_json:
         err.print("nothing will be kept of this training: --out FOLDER writes weights and privacy statement")
     if seed is not None:
-        err.print(
-            f"seed {seed}: whoever knows it knows the noise. For weights that leave the house give none"
-        )
+        err.print(f"seed {seed}: whoever knows it knows the noise. For weights that are published give none")
     with nullcontext() if store is None else closing(Store(store)) as opened:
         run = train_task(
             chosen,

@@ -1,8 +1,8 @@
-"""Captured passes: done again as the operations that a proven pass was, without the Python that started them.
+"""Captured passes: the operations of a checked pass are replayed without the Python that started them.
 
 Proof and recorder take longer, in Python, than a small model's operations. Where a pass over as many examples was
 proven, one more is proven while its operations are captured (`tape` on a CPU, a CUDA graph on a GPU); from then on
-these are done, on other rows, until the model lies elsewhere. What is captured is a proven pass, and what the proof
+these are done, on other rows, until the model lies elsewhere. What is captured is a checked pass, and what the check
 compared in it is compared each time, so no step is less proven; but what Python would do differently in a later pass
 does not happen. Passes in Python come in between, and must do the same as the captured one.
 
@@ -54,7 +54,7 @@ _MISSED = 8
 
 @runtime_checkable
 class Capture(Protocol):
-    """A pass and its sums, to be done again.
+    """A pass and its sums, for replay.
 
     ``bakes_numbers``: a number beside tensors, in the processor's memory, is read when the pass is captured.
     """
@@ -150,13 +150,13 @@ class Captured:
     # What it reads that was there before, which stays as long as it reads it; and what it may write to.
     constants: list[Tensor]
     block: Tensor
-    # How often it was done again.
+    # How often it was replayed.
     times: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What a pass that was done again gives: five numbers, as `Factors` has them, and the clipped sums by name."""
+    """The result of a replayed pass: five numbers, as `Factors` has them, and the clipped sums by name."""
 
     numbers: Float[Tensor, " 5"]
     sums: dict[str, Tensor]
@@ -187,7 +187,7 @@ class Captures:
     # What Python kept when passes were captured; how often it was forgotten what they do.
     _kept: Numbers | None = None
     _epoch: int = 0
-    # Passes that were done again, and those of them that had to be done in Python after that or instead.
+    # Passes that were replayed, and those of them that had to be done in Python after that or instead.
     _done: int = 0
     _missed: int = 0
 
@@ -196,7 +196,7 @@ class Captures:
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """Inside, a pass may be done again, and what it gives is used."""
+        """Inside, a pass may be replayed, and its result is used."""
         with self._one_at_a_time:
             try:
                 yield
@@ -206,7 +206,7 @@ class Captures:
                     self._borrowed = None
 
     def count(self, rows: int, most: int | None, held: Inventory, batch: Batch) -> int:
-        """How many rows a pass over so many is to have: where it may be done again, a number that comes often; also
+        """How many rows a pass over so many is to have: where it may be replayed, a number that comes often; also
         after captures were given up, of which a resumed run knows nothing: it is to draw the same masks.
 
         ``most``: no more than these, if there are not as many.
@@ -287,7 +287,7 @@ class Captures:
             raise
 
     def missed(self, why: str = "most of what they did had to be done in Python once more") -> None:
-        """A pass that was done again has a gradient that is not finite, or constants that are not as they were; or none
+        """A replayed pass has a gradient that is not finite, or constants that are not as they were; or none
         could be."""
         self._missed += 1
         if self._missed > max(_MISSED, self._done // 2):

@@ -45,7 +45,7 @@ class Engine:
     brings the gradients of their outputs; rules turn these into norms and weighted sums. The model is left
     as it was.
 
-    At every pass the engine proves that examples are apart: each operation of the forward and of the backward pass,
+    At every pass the engine checks that examples are independent: each operation, forward and backward,
     seen at torch's dispatcher, moves on what every tensor may depend on. Losses and gradients that may depend on
     another example, on the place in the batch or on the number of examples are refused.
 
@@ -73,7 +73,7 @@ class Engine:
         passed as two of which the second counts for nothing.
 
     Raises:
-        UnsupportedModel: examples that are not proven apart, a parameter that is used in a way that cannot be
+        UnsupportedModel: examples not shown to be independent, a parameter that is used in a way that cannot be
             followed, or a loss that is not one value an example.
         OutOfMemory: one example alone does not fit into memory. More examples than fit are cut into halves until
             they do.

@@ -158,7 +158,7 @@ class Tape(TorchDispatchMode):
         return run
 
     def _is_there(self, output: Tensor, args: tuple[Any, ...]) -> bool:
-        """Whether a tensor that an operation gave is a view that there is already (nothing is to be done again for it),
+        """Whether a tensor that an operation gave is a view that there is already (it needs no replay),
         or is one of a constant, and so a constant, too."""
         key = storage_key(output)
         of = next((one for one in args if isinstance(one, Tensor) and storage_key(one) == key), None)

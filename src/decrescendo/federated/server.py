@@ -95,7 +95,7 @@ class Server:
         model: moved in place.
         plan: of `Unit.CLIENT`.
         optimizer: of ``torch.optim``, over the model's parameters: post-processing. LBFGS and SparseAdam are refused.
-        seed: `Secure()` for weights that leave the house: cohorts and noise that nobody can predict. Or a whole number
+        seed: `Secure()` for weights that are published: cohorts and noise that nobody can predict. Or a whole number
             >= 0, as sensitive as the data; its streams "sampling" and "noise" are used. Where a journal is gone on
             with, it must be of the same kind and is not used: the journal has the streams' states.
         placement: who adds the noise, and so who is protected against whom.
@@ -117,7 +117,7 @@ class Server:
     What is written when, if there is a journal:
 
     - CENTRAL: a round is written when it is released, *before* the optimiser moves: ledger, noisy mean and streams
-      together. Killed before that, the server has shown nobody anything of the round, and it is done again with the
+      together. Killed before that, the server has shown nobody anything of the round, and it is repeated with the
       same cohort and the same noise. Killed after it, the written noisy mean is applied on the next start.
     - DISTRIBUTED, LOCAL: a round is written as spent when it is *opened*, because replies that were sent may have been
       seen. Killed after that, the round is lost: the next start goes on with the next round of the plan, so the run has
@@ -299,7 +299,7 @@ class Server:
         self._between.look()
         index = self.spent
         if index == 0 and not self.placement.shows_replies:
-            self._write(None)  # the streams: the first round, too, is done again as it was
+            self._write(None)  # the streams: the first round, too, is repeated as it was
         cohort = next(self._coins.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
         if self.placement.shows_replies:
@@ -486,7 +486,7 @@ class Server:
 
     @_alone
     def finish(self, *, secure_sum: bool | None = None) -> Outcome:
-        """What the run is so far: may be asked at any time between rounds. One that ends early is judged by the whole
+        """The run so far: may be called at any time between rounds. One that ends early is accounted by the whole
         plan, as in `Trainer.finish`.
 
         Args:

@@ -22,7 +22,7 @@ def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
 
 
 def uncut(sampling: Sampling, what: str) -> None:
-    """Refuse, for ``what``, batches that are cut to a largest size.
+    """Refuse, for ``what``, truncated batches.
 
     >>> uncut(PoissonSampling(100, 10, max_batch_size=30), "a filter")
     Traceback (most recent call last):

@@ -101,7 +101,7 @@ def convolution(call: Call) -> Label | Sequence[Label]:
 
 
 def _is_single(call: Call, dim: int) -> bool:
-    """Whether a convolution keeps the places along a dimension apart: its kernel has size one there."""
+    """Whether a convolution mixes nothing along a dimension: its kernel has size one there."""
     at, one = dim - 2, {"stride": 1, "padding": 0, "output_padding": 0}
 
     def entry(name: str) -> int:

@@ -121,7 +121,7 @@ class Tracer(Pausable):
         replays: the trace of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
         before: an accepted pass over as many examples. This one is another of that trace, and what it does is written
-            down, to be done again (`clipping.capture`): nothing is there to be read. What is compared
+            down for replay (`clipping.capture`): nothing is there to be read. What is compared
             is as it was there, and the device sees to it (``guards``).
     """
 
@@ -159,7 +159,7 @@ class Tracer(Pausable):
             before, self.guards,
         )  # fmt: skip
         self.counts = DynamicSizes(self.labels, self.reads)
-        # Of tensors: what they depend on, and the door for what the engine makes by itself.
+        # Of tensors: what they depend on, and how the engine labels what it makes by itself.
         self.label, self.assign = self.labels.label, self.labels.assign
         self.units, self.owners, self.end = self.labels.units, self.labels.owners, self.labels.end
         # The names of the model's parameters and buffers, by their storage: nothing may be written there.

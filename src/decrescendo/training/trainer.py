@@ -112,7 +112,7 @@ class Trainer:
             and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters; or a list of several, each over its own
             part of them (`optim.Several`).
-        seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
+        seed: `Secure()` for weights that are published: batches and noise that nobody can predict or repeat. Or a
             whole number >= 0, as sensitive as the data; its streams "sampling", "noise", "model" and "data" are used.
             The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
             last: global generators are neither read nor moved. With a store, each run but its first has streams of its
@@ -149,7 +149,7 @@ class Trainer:
         teacher's average, a mask), those that are not as constructed, and frozen ones are published as they are: the
         run lists them by name among its assumptions.
         a loop that changes the rows of a batch before it gives it to `step`, or ends on a batch that it does not give:
-            what is supposed of either is among the run's assumptions.
+            what is assumed of either is among the run's assumptions.
 
     Raises:
         PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
@@ -316,7 +316,7 @@ class Trainer:
         )
 
     def _check_listed(self, store: Store) -> None:
-        """That the store has what was released by lives before: each release is written down here first, then there."""
+        """That the store has what earlier processes released: each release is written down here first, then there."""
         releases = None if self._keeper is None else self._keeper.releases
         written = 0 if releases is None else releases.steps
         listed = {entry.id: entry.released.steps for entry in store.entries()}.get(self._life.run_id)
@@ -363,7 +363,7 @@ class Trainer:
                 shapes are a `Ragged` batch.
             num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
                 the random numbers of transforms.
-            people: whose row each is, an id a row, for a plan that protects people: held against the number of
+            people: whose row each is, an id a row, for a plan that protects people: compared with the number of
                 examples that it allows one of them, before anything is drawn.
             require_finite: refuse data with NaN or infinity in a row of which the model makes no finite gradient: such
                 a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
@@ -620,7 +620,7 @@ class Trainer:
     def finish(self) -> Run:
         """The run so far. Ending before the plan does is allowed, and said in the run.
 
-        A run that took all its steps is judged by its own ledger. One that ended early is judged by the whole
+        A run that took all its steps is accounted by its own ledger. One that ended early is accounted by the whole
         plan's: when to stop may have depended on what was released, and then the smaller epsilon of the steps
         taken is no guarantee (stopping is post-processing of the whole plan only). An adaptive run has its
         filter's whole budget as its guarantee, wherever it ended.

@@ -159,7 +159,7 @@ class PrivateMixin(_Base):
             ignore_keys_for_eval: the trainer's own.
 
         Raises:
-            PlanViolation: another plan, seed or other data than the checkpoint's; a step that is done again and comes
+            PlanViolation: another plan, seed or other data than the checkpoint's; a repeated step that comes
                 out otherwise; a training that was not finished in ``output_dir``, and is not gone on with.
             FileRefused: no checkpoint there that this training can go on from.
         """

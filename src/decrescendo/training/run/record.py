@@ -297,7 +297,7 @@ class Run:
 
 def _check_claim(run: Run) -> None:
     """A run has its plan's guarantee, or the one that its releases are certified for, which may be less where the plan
-    was judged by a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
+    has a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
     may have been edited."""
     planned, own, given = run.plan.planned, run.plan.guarantee, run.guarantee
     if planned is None:

@@ -15,7 +15,7 @@ LABELS = {
     "private_uses": "Other uses of the private data",
     "tuning": "Choice of settings",
     "public_data": "Public data",
-    "released": "What leaves the house",
+    "released": "What is released",
     "other_releases": "Other releases from the same data",
     "groups": "Groups",
     "contact": "Contact",
@@ -124,7 +124,7 @@ def _accounting(accounting: Mapping[str, Any]) -> str:
     ]
     if cut := accounting.get("cut"):
         lines.append(
-            "Batches that were cut: the probability that somebody is ever drawn into a batch that is full without them "
+            "Truncated batches: the probability that somebody is ever drawn into a batch that is full without them "
             f"is at most {rounded(cut['overflow'], 'up', 3)}, which costs {rounded(cut['delta'], 'up', 3)} of delta."
         )
     if accounting["error_budget"] is not None:

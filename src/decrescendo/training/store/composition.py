@@ -26,7 +26,7 @@ class Reserved(NamedTuple):
 
 @runtime_checkable
 class Composition(Protocol):
-    """A rule by which costs of runs are held against one budget."""
+    """A rule by which the costs of runs are compared with one budget."""
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class Composition(Protocol):
         ...
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """Whether ``cost``, as it was read, can be what a run of this plan was held against: a file has no checksum of
+        """Whether ``cost``, as it was read, can be the cost of a run of this plan: a file has no checksum of
         it."""
         ...
 
