@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _python_dispatch
@@ -221,3 +222,19 @@ def content_of(tensor: Tensor) -> object:
         flat = tensor.detach().flatten().clone().cpu()
         return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).digest()
     return str(tensor.dtype), repr(tensor.detach().flatten().tolist())
+
+
+def parts_of(value: Tensor | np.ndarray) -> Sequence[Tensor | np.ndarray]:
+    """What has memory of its own: of a sparse tensor, and of a wrapper of others, those that it is made of."""
+    if isinstance(value, np.ndarray):
+        return (value,)
+    if value.layout is torch.strided:
+        return [part for _, part in pieces(value)]
+    with FUNCTIONS_OFF():
+        if value.layout is torch.sparse_coo:
+            return [value._indices(), value._values()]
+        if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return [value.crow_indices(), value.col_indices(), value.values()]
+        if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return [value.ccol_indices(), value.row_indices(), value.values()]
+    return ()

@@ -4,7 +4,7 @@ from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics
 from decrescendo.clipping.engine import Engine
 from decrescendo.clipping.engine_settings import EngineSettings
 from decrescendo.clipping.reference import Reference
-from decrescendo.row_independence.rules import register_rule
+from decrescendo.row_independence import register_rule
 
 __all__ = [
     "Batch", "ClippedSum", "Clipper", "Diagnostics", "Engine", "EngineSettings", "Loss", "Reference", "register_rule",

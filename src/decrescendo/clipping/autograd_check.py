@@ -16,11 +16,15 @@ from decrescendo.clipping.clipped import Loss, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.passes import Pass, eager
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.dataflow import Memory
-from decrescendo.row_independence.inputs import drawing, labelled_rows
-from decrescendo.row_independence.refusals import reads_a_number
-from decrescendo.row_independence.trace import draws, rejects
-from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.tracing import (
+    Memory,
+    Tracer,
+    drawing,
+    draws,
+    labelled_rows,
+    reads_a_number,
+    rejects,
+)
 
 # How often data and weights are moved by their roundings where something cancels.
 _SHAKES = 3

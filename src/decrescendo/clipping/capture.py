@@ -36,9 +36,7 @@ from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.tape import Operations
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.process_settings import settings
-from decrescendo.row_independence.python_state import Numbers, moved
-from decrescendo.row_independence.trace import Number, Trace, draws
+from decrescendo.row_independence.tracing import Number, Numbers, Trace, draws, moved, settings
 
 # What passes that do the same have in common.
 _Key: TypeAlias = tuple[object, ...]

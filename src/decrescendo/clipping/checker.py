@@ -29,12 +29,18 @@ from decrescendo.clipping.memory import signature
 from decrescendo.clipping.passes import Pass, run
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.comparison import SMALL, Comparison
-from decrescendo.row_independence.dataflow import Memory
-from decrescendo.row_independence.inputs import drawing, labelled_rows
-from decrescendo.row_independence.python_state import Numbers, moved, numbers_of
-from decrescendo.row_independence.trace import rejects
-from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.tracing import (
+    SMALL,
+    Comparison,
+    Memory,
+    Numbers,
+    Tracer,
+    drawing,
+    labelled_rows,
+    moved,
+    numbers_of,
+    rejects,
+)
 
 _HINT = (
     "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "

@@ -9,7 +9,7 @@ from torch.autograd.graph import Node
 from decrescendo.clipping.graph import behind, leaf_of, walk
 from decrescendo.clipping.recording import Use
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.refusals import SECOND_DERIVATIVE
+from decrescendo.row_independence.tracing import SECOND_DERIVATIVE
 
 
 def check_coverage(

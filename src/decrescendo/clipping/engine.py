@@ -33,7 +33,7 @@ from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, 
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.workspace import Workspace, kept_on
 from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance
-from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.tracing import Memory
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor
 
 from decrescendo.clipping.recurrent.packing import Packing
-from decrescendo.row_independence.row_layout import RowLayout
+from decrescendo.row_independence.tracing import RowLayout
 
 # rows: (batch, ...)   folded: (batch * k, ...), example-major   columns: (k, batch, ...)
 # interleaved: (k * batch, ...), one example after another at each place

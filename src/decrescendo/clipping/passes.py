@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import CheckpointError
 
-from decrescendo.base.storages import is_hollow, key_of, paused
+from decrescendo.base.storages import key_of, paused
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
@@ -23,10 +23,16 @@ from decrescendo.clipping.restored import gradients_kept, unchanged
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.labels import Mixed, Public, RowLayout, constant_of, is_data
-from decrescendo.row_independence.refusals import reads_a_number
-from decrescendo.row_independence.tracer import Tracer
-from decrescendo.row_independence.unobserved_reads import UnobservedReads, opened
+from decrescendo.row_independence.tracing import (
+    Mixed,
+    RowLayout,
+    Tracer,
+    UnobservedReads,
+    check_own,
+    check_raised,
+    opened,
+    reads_a_number,
+)
 
 _PARAMETRIZE: Any = parametrize
 
@@ -76,7 +82,7 @@ def _measured(
 ) -> Pass:
     """The backward pass from what the loss returned, to what the recorder saw."""
     losses = check_losses(losses, tracer.count)
-    check_apart(tracer, losses)
+    check_own(tracer, losses)
     reached = check_coverage(losses, recorder.uses, parameters, twice=recorder.twice)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
@@ -106,31 +112,6 @@ def _measured(
     dtype = norm_accumulator(parameters)
     measured = Measured(parameters, tracer.count, parts_of(uses, gradients), dtype, wide=wide)
     return Pass(losses.detach(), measured, tracer, uses)
-
-
-def check_apart(tracer: Tracer, losses: Tensor) -> None:
-    """Refuse losses that are not each example's own."""
-    if is_hollow(losses):
-        raise UnsupportedModel(
-            f"losses must be a tensor that has memory of its own, got a {type(losses).__name__}, which wraps others. "
-            "Return the plain tensor inside of it"
-        )
-    label = tracer.label(losses)
-    tracer.consume("the losses", losses)
-    if tracer.refusal:
-        raise UnsupportedModel(tracer.refusal)
-    check_raised(tracer)
-    if constant_of(label) is not Public.FILL and not (is_data(label) and RowLayout(0).same(label)):
-        tracer.blame(label, "loss")
-
-
-def check_raised(tracer: Tracer) -> None:
-    """Refuse a pass in which an operation raised an error that the program caught: it may tell of the data."""
-    if tracer.raised:
-        raise UnsupportedModel(
-            f"no error of an operation may steer the pass, but {tracer.raised}, which the program caught. Use "
-            "operations that do not raise (torch.linalg.cholesky_ex), or torch.where"
-        )
 
 
 def check_hooks(tensors: Iterable[Tensor]) -> None:

@@ -36,20 +36,26 @@ from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.dynamic_sizes import SHAPE, SIZES, is_given
-from decrescendo.row_independence.labels import Public, constant_of, is_data
-from decrescendo.row_independence.refusals import SECOND_DERIVATIVE
-from decrescendo.row_independence.row_layout import Owners, RowLayout, is_uniform
-from decrescendo.row_independence.tracer import Tracer
-from decrescendo.row_independence.unobserved_reads import (
+from decrescendo.row_independence.tracing import (
     BACKWARD,
     CHAINS,
     COUNTED,
     CTC,
     DISTANCES,
     READS,
+    SECOND_DERIVATIVE,
+    SHAPE,
+    SIZES,
+    Owners,
+    Public,
+    RowLayout,
+    Tracer,
     UnobservedReads,
     check_counted,
+    constant_of,
+    is_data,
+    is_given,
+    is_uniform,
     opened,
 )
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.storages import parts_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.dataflow import parts_of
-from decrescendo.row_independence.refusals import written_by_the_pass
+from decrescendo.row_independence.tracing import written_by_the_pass
 
 
 @contextmanager

@@ -21,8 +21,7 @@ from decrescendo.clipping.graph import walk
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.rule import is_absorbing
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.labels import Public, constant_of, is_data
-from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.tracing import Public, Tracer, constant_of, is_data
 
 
 @dataclass(slots=True)

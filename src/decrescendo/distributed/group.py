@@ -50,26 +50,6 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class _At(IntEnum):
-    AGREE, DRAW, SUM, PUBLISH, FAIL, PARTS = range(6)
-
-
-_WORDS = {
-    _At.AGREE: "comparing what they have",
-    _At.DRAW: "drawing a batch",
-    _At.SUM: "summing gradients",
-    _At.PUBLISH: "releasing",
-    _At.FAIL: "ending",
-    _At.PARTS: "gathering parts",
-}
-
-
-# Where a rank says in the store why it leaves, and how many know; seconds that it waits for them.
-_LEFT, _HEARD, _LISTENING = "decrescendo/left", "decrescendo/heard", 3.0
-# What a rank says at a meeting: which training it is at, and where in it, whether it failed,
-# how long its message is, and how that begins.
-_HEAD = 224
-_MET = struct.Struct(f"<4q{_HEAD}s")
 _SEEN = struct.Struct("<3q2d")
 
 
@@ -100,11 +80,11 @@ class Group:
     def __init__(
         self, control: dist.ProcessGroup, gradients: dist.ProcessGroup | None = None, every: int = 100
     ) -> None:
-        self._control, self._gradients = control, gradients or control
-        self._on_device = "nccl" in str(dist.get_backend(self._gradients))
+        self._meetings.control, self._meetings.gradients = control, gradients or control
+        self._on_device = "nccl" in str(dist.get_backend(self._meetings.gradients))
         self._every = every
         self._store = _default_store()
-        self._owner, self._error, self._in_parts = os.getpid(), None, False
+        self._owner, self._meetings.error, self._in_parts = os.getpid(), None, False
         # Of which training the operation under way is; threads may train several.
         self._number, self._turns = 0, threading.RLock()
         self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
@@ -114,7 +94,7 @@ class Group:
     @property
     def goes_on(self) -> bool:
         """Whether the processes that joined are joined still, without an error."""
-        return self._error is None and dist.is_initialized() and self._store is _default_store()
+        return self._meetings.error is None and dist.is_initialized() and self._store is _default_store()
 
     def training(self, number: int) -> "_OneTraining":
         """These ranks, for one training."""
@@ -139,7 +119,7 @@ class Group:
         if step % self._every:
             return
         own = {"compare_every": str(self._every)}
-        texts = self._exchange(_At.AGREE, lambda: json.dumps(own | dict(facts())).encode())
+        texts = self._meetings.exchange(At.AGREE, lambda: json.dumps(own | dict(facts())).encode())
         found: list[dict[str, str]] = [json.loads(text) for text in texts]
         for name in sorted(set[str]().union(*found)):
             told = [
@@ -149,7 +129,7 @@ class Group:
             ]
             for rank, other in told:
                 if other != told[0][1]:
-                    self._over(
+                    self._meetings.over(
                         PlanViolation(
                             f"all ranks must have the same {name}, got {differs(*told[0], rank, other)}. Run the same "
                             "script with the same data and settings, and give the model its weights from one seed or "
@@ -159,7 +139,7 @@ class Group:
 
     def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
         """The sentences of all ranks, on every rank, sorted."""
-        texts = self._exchange(_At.AGREE, lambda: json.dumps(sentences).encode())
+        texts = self._meetings.exchange(At.AGREE, lambda: json.dumps(sentences).encode())
         return tuple(sorted({str(sentence) for text in texts for sentence in json.loads(text)}))
 
     def draw(self, make: Callable[[], Tree]) -> Tree:
@@ -172,14 +152,14 @@ class Group:
             made.append(make())
             return packed(made[0])
 
-        content, lengths, heads = self._begin(_At.DRAW, message)
+        content, lengths, heads = self._meetings.begin(At.DRAW, message)
         if lengths[0] <= _HEAD:
             return made[0] if made else unpacked(heads[0][: lengths[0]])
         sent = torch.empty(lengths[0], dtype=torch.uint8)
         if not self.rank:
             sent = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        with self._talking():
-            dist.broadcast(sent, 0, group=self._control)
+        with self._meetings.talking():
+            dist.broadcast(sent, 0, group=self._meetings.control)
         return made[0] if made else unpacked(sent.numpy().tobytes())
 
     def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
@@ -197,7 +177,7 @@ class Group:
             return Whole()
         from decrescendo.distributed.sharded import Shards  # slow to load
 
-        return Shards(model, self.size, self._meet, self._talking)
+        return Shards(model, self.size, self._meet, self._meetings.talking)
 
     def release(
         self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
@@ -214,12 +194,12 @@ class Group:
         try:
             yield
         except BaseException as error:
-            if self._error is None and isinstance(error, Exception) and not self._in_parts:
+            if self._meetings.error is None and isinstance(error, Exception) and not self._in_parts:
                 # (The others may be gone; this error is the one to tell.)
                 with suppress(Exception), self._turns:
-                    self._begin(_At.FAIL, raising(error))
-            elif self._error is None:  # whoever is interrupted may be in the middle of a meeting
-                self._leave(error)
+                    self._meetings.begin(At.FAIL, raising(error))
+            elif self._meetings.error is None:  # whoever is interrupted may be in the middle of a meeting
+                self._meetings.leave(error)
             raise
 
     def _total(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
@@ -231,12 +211,12 @@ class Group:
             clipped.append(clip())
             return _SEEN.pack(*astuple(clipped[0].diagnostics)) + _kinds(clipped[0])
 
-        found = self._exchange(_At.SUM, message)
+        found = self._meetings.exchange(At.SUM, message)
         own, seen = clipped[0], Diagnostics(0, 0, 0, 0.0)
         for rank, text in enumerate(found):
             seen += Diagnostics(*_SEEN.unpack_from(text))
             if text[_SEEN.size :] != found[0][_SEEN.size :]:
-                self._over(
+                self._meetings.over(
                     PlanViolation(
                         "all ranks must train the same parameters with the same clip norm, got others on rank "
                         f"{rank} than on rank 0. Freeze and unfreeze on every rank alike"
@@ -244,12 +224,12 @@ class Group:
                 )
         sums, in_parts = dict(own.gradients), any(map(is_part, own.gradients.values()))
         whole = {name: v.to(accumulator(v.dtype)) for name, v in own.gradients.items() if not is_part(v)}
-        with self._talking():
+        with self._meetings.talking():
             for names in buckets(whole):
                 flat = self._flat([whole[name] for name in names])
-                dist.reduce(flat, 0, op=dist.ReduceOp.SUM, group=self._gradients)
+                dist.reduce(flat, 0, op=dist.ReduceOp.SUM, group=self._meetings.gradients)
                 if in_parts:
-                    dist.broadcast(flat, 0, group=self._gradients)
+                    dist.broadcast(flat, 0, group=self._meetings.gradients)
                 self._unflatten(flat, whole, names)
         return ClippedSum(sums | whole, own.sensitivity, seen)
 
@@ -267,8 +247,8 @@ class Group:
                 record(made[0].release, hashlib.sha256(b"".join(found)).digest() if found[0] else b"")
             return b""
 
-        found = self._exchange(_At.PUBLISH, message)
-        self._begin(_At.PUBLISH, recorded)
+        found = self._meetings.exchange(At.PUBLISH, message)
+        self._meetings.begin(At.PUBLISH, recorded)
         return made[0]
 
     def _first(self, total: ClippedSum, noise: Noised, record: Callable[[Release, bytes], None]) -> NoisyMean:
@@ -284,13 +264,13 @@ class Group:
             release, std = noisy.release, math.nan if noisy.noise_std is None else noisy.noise_std
             return struct.pack("<2dqdqd", *astuple(release), std)
 
-        found = self._exchange(_At.PUBLISH, message)
+        found = self._meetings.exchange(At.PUBLISH, message)
         means = dict((made[0] if made else total).gradients)
-        with self._talking():
+        with self._meetings.talking():
             for names in buckets(means):
                 own = [means[name] for name in names]
                 flat = self._flat(own) if made else self._empty(own)
-                dist.broadcast(flat, 0, group=self._gradients)
+                dist.broadcast(flat, 0, group=self._meetings.gradients)
                 if self.rank:
                     self._unflatten(flat, means, names)
         if made:
@@ -316,121 +296,15 @@ class Group:
 
     def _meet(self, number: int) -> list[int]:
         """A number of every rank, on every rank, while they clip."""
-        return self._begin(_At.PARTS, bytes, number)[1]
+        return self._meetings.begin(At.PARTS, bytes, number)[1]
 
-    def _exchange(self, at: _At, message: Callable[[], bytes]) -> list[bytes]:
-        """A message of every rank, on every rank."""
-        return self._exchanged(*self._begin(at, message))
 
-    def _exchanged(self, content: bytes, lengths: list[int], heads: list[bytes]) -> list[bytes]:
-        longest = max(lengths)
-        if longest <= _HEAD:
-            return [head[:length] for head, length in zip(heads, lengths, strict=True)]
-        own = torch.frombuffer(bytearray(content.ljust(longest, b"\0")), dtype=torch.uint8)
-        with self._talking():
-            found = [torch.empty_like(own) for _ in lengths]
-            dist.all_gather(found, own, group=self._control)
-        return [part.numpy().tobytes()[:length] for part, length in zip(found, lengths, strict=True)]
 
-    def _begin(
-        self, at: _At, message: Callable[[], bytes], number: int | None = None
-    ) -> tuple[bytes, list[int], list[bytes]]:
-        """Make a message, and meet: its length (or ``number``) and those of all, where all are at the same place; and
-        how each message begins."""
-        if self._error is not None:
-            raise self._error
-        if os.getpid() != self._owner:
-            raise InvalidValue(
-                "a group must be used in the process that joined it, got a forked one. Load data in threads, or "
-                "join in each process"
-            )
-        error: Exception | None = None
-        try:
-            content = message()
-        except Exception as caught:
-            error, content = caught, described(caught)
-        if self._error is not None:  # of a meeting in between
-            raise self._error
-        third = len(content) if number is None or error is not None else number
-        row = _MET.pack(self._number, at, error is not None, third, content[:_HEAD])
-        with self._talking():
-            own = torch.frombuffer(bytearray(row), dtype=torch.uint8)
-            met = own.new_empty(self.size, len(own))
-            dist.all_gather(list(met), own, group=self._control)
-        met_at = zip(*_MET.iter_unpack(met.numpy().tobytes()), strict=True)
-        trainings, places, failed, lengths, heads = map(list, met_at)
-        if any(failed):
-            # Only those that failed have something to say.
-            said = [length if bad else 0 for length, bad in zip(lengths, failed, strict=True)]
-            texts = self._exchanged(content if error is not None else b"", said, heads)
-            first = failed.index(1)
-            self._over(error if error is not None else raised(first, texts[first]))
-        if len(set(places)) > 1:
-            told = ", ".join(f"rank {rank} {_WORDS[_At(place)]}" for rank, place in enumerate(places))
-            self._over(
-                PlanViolation(
-                    f"all ranks must take the same steps, got {told}. Run the same loop on every rank, "
-                    "with the same end"
-                )
-            )
-        if len(set(trainings)) > 1:
-            told = ", ".join(f"rank {rank} training {number}" for rank, number in enumerate(trainings))
-            self._over(
-                PlanViolation(
-                    f"all ranks must be at the same training, got {told}: their sums would be of both. Step and finish "
-                    "trainings in the same order on every rank, and keep them in a list, not in a set"
-                )
-            )
-        return content, lengths, heads
 
-    def _over(self, error: Exception) -> NoReturn:
-        self._error = error
-        raise error
 
-    @contextmanager
-    def _talking(self) -> Generator[None]:
-        try:
-            yield
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                self._leave(error)
-                raise
-            self._error = self._left() or RankLost(
-                f"every rank must go on, got one that ended or was silent too long ({first_line(error)}). Nothing more "
-                "was released: start all ranks again, from their checkpoints"
-            )
-            traceback.clear_frames(error.__traceback__)  # which hold on to the connections
-            self._close()
-            raise self._error from None
 
-    def _leave(self, error: BaseException) -> None:
-        """Say why this rank ends, and end, without a meeting: the others may be in what torch gathers by itself."""
-        told = self._left()  # this error may come of another rank's leaving
-        self._error = told or (error if isinstance(error, Exception) else raised(self.rank, described(error)))
-        if told is not None:
-            self._close()
-            raise told from None
-        with suppress(RuntimeError):
-            self._store.set(_LEFT, f"{self.rank} {described(error).decode()}")
-            self._close()
-            end = time.monotonic() + _LISTENING
-            while self._store.add(_HEARD, 0) < self.size - 1 and time.monotonic() < end:
-                time.sleep(0.01)
 
-    def _left(self) -> Exception | None:
-        """Why another rank has left, where one has."""
-        with suppress(RuntimeError):
-            if self._store.check([_LEFT]):
-                rank, _, text = self._store.get(_LEFT).partition(b" ")
-                self._store.add(_HEARD, 1)
-                return raised(int(rank), text)
-        return None
 
-    def _close(self) -> None:
-        """Close the connections, so that ranks that wait for this one hear of it."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        del self._control, self._gradients
 
 
 @final
@@ -470,10 +344,6 @@ class _OneTraining:
 
     def watched(self) -> AbstractContextManager[object]:
         return self._group.watched()
-
-
-def _default_store() -> Store:
-    return cast("Any", dist).distributed_c10d._get_default_store()
 
 
 def _kinds(clipped: ClippedSum) -> bytes:

@@ -22,8 +22,8 @@ from decrescendo.base.storages import (
     is_whole,
     key_of,
     kind_of,
+    parts_of,
     paused,
-    pieces,
     storage_key,
     tensors_of,
 )
@@ -149,22 +149,6 @@ class _Withheld:
 def _placed(values: Iterable[Tensor | np.ndarray]) -> "dict[_Bytes, Tensor | np.ndarray]":
     found = {_bytes_of(value): value for value in values}
     return {place: value for place, value in found.items() if place is not None}
-
-
-def parts_of(value: Tensor | np.ndarray) -> Sequence[Tensor | np.ndarray]:
-    """What has memory of its own: of a sparse tensor, and of a wrapper of others, those that it is made of."""
-    if isinstance(value, np.ndarray):
-        return (value,)
-    if value.layout is torch.strided:
-        return [part for _, part in pieces(value)]
-    with FUNCTIONS_OFF():
-        if value.layout is torch.sparse_coo:
-            return [value._indices(), value._values()]
-        if value.layout in (torch.sparse_csr, torch.sparse_bsr):
-            return [value.crow_indices(), value.col_indices(), value.values()]
-        if value.layout in (torch.sparse_csc, torch.sparse_bsc):
-            return [value.ccol_indices(), value.row_indices(), value.values()]
-    return ()
 
 
 def _bytes_of(value: Tensor | np.ndarray) -> _Bytes | None:

@@ -1,7 +1,9 @@
 """What a refusal says: what must hold, what was found, and the way out."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
+from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import LAID_ALONG, NO_RULE, PARTS, Label, Mixed, RowLayout
 
 _EXPERTS = (
@@ -137,8 +139,45 @@ def _without_a_rule(form: str) -> str:
     )
 
 
-def refusal(label: Label, of: str, *, hosts: bool = False) -> str:
-    """Why a loss or a gradient is refused; ``hosts``: NumPy or Python drew random numbers.
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a program was refused.
+
+    Args:
+        why: what must hold, and what was got.
+        operation: the name of torch's operation that put rows together; empty where it was none.
+        where: the line of the program that called it, ``"file.py:12"``; empty where it is not known.
+        remedy: what to do.
+
+    >>> print(Refusal("rows must be independent, got a mean over them", "mean", "model.py:3", "Divide by a constant"))
+    rows must be independent, got a mean over them. Divide by a constant
+    """
+
+    why: str
+    operation: str = ""
+    where: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.why}. {self.remedy}" if self.remedy else self.why
+
+
+class RowsDependent(UnsupportedModel):
+    """A row's result may depend on other rows.
+
+    Args:
+        refusal: why.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+        if refusal.where:
+            self.add_note(f"That operation is called at {refusal.where}")
+
+
+def refusal(label: Label, of: str, *, hosts: bool = False, where: str = "") -> Refusal:
+    """Why a loss or a gradient is refused; ``hosts``: NumPy or Python drew random numbers; ``where``: at which line.
 
     >>> print(refusal(Mixed("several examples are put together", "mean"), "loss"))
     no example's loss may depend on another example, on its place or on their number, but in mean several examples are
@@ -163,7 +202,8 @@ def refusal(label: Label, of: str, *, hosts: bool = False) -> str:
         found = "its examples are in another dimension, or in another order"
     else:
         found = "it depends on no example"
-    return f"no example's {of} may depend on another example, on its place or on their number, but {found}. {remedy}"
+    why = f"no example's {of} may depend on another example, on its place or on their number, but {found}"
+    return Refusal(why, label.name if isinstance(label, Mixed) else "", where, remedy)
 
 
 def reads_a_number(where: str) -> str:

@@ -54,7 +54,13 @@ from decrescendo.row_independence.labels import (
 )
 from decrescendo.row_independence.process_settings import is_traced
 from decrescendo.row_independence.random_stream import Stream, hosts_drew
-from decrescendo.row_independence.refusals import GENERATOR, STATISTICS, refusal, written_by_the_pass
+from decrescendo.row_independence.refusals import (
+    GENERATOR,
+    STATISTICS,
+    RowsDependent,
+    refusal,
+    written_by_the_pass,
+)
 from decrescendo.row_independence.replayed_operations import NUMBERS, arguments_of, as_before
 from decrescendo.row_independence.row_layout import Owners, Span
 from decrescendo.row_independence.strides import grid_of
@@ -172,6 +178,8 @@ class Tracer(Pausable):
         self.generator = ""
         # Whether NumPy or Python drew random numbers.
         self.hosts = False
+        # The line of the program that first called an operation which put rows together, by its name.
+        self.lines: dict[str, str] = {}
         # Whose the rows of packed sequences are, by the number of what was written to the tensor of their sizes.
         self.packed: dict[int, Owners | None] = {}
         # An operation that raised an error which the program caught.
@@ -208,11 +216,10 @@ class Tracer(Pausable):
     def blame(self, label: Label, of: str) -> NoReturn:
         """Refuse a loss or a gradient with this label."""
         drawn = isinstance(label, Mixed) and label.why in (LAID_ALONG, LONG, GENERATED)
-        raise UnsupportedModel(
-            GENERATOR.format(self.generator)
-            if drawn and self.generator
-            else refusal(label, of, hosts=self.hosts)
-        )
+        if drawn and self.generator:
+            raise UnsupportedModel(GENERATOR.format(self.generator))
+        where = self.lines.get(label.name, "") if isinstance(label, Mixed) else ""
+        raise RowsDependent(refusal(label, of, hosts=self.hosts, where=where))
 
     def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
         """Note which tensors leave the pass, or go where the engine works by itself: a choice between two must show."""
@@ -739,6 +746,8 @@ class Tracer(Pausable):
         call = Call(op.name, bind, tensors, made, label, self.units, self.owners, self.same)
         found = op.rule(call)
         labels = [found] * len(made) if isinstance(found, (RowLayout, Public, Mixed)) else list(found)
+        if op.name not in self.lines and any(isinstance(label, Mixed) for label in labels):
+            self.lines[op.name] = line()
         if op.rule is drawn and self._own_stream(op, kwargs):
             at = len(self.trace.events) - 1
             labels = [

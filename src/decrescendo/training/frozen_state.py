@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from decrescendo.base.assumption import Assumption
+from decrescendo.base.storages import parts_of
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.dataflow import parts_of
 from decrescendo.training.assumptions import (
     PARAMETERS_MADE,
     PUBLIC_BUFFERS,

@@ -29,7 +29,7 @@ from decrescendo.errors import (
     within,
 )
 from decrescendo.plans import Plan, PoissonSampling, calibrate
-from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.tracing import Memory
 from decrescendo.training.data import Rows, table_of
 from decrescendo.training.data_memory import memory_of
 from decrescendo.training.examples import Examples, Repeated

@@ -27,10 +27,7 @@ from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams
 from decrescendo.clipping.rules.rule import Kernel
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.labels import Mixed, RowLayout
-from decrescendo.row_independence.row_layout import Owners
-from decrescendo.row_independence.tracer import Tracer
-from decrescendo.row_independence.unobserved_reads import check_counted
+from decrescendo.row_independence.tracing import Mixed, Owners, RowLayout, Tracer, check_counted
 
 MODES: dict[Callable[..., Any], Mode] = {
     torch.lstm: "lstm",

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from decrescendo.base.storages import paused, unseen
 from decrescendo.clipping.recurrent.packing import in_order, make_packing
-from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, constant_of, is_data
-from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.tracing import Label, Mixed, Public, RowLayout, Tracer, constant_of, is_data
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,17 @@ from torch import Tensor
 
 from decrescendo.base.storages import paused
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights
-from decrescendo.row_independence.labels import LAID_ALONG, Label, Mixed, Public, RowLayout, is_data, is_fixed
-from decrescendo.row_independence.row_layout import is_uniform
-from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.tracing import (
+    LAID_ALONG,
+    Label,
+    Mixed,
+    Public,
+    RowLayout,
+    Tracer,
+    is_data,
+    is_fixed,
+    is_uniform,
+)
 
 
 @dataclass(slots=True)

@@ -84,7 +84,7 @@ class ElementKernel:
 def align(shape: tuple[int, ...], output: tuple[int, ...], layout: Layout) -> tuple[int, ...] | None:
     """The shape of an argument beside ``Layout.split`` of the output; ``None`` where it has the examples in it.
 
-    >>> from decrescendo.row_independence.row_layout import RowLayout
+    >>> from decrescendo.row_independence.tracing import RowLayout
     >>> align((4,), (6, 5, 4), Layout.of(RowLayout(0), 6))
     (1, 1, 4)
     >>> align((5, 1, 4), (5, 6, 4), Layout.of(RowLayout(1), 6))

@@ -1,0 +1,125 @@
+"""`check`: is row i of what a program returns made of row i of its batch alone?"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.batches import Batch, count_rows, leaves_of, map_rows
+from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.comparison import Comparison
+from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.inputs import drawing, labelled_rows
+from decrescendo.row_independence.python_state import Numbers, numbers_of
+from decrescendo.row_independence.refusals import Refusal, RowsDependent, reads_a_number
+from decrescendo.row_independence.result import check_own
+from decrescendo.row_independence.trace import draws, rejects
+from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.unobserved_reads import UnobservedReads
+
+# Rows that are passed alone where the program asks for truth values of the data.
+_ALONE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Independent:
+    """The rows of a program's result are independent, for any number of rows.
+
+    Args:
+        rows: how many the batch had, besides two and three.
+        assumptions: what was assumed of it, not shown; usually nothing.
+    """
+
+    rows: int
+    assumptions: tuple[Assumption, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """A forward pass."""
+
+    losses: Tensor
+    tracer: Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function of a batch, as `Comparison` passes it."""
+
+    function: Callable[[Batch], Tensor]
+    memory: Memory
+    devices: Collection[torch.device]
+    hint: str = "check calls program(batch), and wants a tensor with one number a row"
+
+    def run(self, rows: Batch, tracer: Tracer) -> _Forward:
+        with torch.enable_grad(), tracer, UnobservedReads(tracer):
+            losses = self.function(rows)
+        if not isinstance(losses, Tensor) or losses.shape != (tracer.count,):
+            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise UnsupportedModel(
+                f"program(batch) must return one number a row, shape ({tracer.count},), got {found}"
+            )
+        check_own(tracer, losses)
+        return _Forward(losses.detach(), tracer)
+
+    def numbers(self) -> Numbers:
+        return numbers_of(nn.Module(), self.function)
+
+    def compare(self, batch: Batch, rows: int, small: _Forward, seed: int) -> None:
+        """Nothing replaced an operation: there is nothing to compare with."""
+
+    def compare_answers(self, batch: Batch, rows: int, done: _Forward, seed: int) -> None:
+        """Rows alone, with the truth values that they have, against the pass, where all were answered alike."""
+        if not done.tracer.reads.asked or rejects(done.tracer.trace):
+            return
+        copies = done.tracer.count if draws(done.tracer.trace) else 1
+        for row in range(min(rows, _ALONE)):
+            one, at = map_rows(lambda rows: rows[row : row + 1], batch), min(row, copies - 1)  # noqa: B023
+            tracer = Tracer(copies, self.memory, seed, natural=True, replays=done.tracer.trace)
+            try:
+                with drawing(self.devices, seed), tracer:
+                    found = self.function(labelled_rows(one, 1, tracer)).detach()
+            finally:
+                tracer.end()
+            if not torch.allclose(found[at], done.losses[row], rtol=1e-4, equal_nan=True):
+                raise UnsupportedModel(reads_a_number(done.tracer.reads.asked[-1]))
+
+
+def check(
+    program: Callable[[Batch], Tensor], batch: Batch, *, declared: tuple[str, ...] = (), seed: int = 0
+) -> Independent | Refusal:
+    """Whether row i of ``program(batch)`` depends on row i of ``batch`` alone, for any number of rows.
+
+    Every operation of the program is followed over this batch, and over two and three of its rows. This is about one
+    forward pass; `decrescendo.clipping.Engine` follows the backward pass, too, at every step.
+
+    Args:
+        program: from a batch to one number a row, shape ``(rows,)``. It runs several times.
+        batch: tensors with a first dimension of rows, in any nesting of dicts, lists and tuples.
+        declared: lines (``"file.py:12"``) that may read values of the data.
+        seed: of the random numbers of each pass.
+
+    Raises:
+        Exception: whatever the program raises by itself.
+
+    >>> import torch
+    >>> x = torch.randn(5, 4)
+    >>> check(lambda x: x.square().sum(1), x)
+    Independent(rows=5, assumptions=())
+    >>> refused = check(lambda x: (x - x.mean(0)).sum(1), x)
+    >>> refused.operation, refused.why[-47:]
+    ('mean', 'but in mean several examples are put together')
+    """
+    comparison = Comparison[_Forward](declared)
+    devices = {leaf.device for leaf in leaves_of(batch)}
+    function, rows = _Function(program, comparison.memory, devices), count_rows(batch)
+    try:
+        comparison.checked(function, batch, rows, max(rows, 2), seed)
+    except RowsDependent as error:
+        return error.refusal
+    except UnsupportedModel as error:
+        why, _, remedy = str(error).partition(". ")
+        return Refusal(why, remedy=remedy)
+    return Independent(rows, tuple(sorted(comparison.memory.assumed)))

@@ -1,0 +1,34 @@
+"""What a pass returned: is row i of it made of row i of the batch alone?"""
+
+from torch import Tensor
+
+from decrescendo.base.storages import is_hollow
+from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.labels import RowLayout, constant_of, is_data
+from decrescendo.row_independence.row_layout import Public
+from decrescendo.row_independence.tracer import Tracer
+
+
+def check_own(tracer: Tracer, losses: Tensor) -> None:
+    """Refuse losses that are not each row's own."""
+    if is_hollow(losses):
+        raise UnsupportedModel(
+            f"losses must be a tensor that has memory of its own, got a {type(losses).__name__}, which wraps others. "
+            "Return the plain tensor inside of it"
+        )
+    label = tracer.label(losses)
+    tracer.consume("the losses", losses)
+    if tracer.refusal:
+        raise UnsupportedModel(tracer.refusal)
+    check_raised(tracer)
+    if constant_of(label) is not Public.FILL and not (is_data(label) and RowLayout(0).same(label)):
+        tracer.blame(label, "loss")
+
+
+def check_raised(tracer: Tracer) -> None:
+    """Refuse a pass in which an operation raised an error that the program caught: it may tell of the data."""
+    if tracer.raised:
+        raise UnsupportedModel(
+            f"no error of an operation may steer the pass, but {tracer.raised}, which the program caught. Use "
+            "operations that do not raise (torch.linalg.cholesky_ex), or torch.where"
+        )
