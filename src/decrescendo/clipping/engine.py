@@ -121,7 +121,9 @@ class Engine:
         self._peak: Peak | None = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise UnsupportedModel("an engine must stay with its model, got a copy asked for. Make another")
+        raise UnsupportedModel(
+            "an engine must stay with its model, got a request to copy it. Create a new Engine for the copied model"
+        )
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The clipped sum over ``batch``; see the class."""

@@ -228,7 +228,7 @@ class Server:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PlanViolation(
-            "a server must stay one, got a copy asked for. Both would release their sums with the same noise"
+            "a server must not be copied, got a request for a copy. Both would release their sums with the same noise"
         )
 
     @property

@@ -312,7 +312,7 @@ class Trainer:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PlanViolation(
-            "a training must stay one, got a copy asked for. Both would release their sums with the same noise"
+            "a training must not be copied, got a request for a copy. Both would release their sums with the same noise"
         )
 
     def _check_listed(self, store: Store) -> None:
