@@ -24,16 +24,18 @@ from benchmarks.engine.contenders import CONTENDERS, Setting
 from benchmarks.engine.machine import machine
 from benchmarks.engine.timing import WARM_UP
 from benchmarks.engine.workloads import workloads
-from decrescendo.clipping import passes, prover
-from decrescendo.clipping.recording import Recorder, Use
+from decrescendo.clipping import checker, passes
+from decrescendo.clipping.tracking import Tracking
+from decrescendo.clipping.uses import Use
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.tracer import Tracer
 
 RESULT, STEPS = Path(__file__).resolve().parents[1] / "results/engine/proof.json", 21
 # Where the proof (1) begins, and where what is not the proof's (0) begins inside of it.
 DOORS: list[tuple[Any, str, int]] = [
-    (prover.Checker, "begin", 1), (prover.Checker, "run", 1), (Tracer, "__torch_dispatch__", 1), (Tracer, "consume", 1),
-    (Tracer, "written", 1), (Labels, "label", 1), (Labels, "assign", 1), (Recorder, "keep", 1), (Use, "check_saved", 1),
+    (checker.Checker, "begin", 1), (checker.Checker, "run", 1),
+    (Tracer, "__torch_dispatch__", 1), (Tracer, "consume", 1),
+    (Tracer, "written", 1), (Labels, "label", 1), (Labels, "assign", 1), (Tracking, "keep", 1), (Use, "check_saved", 1),
     (Tracer, "_call", 0), (passes, "output_gradients", 0), (passes, "_arrived", 0),
 ]  # fmt: skip
 

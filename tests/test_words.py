@@ -78,7 +78,7 @@ def prose_of(path: Path) -> str:
         text = re.sub(r"^(```+).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
     for kept in KEPT_PROSE:
         text = text.replace(kept, "")
-    return " ".join(re.sub(r"`[^`\n]*`|\]\([^)]*\)", " ", text).split())
+    return " ".join(re.sub(r"`+[^`\n]+`+|\]\([^)]*\)", " ", text).split())
 
 
 def retired_prose(text: str) -> list[str]:

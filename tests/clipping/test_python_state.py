@@ -221,7 +221,8 @@ def test_counted_examples_are_among_the_assumptions(way: str) -> None:
     engine = Engine(nn.Linear(3, 1), weighed_by(getattr(Counter(), way)))
     engine.clipped_sum(data(), 1.0)
     (said,) = engine.assumptions
-    assert said.startswith("the number of examples, kept in loss.")
+    assert said.code == "stored-count"
+    assert said.sentence.startswith("Assumed: the number of examples stored in loss.")
 
 
 def test_a_loss_that_goes_by_the_examples_it_has_counted_is_refused() -> None:

@@ -62,7 +62,7 @@ def opened_server(placement: Placement) -> tuple[Server, Opened]:
 
 def sum_of(server: Server) -> Tensor:
     """What is in the sum so far: white box."""
-    total: ExactSum = server._total  # type: ignore[assignment]
+    total: ExactSum = server._rounds.replies.total  # type: ignore[assignment]
     return flat(total.value())
 
 

@@ -19,7 +19,7 @@ from decrescendo.base.rng.secure import Secure
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidType, InvalidValue, PlanViolation
 from decrescendo.federated import Clients, Outcome, Placement, Server, simulate
 from decrescendo.federated import journal as journal_module
-from decrescendo.federated import server as server_module
+from decrescendo.federated import rounds as rounds_module
 from decrescendo.federated.journal import Journal
 from decrescendo.optim import AdamBC
 from decrescendo.training.checkpoint import checkpoints as checkpoints_module
@@ -199,7 +199,7 @@ def test_the_release_is_recorded_before_the_optimiser_moves(
 
     server.open()
     with monkeypatch.context() as patch:
-        patch.setattr(server_module, "apply", broken)
+        patch.setattr(rounds_module, "apply", broken)
         with pytest.raises(Killed):
             server.close()
     assert server.ledger == PLAN().ledger.first(1)

@@ -21,7 +21,7 @@ from decrescendo.federated import (
     client_update,
     prepare,
 )
-from decrescendo.federated.server import SUMS
+from decrescendo.federated.rounds import SUMS
 from decrescendo.training import Trainer, train
 
 from .conftest import CLIP, NOISE, adam, loss, make_model, make_plan, momentum, records, sgd

@@ -28,7 +28,7 @@ from decrescendo.federated import (
     simulate,
 )
 from decrescendo.federated.cohort import LOCAL_STEPS
-from decrescendo.federated.server import REPLIES
+from decrescendo.federated.rounds import REPLIES
 from decrescendo.federated.simulation import DROPOUTS_APART, Dropouts
 from decrescendo.federated.verdict import Verdict
 from decrescendo.training import train

@@ -21,7 +21,8 @@ from decrescendo.errors import DecrescendoError, InvalidValue, PlanViolation
 from decrescendo.federated import Placement, Reply, RoundReport, Server, Verdict, prepare
 from decrescendo.federated.contents import Contents
 from decrescendo.federated.journal import LOCK
-from decrescendo.federated.server import OWN_NOISE
+from decrescendo.federated.replies import Replies
+from decrescendo.federated.rounds import OWN_NOISE
 from decrescendo.federated.summing import ExactSum
 from decrescendo.training.store import Account, Store
 
@@ -85,12 +86,12 @@ def test_a_client_is_added_once() -> None:
         opened = server.open()
         update = {"weight": torch.full((1, SIZE), opened.round.clip_norm / SIZE**0.5)}
         reply = Reply(opened.cohort[0], opened.round.number, opened.round.run, update)
-        server._noise = SecureStream.fresh()  # what is looked at is the sum
+        server._rounds.noise = SecureStream.fresh()  # what is looked at is the sum
         answers = at_once(*[lambda: server.receive(reply).verdict] * 8)  # noqa: B023 (called before the next)
         assert answers.count(Verdict.ACCEPTED) + answers.count(Verdict.RECLIPPED) == 1
         assert answers.count(Verdict.REPEATED) == 7
-        assert server._total is not None
-        assert float(server._total.value()["weight"].norm()) <= opened.round.clip_norm
+        assert server._rounds.replies.total is not None
+        assert float(server._rounds.replies.total.value()["weight"].norm()) <= opened.round.clip_norm
 
 
 def test_a_deadline_waits_for_the_reply_that_is_being_added(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,7 @@ def test_a_reply_is_copied_before_it_is_judged(monkeypatch: pytest.MonkeyPatch) 
     _, server = serving()
     opened = server.open()
     sent = torch.zeros(1, SIZE)
-    norm = "decrescendo.federated.server.norm_of"
+    norm = "decrescendo.federated.replies.norm_of"
 
     def measured(tensors: dict[str, torch.Tensor]) -> float:
         found = float(torch.cat([value.flatten() for value in tensors.values()]).double().norm())
@@ -134,21 +135,21 @@ def test_a_reply_is_copied_before_it_is_judged(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(norm, measured)
     reply = Reply(opened.cohort[0], opened.round.number, opened.round.run, {"weight": sent})
     assert server.receive(reply).verdict is Verdict.ACCEPTED
-    assert server._total is not None
-    assert not server._total.value()["weight"].any()
+    assert server._rounds.replies.total is not None
+    assert not server._rounds.replies.total.value()["weight"].any()
 
 
 def test_a_sum_is_copied_before_it_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     model, server = serving()
     opened = server.open()
     sent = torch.zeros(1, SIZE)
-    check = Server._check_sum
+    check = Replies.check_sum
 
-    def checked(self: Server, *args: object) -> None:
+    def checked(self: Replies, *args: object) -> None:
         check(self, *args)  # type: ignore[arg-type]
         sent.fill_(1e6)
 
-    monkeypatch.setattr(Server, "_check_sum", checked)
+    monkeypatch.setattr(Replies, "check_sum", checked)
     seen = Diagnostics(examples=1, nonfinite=0, clipped=0, loss_sum=0.0)
     report = server.release({"weight": sent}, len(opened.cohort), seen)
     assert isinstance(report, RoundReport)
@@ -328,11 +329,11 @@ class TestCallsThatBreakOff:
             with pytest.raises(KeyboardInterrupt):
                 server.receive(reply)
         server.close()
-        assert [replies for _, replies in server._attendance] == [1]
+        assert [replies for _, replies in server._books.attendance] == [1]
         assert not server.finish().secure_sum
         server.open()
         server.close()
-        assert [replies for _, replies in server._attendance] == [1, 0]
+        assert [replies for _, replies in server._books.attendance] == [1, 0]
 
     def test_a_server_has_no_copies(self) -> None:
         _, server = serving()

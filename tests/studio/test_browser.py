@@ -274,3 +274,27 @@ def test_a_run_and_what_is_none(opened: Open, browser: Browser, tmp_path: Path) 
     browser.until("document.querySelector('#error').textContent.includes('nonsense.txt must hold numbers')")
     assert shown(browser, "#title") == "run"
     faultless(browser, studio.url)
+
+
+def test_a_file_opened_while_the_accountants_are_asked_waits_for_its_turn(
+    opened: Open, browser: Browser, tmp_path: Path
+) -> None:
+    """Two requests at once: the judgement that comes next would drop the opening."""
+    read(FORM).plan(quick=True).save(tmp_path / "given.json")
+    studio = opened()
+    start(browser, studio.url)
+    browser.until(CERTIFIED)
+    browser.value(
+        "window.held = []; window.most = window.open_now = 0; const sent = window.fetch;"
+        "window.fetch = async (to, ...rest) => { most = Math.max(most, ++open_now); try {"
+        "if (to === 'api/judge' && !held.length) await new Promise(done => held.push(done));"
+        "return await sent(to, ...rest); } finally { open_now--; } }; true"
+    )
+    browser.type("#epsilon", "1")
+    browser.until("held.length === 1")
+    browser.give("#open", [tmp_path / "given.json"])
+    browser.value("new Promise(done => setTimeout(done, 500))")
+    browser.value("held[0](), true")
+    browser.until("document.querySelector('#title').textContent === 'given.json' && " + CERTIFIED)
+    assert browser.value("most") == 1
+    faultless(browser, studio.url)

@@ -2,8 +2,10 @@
 
 import base64
 import http.client
+import importlib
 import json
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -441,6 +443,32 @@ class TestWhatNobodyWaitsForAnyMore:
         assert desk.do("a page", lambda: 3).found == 3
         waits.join(10)
         assert ended == ["dropped"]
+
+    def test_an_import_under_way_comes_to_its_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Half an import cannot always be made again: the accountants' own packages are imported when first asked."""
+        (tmp_path / "slow_to_import.py").write_text(
+            "import time\nfor _ in range(30):\n    time.sleep(0.01)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        desk, begun = Desktop(), threading.Event()
+
+        def imports() -> None:
+            begun.set()
+            importlib.import_module("slow_to_import")
+            while True:
+                np.ones(1000).sum()
+
+        first = threading.Thread(target=desk.do, args=("a page", imports), daemon=True)
+        first.start()
+        assert begun.wait(10)
+        while "slow_to_import" not in sys.modules:
+            pass
+        assert desk.do("a page", lambda: 3).found == 3
+        first.join(10)
+        assert not first.is_alive()
+        assert sys.modules.pop("slow_to_import", None) is not None
 
     def test_what_waits_for_its_turn_never_starts(self) -> None:
         desk, begun, go, started = Desktop(), threading.Event(), threading.Event(), list[int]()

@@ -23,8 +23,8 @@ from refusal_probes import REFUSALS
 from torch import nn
 
 from decrescendo.clipping import Engine, recording
-from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.fallback import FallbackKernel
+from decrescendo.clipping.uses import Use
 from decrescendo.errors import UnsupportedModel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/coverage.md"
@@ -82,14 +82,14 @@ def _noting_composites() -> Iterator[set[str]]:
     before = recording.opened
 
     def noting(func: Callable[..., Any]) -> Callable[..., Any]:
-        names.add(recording.name_of(func))
+        names.add(special_calls.name_of(func))
         return before(func)
 
-    recording.opened = noting
+    recording.opened = special_calls.opened = noting
     try:
         yield names
     finally:
-        recording.opened = before
+        recording.opened = special_calls.opened = before
 
 
 def rule_of(use: Use) -> str:

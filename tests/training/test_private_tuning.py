@@ -410,7 +410,7 @@ class TestWhatIsSaidOfTheTrials:
             said = json.loads(path.read_text())["provenance"]
             assert said["random"] == winner.random == ("seeded" if seed == 3 else "secure")
             assert said["assumptions"] == [
-                {"code": one.code, "sentence": one.sentence} for one in map(str, winner.assumptions)
+                {"code": one.code, "sentence": one.sentence} for one in winner.assumptions
             ]
             assert said["rows_independent"] is winner.rows_independent is True
             assert bool(said["assumptions"]) == bool(winner.assumptions) == isinstance(data, Odd)

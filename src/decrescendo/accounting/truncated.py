@@ -21,8 +21,6 @@ that `pld.allocation` needs. The run with x is tau away from it in total variati
     P(run without x in A)  <=  exp(e) P(judged in A) + delta(e)  <=  exp(e) P(run with x in A) + delta(e) + exp(e) tau.
 
 What holds at an epsilon holds at every larger one: delta(e) + exp(e) tau is taken where it is least.
-
-Longer than most files: three ways of paying for one cap, each beside its proof.
 """
 
 import math

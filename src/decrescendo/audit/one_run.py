@@ -10,7 +10,7 @@ from torch import nn
 
 from decrescendo.accounting.budget import check_budget, check_one_example
 from decrescendo.audit.curve import PrivacyCurve
-from decrescendo.audit.design import design
+from decrescendo.audit.design import Design, design
 from decrescendo.audit.likelihood import participation_evidence
 from decrescendo.audit.noise_check import noise_p_value
 from decrescendo.audit.one_run_bound import one_run_epsilon
@@ -117,6 +117,25 @@ def one_run(
         if told is not None:
             told(trainer.progress())
     run = trainer.finish()
+    return _judged(
+        plan, planned, coins, evidence, squares, confidence, share,
+        store="" if run.provenance is None else run.provenance.account,
+    )  # fmt: skip
+
+
+def _judged(
+    plan: Plan,
+    planned: Design,
+    coins: Float[np.ndarray, " canaries"],
+    evidence: Float[np.ndarray, " canaries"],
+    squares: Float[np.ndarray, " steps"],
+    confidence: float,
+    share: float,
+    store: str,
+) -> AuditResult:
+    """The three tests of one run, each with the confidence ``share``; ``squares``: of the noise on the weights of
+    canaries left out, by step."""
+    slots, left_out = len(coins), coins == 0
     right, guesses = planned.right(evidence, coins), planned.included + planned.excluded
     rates = rates_at(planned.threshold, evidence[left_out], evidence[~left_out])
     delta = plan.budget.delta
@@ -140,5 +159,5 @@ def one_run(
         noise_p_value=noise_p_value(squares, int(left_out.sum())),
         tests=_TESTS,
         plan_sha256=plan.sha256,
-        store="" if run.provenance is None else run.provenance.account,
+        store=store,
     )

@@ -9,13 +9,15 @@ import typer
 
 from decrescendo import __version__
 from decrescendo.cli import options
+from decrescendo.cli.account import account_command
 from decrescendo.cli.app import app, err, listen, make_app, one_line_errors, out, print_json, say
 from decrescendo.cli.asked import judge_of
 from decrescendo.cli.audit import audit_command
 from decrescendo.cli.demo_command import demo_command
+from decrescendo.cli.facts import plan_facts
 from decrescendo.cli.ledger import ledger_command
 from decrescendo.cli.new import new_command
-from decrescendo.cli.plans import account_command, plan_command, plan_facts, verify_command
+from decrescendo.cli.plans import plan_command, verify_command
 from decrescendo.cli.statement import statement_command
 from decrescendo.cli.studio import studio_command
 from decrescendo.cli.train import train_command

@@ -1,22 +1,19 @@
-"""Commands about plans: decide one, ask every accountant about one, check one.
+"""Commands about plans: decide one, check one."""
 
-Longer than most files: options are their own documentation.
-"""
-
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from decrescendo.cli import options
-from decrescendo.cli.app import err, one_line_errors, out, print_json, say, working
+from decrescendo.cli.app import one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, judge_of, population
+from decrescendo.cli.facts import plan_facts
 from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
 from decrescendo.errors import InvalidValue, check_real
 
 if TYPE_CHECKING:
-    from decrescendo.plans.plan import Plan
+    pass
 
 
 @one_line_errors
@@ -86,29 +83,8 @@ def plan_command(
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
         examples_per_person=examples_per_person,
     )  # fmt: skip
-    advice: Advice | None = None
-    if known.given() and batch_end is not None:  # (never with --compute)
-        raise InvalidValue(
-            "--batch-end must be left out where the noise follows from what is known of the training, got "
-            f"--batch-end {batch_end:g}. That search takes one expected batch size"
-        )
-    if random_allocation and (known.given() or compute is not None):
-        raise InvalidValue(
-            "--random-allocation must come without --compute and what is known of the training, got both. That search "
-            "is of Poisson batches"
-        )
-    if known.given() or compute is not None:
-        advice = advise(
-            *asked.setting(size),
-            known,
-            clip=1.0 if clip is None else clip,
-            rho_c=rho_c,
-            judge=judge_of(accountant),
-            compute=compute,
-        )
-        made = advice.plan
-    else:
-        made = asked.plan(size)
+    advice = _advice(asked, known, size, compute)
+    made = asked.plan(size) if advice is None else advice.plan
     if save is not None:
         made.save(save)
     if plot is not None:
@@ -127,6 +103,30 @@ def plan_command(
         say_optimal(made, advice)
     for path in filter(None, (save, plot)):
         say(f"written: {path}")
+
+
+def _advice(asked: Asked, known: Known, size: int, compute: float | None) -> Advice | None:
+    """The plan that follows from what is known of the training, if anything is."""
+    if not known.given() and compute is None:
+        return None
+    if known.given() and asked.batch_end is not None:  # (never with --compute)
+        raise InvalidValue(
+            "--batch-end must be left out where the noise follows from what is known of the training, got "
+            f"--batch-end {asked.batch_end:g}. That search takes one expected batch size"
+        )
+    if asked.random_allocation:
+        raise InvalidValue(
+            "--random-allocation must come without --compute and what is known of the training, got both. That search "
+            "is of Poisson batches"
+        )
+    return advise(
+        *asked.setting(size),
+        known,
+        clip=1.0 if asked.clip is None else asked.clip,
+        rho_c=asked.rho_c,
+        judge=judge_of(asked.accountant),
+        compute=compute,
+    )
 
 
 def _mean_batch(
@@ -149,91 +149,6 @@ def _mean_batch(
             f"--compute must come without {', '.join(given)}: it says how many examples all steps together process"
         )
     return check_real("compute", compute, above=0) / max(1, steps)
-
-
-@one_line_errors
-def account_command(
-    file: Annotated[
-        Path, typer.Argument(help="A plan, a run's folder, or noise multipliers: JSON list, CSV.")
-    ],
-    delta: Annotated[float | None, typer.Option(help="Default: the plan's.")] = None,
-    sample_rate: Annotated[float | None, typer.Option(help="For a file that does not say it.")] = None,
-    max_batch_size: Annotated[
-        int | None, typer.Option(help="Batches were cut to so many rows: what that costs, too.")
-    ] = None,
-    rows: Annotated[int | None, typer.Option(help="With --max-batch-size: number of records.")] = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Ask every accountant what a list of noisy steps costs, and which answers are proofs.
-
-    A CSV has one noise multiplier a line, or named columns noise_multiplier, sample_rate, count.
-
-    Example: decrescendo account noise.csv --sample-rate 0.01 --delta 1e-5
-    """
-    from decrescendo.accounting.membership import ALARMS, membership, percent
-    from decrescendo.report.judge import verdict_table, verdicts
-    from decrescendo.report.ledgers import agreed_in, read_ledger
-
-    ledger, planned = read_ledger(file, sample_rate=sample_rate)
-    agreed = agreed_in(file)
-    promised = agreed.guarantee if agreed is not None and agreed.planned is None else None
-    at = planned if delta is None else delta
-    if at is None:
-        raise InvalidValue(f"--delta must be given for {file}, which has none, got none")
-    if agreed is not None and rows not in (None, agreed.sampling.dataset_size):
-        raise InvalidValue(
-            f"--rows must be the plan's {agreed.sampling.dataset_size}, got {rows}. Leave it out"
-        )
-    if agreed is not None and agreed.sampling.max_batch_size is not None:
-        if max_batch_size not in (None, agreed.sampling.max_batch_size):
-            raise InvalidValue(
-                f"--max-batch-size must be the plan's {agreed.sampling.max_batch_size}, got {max_batch_size}. Leave it "
-                "out"
-            )
-        max_batch_size = agreed.sampling.max_batch_size
-    if agreed is not None and max_batch_size is not None:
-        rows = agreed.sampling.dataset_size
-    if (rows is None) != (max_batch_size is None):
-        raise InvalidValue(
-            "--max-batch-size and --rows must be given together, got one of them. A plan says its rows itself"
-        )
-    group = 1 if agreed is None else agreed.budget.examples_per_person
-    accounted = ledger if rows is None else ledger.cut(rows, max_batch_size)
-    found = verdicts(accounted, at, group=group)
-    told = None if agreed is None else agreed.guarantee
-    tests = membership(None if promised is not None else accounted, told, ALARMS, group=group)
-    if as_json:
-        answers = [dataclasses.asdict(verdict) for verdict in found]
-        facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": answers}
-        facts["power_at_false_alarms"] = dict(
-            zip([f"{alarms:g}" for alarms in ALARMS], tests.power.tolist(), strict=True)
-        )
-        facts["power_by"] = tests.by
-        if max_batch_size is not None:
-            facts |= {"max_batch_size": max_batch_size, "rows": rows}
-        if agreed is not None:
-            facts["unit"] = str(agreed.budget.unit)
-        if promised is not None:
-            facts["guarantee"] = guarantee_facts(promised)
-        print_json(facts)
-        return
-    out.print(verdict_table(found, ledger, at))
-    for alarms, power in zip(ALARMS, tests.power.tolist(), strict=True):
-        say(
-            f"a test of membership that is wrong about {100 * alarms:g} % of the others finds at most "
-            f"{percent(power)} %"
-        )
-    say(f"which follows from {tests.by}")
-    if max_batch_size is not None:
-        say(f"batches cut to at most {max_batch_size} of {rows} rows")
-    if agreed is not None:
-        say(f"one {agreed.budget.protected} is protected")
-    if promised is not None:
-        say(f"guarantee: {promised}")
-        err.print(
-            "[yellow]warning:[/yellow] this noise was decided on the way. The answers above are for noise fixed in "
-            "advance and guarantee nothing here: the filter's budget does"
-        )
 
 
 @one_line_errors
@@ -271,40 +186,3 @@ def verify_command(
         for line in assumption_lines(run.assumptions):
             say(line)
     say("verified")
-
-
-def guarantee_facts(guarantee: Any) -> dict[str, Any]:
-    """A guarantee for JSON."""
-    facts = dataclasses.asdict(guarantee) | {"unit": str(guarantee.unit)}
-    if guarantee.examples_per_person == 1:
-        del facts["examples_per_person"]
-    return facts
-
-
-def plan_facts(plan: "Plan") -> dict[str, Any]:
-    """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
-    from decrescendo.plans import sampling
-
-    schedule = plan.schedule
-    return {
-        "budget": {
-            "epsilon": plan.budget.epsilon,
-            "delta": plan.budget.delta,
-            "unit": str(plan.budget.unit),
-            **({"examples_per_person": several} if (several := plan.budget.examples_per_person) > 1 else {}),
-        },
-        "dataset_size": plan.sampling.dataset_size,
-        "expected_batch_size": [float(plan.batch_size[0]), float(plan.batch_size[-1])]
-        if isinstance(plan.sampling, sampling.BatchSchedule)
-        else plan.sampling.expected_batch_size,
-        "max_batch_size": plan.sampling.max_batch_size,
-        **(
-            {"steps_per_epoch": plan.sampling.steps_per_epoch}
-            if isinstance(plan.sampling, sampling.RandomAllocation)
-            else {}
-        ),
-        "steps": plan.steps,
-        "noise_multiplier": [float(schedule.noise_multiplier[0]), float(schedule.noise_multiplier[-1])],
-        "clip_norm": [float(schedule.clip_norm[0]), float(schedule.clip_norm[-1])],
-        "guarantee": guarantee_facts(plan.guarantee),
-    }

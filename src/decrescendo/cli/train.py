@@ -10,11 +10,12 @@ import typer
 from decrescendo.cli import options
 from decrescendo.cli.app import err, one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan, judge_of
-from decrescendo.cli.plans import guarantee_facts, plan_facts
+from decrescendo.cli.facts import guarantee_facts, plan_facts
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from decrescendo.training import Recipe, Settings
+    from decrescendo.plans.plan import Plan
+    from decrescendo.training import Recipe, Run, Settings
 
 
 @one_line_errors
@@ -93,19 +94,12 @@ def train_command(
     else:
         with working("calibrating"):
             agreed = found.plan(chosen, judge_of(accountant))
-    if name and store is None:
-        raise InvalidValue(f"--name must be given with --store, which lists runs by it, got --name={name}")
-    if resume and checkpoints is None:
-        raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
+    _check_together(name, store, resume, checkpoints)
     followed = agreed if clip_quantile is None else QuantileClip(agreed, quantile=clip_quantile)
     if threads is not None:
         torch.set_num_threads(threads)
     if not as_json:
-        say(agreed.describe())
-        if clip_quantile is not None:
-            say(f"C_t follows the {clip_quantile:g} quantile of gradient lengths, from there on")
-    if folder is None and checkpoints is None and not as_json:
-        err.print("nothing will be kept of this training: --out FOLDER writes weights and privacy statement")
+        _announce(agreed, clip_quantile, kept=folder is not None or checkpoints is not None)
     if seed is not None:
         err.print(f"seed {seed}: whoever knows it knows the noise. For weights that are published give none")
     with nullcontext() if store is None else closing(Store(store)) as opened:
@@ -131,12 +125,39 @@ def train_command(
     if folder is not None:
         run.save(folder)
     if as_json:
-        from decrescendo.base.assumption import assumption_facts
+        print_json(_facts(agreed, run) | {"saved": folder})
+    else:
+        _say_end(run, left, folder)
 
-        facts = plan_facts(agreed) | {"steps_taken": run.steps, "guarantee": guarantee_facts(run.guarantee)}
-        facts |= assumption_facts(run.assumptions)
-        print_json({**facts, "metrics": dict(run.metrics), "seconds": run.seconds, "saved": folder})
-        return
+
+def _check_together(name: str, store: Path | None, resume: bool, checkpoints: Path | None) -> None:
+    """Refuse options that mean nothing without another one."""
+    if name and store is None:
+        raise InvalidValue(f"--name must be given with --store, which lists runs by it, got --name={name}")
+    if resume and checkpoints is None:
+        raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
+
+
+def _announce(agreed: "Plan", clip_quantile: float | None, *, kept: bool) -> None:
+    """What is going to happen."""
+    say(agreed.describe())
+    if clip_quantile is not None:
+        say(f"C_t follows the {clip_quantile:g} quantile of gradient lengths, from there on")
+    if not kept:
+        err.print("nothing will be kept of this training: --out FOLDER writes weights and privacy statement")
+
+
+def _facts(agreed: "Plan", run: "Run") -> dict[str, Any]:
+    """A plan and the run that followed it, for JSON."""
+    from decrescendo.base.assumption import assumption_facts
+
+    facts = plan_facts(agreed) | {"steps_taken": run.steps, "guarantee": guarantee_facts(run.guarantee)}
+    facts |= assumption_facts(run.assumptions)
+    return {**facts, "metrics": dict(run.metrics), "seconds": run.seconds}
+
+
+def _say_end(run: "Run", left: str | None, folder: Path | None) -> None:
+    """What has happened; ``left``: what the store has left."""
     nonfinite = sum(run.diagnostics.nonfinite) if run.diagnostics is not None else 0
     if nonfinite:
         err.print(f"[yellow]warning:[/yellow] {nonfinite} gradients were not finite and counted as zero")

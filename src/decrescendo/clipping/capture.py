@@ -5,41 +5,42 @@ proven, one more is proven while its operations are captured (`tape` on a CPU, a
 these are done, on other rows, until the model lies elsewhere. What is captured is a checked pass, and what the check
 compared in it is compared each time, so no step is less proven; but what Python would do differently in a later pass
 does not happen. Passes in Python come in between, and must do the same as the captured one.
-
-Longer than most files: what is captured, and when it still holds, is one argument.
 """
 
 import threading
 import warnings
-from collections.abc import Callable, Container, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
-from jaxtyping import Float, Float64, Int
-from torch import Tensor, overrides
-from torch.nn.modules import module
-from torch.utils._device import DeviceContext
+from torch import Tensor
 
-from decrescendo.base.batches import count_rows, form_of, leaves_of, map_rows
+from decrescendo.base.batches import count_rows, leaves_of, map_rows
 from decrescendo.base.precision import full_precision
 from decrescendo.base.rng import seeded
 from decrescendo.base.storages import key_of
+from decrescendo.clipping.captured import (
+    Again,
+    Captured,
+    PassKey,
+    constant_numbers,
+    fill_rows,
+    is_called_everywhere,
+    pass_key,
+)
 from decrescendo.clipping.captured_pass import CHANGES, DoesOtherwise, DoneByHalves
 from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import Batch
+from decrescendo.clipping.device_graphs import Capture, capturing_on
 from decrescendo.clipping.factors import Factors
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import is_out_of_memory, release
 from decrescendo.clipping.passes import Pass
-from decrescendo.clipping.tape import Operations
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.tracing import Number, Numbers, Trace, draws, moved, settings
+from decrescendo.row_independence.tracing import Numbers, draws, moved
 
-# What passes that do the same have in common.
-_Key: TypeAlias = tuple[object, ...]
 # Passes that are captured down at once, those used last: each has memory for what it is given and what it gives.
 _MOST = 32
 # Passes that were seen once, and are captured when they come again.
@@ -48,116 +49,6 @@ _SEEN = 512
 _BITS = 5
 # Passes that may be done twice before captures are given up, and after that half of all.
 _MISSED = 8
-
-
-@runtime_checkable
-class Capture(Protocol):
-    """A pass and its sums, for replay.
-
-    ``bakes_numbers``: a number beside tensors, in the processor's memory, is read when the pass is captured.
-    """
-
-    bakes_numbers: bool
-
-    def passing(self) -> AbstractContextManager[object]:
-        """Inside, the pass is captured."""
-        ...
-
-    def summing(self) -> AbstractContextManager[object]:
-        """Inside, its sums are."""
-        ...
-
-    def finish(self, found: list[Tensor], allowed: Container[int]) -> None:
-        """What they are to give. ``allowed``: the storages of what they may read and do not make."""
-        ...
-
-    def run(self) -> list[Tensor]:
-        """What both give for the rows that are in their memory now; the first until the next time."""
-        ...
-
-
-class DeviceGraphs:
-    """CUDA graphs; all of one engine share their memory."""
-
-    bakes_numbers = True
-
-    def __init__(self, device: torch.device, pool: Any) -> None:
-        self._device, self._pool = device, pool
-        self._pass, self._sum = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        self._found: list[Tensor] = []
-
-    def passing(self) -> AbstractContextManager[object]:
-        return self._recorded(self._pass)
-
-    def summing(self) -> AbstractContextManager[object]:
-        return self._recorded(self._sum)
-
-    def finish(self, found: list[Tensor], allowed: Container[int]) -> None:  # noqa: ARG002
-        # (A graph holds no memory of others, but reads it where it was: all that the proof lets a pass read is held.)
-        self._found = found
-
-    def run(self) -> list[Tensor]:
-        self._pass.replay()
-        self._sum.replay()
-        numbers, *sums = self._found
-        return [numbers, *cast("Any", torch)._foreach_mul(sums, 1.0)]  # copies, by one kernel
-
-    @contextmanager
-    def _recorded(self, graph: Any) -> Generator[None]:
-        generator: Any = torch.cuda.default_generators[self._device.index or 0]
-        kept = generator.clone_state()
-        try:
-            # (Of other threads, which load data, nothing is captured down.)
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                yield
-            graph.replay()  # nothing was computed yet, and the program may have kept something
-        except BaseException:
-            generator.graphsafe_set_state(kept)  # what was broken off would hold on to its state
-            raise
-
-
-def capturing_on(tensors: list[Tensor]) -> Callable[[], Capture] | None:
-    """Makes captures where these tensors are; ``None`` where they are on several devices, or on one of another kind.
-
-    >>> capturing_on([torch.zeros(1), torch.zeros(1, device="meta")]) is None
-    True
-    """
-    device, *others = {tensor.device for tensor in tensors}
-    if others or device.type not in ("cpu", "cuda"):
-        return None
-    if any(tensor.layout is not torch.strided or tensor.is_nested for tensor in tensors):
-        return None
-    if device.type == "cpu":
-        return Operations
-    pool = cast("Any", torch).cuda.graph_pool_handle()
-    return lambda: DeviceGraphs(device, pool)
-
-
-@dataclass(slots=True)
-class Captured:
-    """A captured pass: its rows, how many of them count, and the clip norm, in memory of its own; the names of its
-    sums; what it did, and whether that draws."""
-
-    rows: Batch
-    count: Int[Tensor, ""]
-    limit: Float64[Tensor, ""]
-    names: list[str]
-    trace: Trace
-    draws: bool
-    capture: Capture
-    # What it reads that was there before, which stays as long as it reads it; and what it may write to.
-    constants: list[Tensor]
-    block: Tensor
-    # How often it was replayed.
-    times: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """The result of a replayed pass: five numbers, as `Factors` has them, and the clipped sums by name."""
-
-    numbers: Float[Tensor, " 5"]
-    sums: dict[str, Tensor]
 
 
 @dataclass(slots=True)
@@ -180,8 +71,8 @@ class Captures:
     _one_at_a_time: threading.RLock = field(default_factory=threading.RLock)
     _borrowed: Tensor | None = None
     _make: Callable[[], Capture] | None = None
-    _captured: dict[_Key, Captured] = field(default_factory=dict[_Key, Captured])
-    _seen: set[_Key] = field(default_factory=set[_Key])
+    _captured: dict[PassKey, Captured] = field(default_factory=dict[PassKey, Captured])
+    _seen: set[PassKey] = field(default_factory=set[PassKey])
     # What Python kept when passes were captured; how often it was forgotten what they do.
     _kept: Numbers | None = None
     _epoch: int = 0
@@ -237,10 +128,10 @@ class Captures:
         if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
             self._stop("autocast is on around the pass, which keeps copies of weights. Put it into the loss")
             return None
-        if _is_called_everywhere():
+        if is_called_everywhere():
             self._stop("hooks of all modules, or a mode of all functions, are on around the pass")
             return None
-        key = _key(batch, count, held)
+        key = pass_key(batch, count, held)
         if key not in self._seen:
             if len(self._seen) >= _SEEN:  # of a model that lies elsewhere in each step
                 self._seen.clear()
@@ -262,7 +153,7 @@ class Captures:
             return None  # somebody holds on to a pass in Python
         self._borrowed = captured.block
         self._done += 1
-        _fill(captured.rows, batch)
+        fill_rows(captured.rows, batch)
         captured.count.fill_(count_rows(batch))
         captured.limit.fill_(limit)
         with seeded(max(seed, 0), {captured.limit.device}) if captured.draws else nullcontext():
@@ -294,12 +185,12 @@ class Captures:
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
         """Whether a pass in Python did what the captured ones do."""
         made = self.wanted and self._captured
-        captured = self._captured.get(_key(batch, done.tracer.count, held)) if made else None
+        captured = self._captured.get(pass_key(batch, done.tracer.count, held)) if made else None
         if captured is None:
             return
         trace, now = captured.trace, done.tracer.trace
         otherwise = trace.compared != now.compared or bool(now.differs(trace))
-        if otherwise or (captured.capture.bakes_numbers and _numbers(trace) != _numbers(now)):
+        if otherwise or (captured.capture.bakes_numbers and constant_numbers(trace) != constant_numbers(now)):
             before = f"; at most {self._done} passes of this training were done as the ones before it changed"
             self._stop(
                 f"{CHANGES}, by what it does not keep where it can be seen{before if self._done else ''}"
@@ -309,7 +200,7 @@ class Captures:
         self, make: Callable[[], Capture], batch: Batch, count: int, held: Inventory, seed: int
     ) -> Captured | None:
         rows = map_rows(lambda tensor: tensor.new_empty(count, *tensor.shape[1:]), batch)
-        _fill(rows, batch)
+        fill_rows(rows, batch)
         for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
             own.requires_grad_(given.requires_grad)
         try:
@@ -355,47 +246,3 @@ class Captures:
         self._captured.clear()
         self.wanted = False
         warnings.warn(f"no pass is captured from here on: {reason}", UserWarning, stacklevel=2)
-
-
-def _fill(rows: Batch, batch: Batch) -> None:
-    """The rows, and the first of them once more where there is room."""
-    with torch.no_grad():
-        for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
-            own[: len(given)].copy_(given)
-            own[len(given) :].copy_(given[: len(own) - len(given)])
-
-
-def _key(batch: Batch, count: int, held: Inventory) -> _Key:
-    """What decides about the kernels of a pass, but for what the program keeps."""
-    places = tuple(
-        (
-            name,
-            id(tensor),
-            tensor.data_ptr(),
-            tensor.shape,
-            tensor.stride(),
-            tensor.dtype,
-            tensor.requires_grad,
-            tensor.is_conj(),
-            tensor.is_neg(),
-            bool(tensor._backward_hooks),
-            tensor.is_leaf and tensor.grad is None,
-        )
-        for name, tensor in held.tensors()
-    )
-    wanted = tuple(leaf.requires_grad for leaf in leaves_of(batch))
-    return (form_of(batch), wanted, count, held.mode, places, settings())
-
-
-def _is_called_everywhere() -> bool:
-    """Whether torch calls something beside each module or each function, of which nothing is followed."""
-    hooks = [
-        held for name, held in vars(module).items() if name.startswith("_global_") and isinstance(held, dict)
-    ]
-    modes = cast("Any", overrides)._get_current_function_mode_stack()
-    return any(hooks) or any(type(mode) is not DeviceContext for mode in modes)
-
-
-def _numbers(trace: Trace) -> list[object]:
-    """The values of constants of one number, which are no kernel's memory."""
-    return [wire.content for event in trace.events for wire in event.wires if isinstance(wire, Number)]

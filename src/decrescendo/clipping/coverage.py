@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from decrescendo.clipping.graph import behind, leaf_of, walk
-from decrescendo.clipping.recording import Use
+from decrescendo.clipping.uses import Use
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import SECOND_DERIVATIVE
 

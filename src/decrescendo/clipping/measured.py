@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator, norm_dtype
-from decrescendo.clipping.recording import Tracked, Use
 from decrescendo.clipping.repeated import Part, is_tied, merged, tied_norms
 from decrescendo.clipping.rules.rule import is_packed, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.uses import Tracked, Use
 
 
 @dataclass(slots=True)

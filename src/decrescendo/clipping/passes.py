@@ -17,10 +17,11 @@ from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainabl
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
-from decrescendo.clipping.recording import Recorder, Use
+from decrescendo.clipping.recording import Recorder
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.restored import gradients_kept, unchanged
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
+from decrescendo.clipping.uses import Use
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import (
@@ -85,7 +86,7 @@ def _measured(
     check_own(tracer, losses)
     reached = check_coverage(losses, recorder.uses, parameters, twice=recorder.twice)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
-    check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
+    check_hooks(item.tensor for item in recorder.tracking.items.values() if not item.root)
     uses = recorder.uses
     with stream(uses, tracer, wide=wide) as arrivals, tracer, UnobservedReads(tracer):
         others = [use for index, use in enumerate(uses) if index not in arrivals]
@@ -97,7 +98,7 @@ def _measured(
                 "the recorded forward pass only (a recurrent layer). Leave that layer out of the checkpoint"
             ) from error
     check_arrived(list(arrivals.values()), reached)
-    recorder.check_kept()
+    recorder.tracking.check_kept()
     gradients = [
         arrivals[index].d if index in arrivals else _arrived(use, next(captured), tracer, wide=wide)
         for index, use in enumerate(uses)

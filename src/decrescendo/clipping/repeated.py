@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
-from decrescendo.clipping.recording import Tracked
 from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.rules.embedding import EmbeddingKernel
 from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.clipping.rules.rule import Kernel
+from decrescendo.clipping.uses import Tracked
 from decrescendo.clipping.workspace import chunks
 
 

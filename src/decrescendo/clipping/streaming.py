@@ -18,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from decrescendo.base.precision import full_precision
 from decrescendo.base.storages import FUNCTIONS_OFF, paused
 from decrescendo.clipping.graph import walk
-from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.rule import is_absorbing
+from decrescendo.clipping.uses import Use
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import Public, Tracer, constant_of, is_data
 

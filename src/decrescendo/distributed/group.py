@@ -1,54 +1,44 @@
 """`Group`: the ranks of one training over ``torch.distributed``.
 
-Every operation begins with a meeting (`_begin`): each rank says which operation it is at and whether it failed, and
-hears it of all others, with their messages where they are short. So an error of one rank, or ranks that are not at the
-same place, end all of them with one error, before the operation sends anything. Sums without noise travel between ranks
-as they are: their network is trusted.
-
-Longer than most files: who says what to whom, and in which order, is read in one place.
+Every operation begins with a meeting (`meetings`). Sums without noise travel between ranks as they are: their
+network is trusted.
 """
 
 import hashlib
 import json
 import math
-import os
 import struct
 import threading
-import time
-import traceback
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
-from enum import IntEnum
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast, final
+from typing import final
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
-from torch import Tensor, nn
-from torch.distributed import Store
+from torch import nn
 
 from decrescendo.accounting.release import Release
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics, accumulator
+from decrescendo.distributed.meetings import HEAD, At, Meetings
 from decrescendo.distributed.messages import (
     buckets,
-    described,
     differs,
-    first_line,
+    empty_like,
+    flat_of,
+    kinds,
     packed,
-    raised,
     raising,
+    unflatten,
     unpacked,
-)  # fmt: skip
-from decrescendo.errors import InvalidValue, PlanViolation, RankLost
+)
+from decrescendo.distributed.one_training import OneTraining
+from decrescendo.errors import PlanViolation
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.bits import is_part
 from decrescendo.training.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
 
 _SEEN = struct.Struct("<3q2d")
 
@@ -80,35 +70,31 @@ class Group:
     def __init__(
         self, control: dist.ProcessGroup, gradients: dist.ProcessGroup | None = None, every: int = 100
     ) -> None:
-        self._meetings.control, self._meetings.gradients = control, gradients or control
+        self._meetings = Meetings(control, gradients or control)
         self._on_device = "nccl" in str(dist.get_backend(self._meetings.gradients))
-        self._every = every
-        self._store = _default_store()
-        self._owner, self._meetings.error, self._in_parts = os.getpid(), None, False
-        # Of which training the operation under way is; threads may train several.
-        self._number, self._turns = 0, threading.RLock()
+        self._every, self._in_parts = every, False
+        # Threads may train several.
+        self._turns = threading.RLock()
         self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
-
-    _error: Exception | None
 
     @property
     def goes_on(self) -> bool:
         """Whether the processes that joined are joined still, without an error."""
-        return self._meetings.error is None and dist.is_initialized() and self._store is _default_store()
+        return self._meetings.goes_on
 
-    def training(self, number: int) -> "_OneTraining":
+    def training(self, number: int) -> OneTraining:
         """These ranks, for one training."""
-        return _OneTraining(self, number)
+        return OneTraining(self, number)
 
     @contextmanager
     def of(self, number: int) -> Generator[None]:
         """Inside, an operation of one training; another thread's, of another, waits."""
         with self._turns:
-            before, self._number = self._number, number
+            before, self._meetings.number = self._meetings.number, number
             try:
                 yield
             finally:
-                self._number = before
+                self._meetings.number = before
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """Refuse facts in which a rank differs from rank 0; above step 0 at each ``every``-th only.
@@ -153,7 +139,7 @@ class Group:
             return packed(made[0])
 
         content, lengths, heads = self._meetings.begin(At.DRAW, message)
-        if lengths[0] <= _HEAD:
+        if lengths[0] <= HEAD:
             return made[0] if made else unpacked(heads[0][: lengths[0]])
         sent = torch.empty(lengths[0], dtype=torch.uint8)
         if not self.rank:
@@ -209,7 +195,7 @@ class Group:
 
         def message() -> bytes:
             clipped.append(clip())
-            return _SEEN.pack(*astuple(clipped[0].diagnostics)) + _kinds(clipped[0])
+            return _SEEN.pack(*astuple(clipped[0].diagnostics)) + kinds(clipped[0])
 
         found = self._meetings.exchange(At.SUM, message)
         own, seen = clipped[0], Diagnostics(0, 0, 0, 0.0)
@@ -226,11 +212,11 @@ class Group:
         whole = {name: v.to(accumulator(v.dtype)) for name, v in own.gradients.items() if not is_part(v)}
         with self._meetings.talking():
             for names in buckets(whole):
-                flat = self._flat([whole[name] for name in names])
+                flat = flat_of([whole[name] for name in names], on_device=self._on_device)
                 dist.reduce(flat, 0, op=dist.ReduceOp.SUM, group=self._meetings.gradients)
                 if in_parts:
                     dist.broadcast(flat, 0, group=self._meetings.gradients)
-                self._unflatten(flat, whole, names)
+                unflatten(flat, whole, names)
         return ClippedSum(sums | whole, own.sensitivity, seen)
 
     def _each(self, total: ClippedSum, noise: Noised, record: Callable[[Release, bytes], None]) -> NoisyMean:
@@ -269,85 +255,20 @@ class Group:
         with self._meetings.talking():
             for names in buckets(means):
                 own = [means[name] for name in names]
-                flat = self._flat(own) if made else self._empty(own)
+                flat = (
+                    flat_of(own, on_device=self._on_device)
+                    if made
+                    else empty_like(own, on_device=self._on_device)
+                )
                 dist.broadcast(flat, 0, group=self._meetings.gradients)
                 if self.rank:
-                    self._unflatten(flat, means, names)
+                    unflatten(flat, means, names)
         if made:
             return made[0]
         rate, noise_multiplier, count, overflow, steps_per_epoch, std = struct.unpack("<2dqdqd", found[0])
         release = Release(rate, noise_multiplier, count, overflow, steps_per_epoch)
         return NoisyMean(means, release, None if math.isnan(std) else std)
 
-    def _flat(self, parts: list[Tensor]) -> Tensor:
-        flat = torch.cat([part.reshape(-1) for part in parts])
-        return flat if self._on_device else flat.cpu()
-
-    def _empty(self, parts: list[Tensor]) -> Tensor:
-        """What `_flat` would give, of any numbers."""
-        count = sum(part.numel() for part in parts)
-        return parts[0].new_empty(count, device=parts[0].device if self._on_device else "cpu")
-
-    @staticmethod
-    def _unflatten(flat: Tensor, into: dict[str, Tensor], names: list[str]) -> None:
-        sizes = [into[name].numel() for name in names]
-        for name, part in zip(names, flat.split(sizes), strict=True):
-            into[name] = part.reshape(into[name].shape).to(into[name].device)
-
     def _meet(self, number: int) -> list[int]:
         """A number of every rank, on every rank, while they clip."""
         return self._meetings.begin(At.PARTS, bytes, number)[1]
-
-
-
-
-
-
-
-
-
-
-@final
-class _OneTraining:
-    """The ranks of a group, for one training: each meeting says which it is of."""
-
-    def __init__(self, group: Group, number: int) -> None:
-        self._group, self._number = group, number
-        self.rank, self.size = group.rank, group.size
-
-    def _asked(self, ask: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with self._group.of(self._number):
-            return ask(*args, **kwargs)
-
-    def training(self, number: int) -> "_OneTraining":
-        return self._group.training(number)
-
-    def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
-        self._asked(self._group.agree, facts, step)
-
-    def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
-        return self._asked(self._group.together, sentences)
-
-    def draw(self, make: Callable[[], Tree]) -> Tree:
-        return self._asked(self._group.draw, make)
-
-    def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
-        return self._group.share(indices)
-
-    def hold(self, model: nn.Module) -> Parts:
-        return self._group.hold(model)
-
-    def release(
-        self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
-    ) -> tuple[NoisyMean, Diagnostics]:
-        return self._asked(self._group.release, clip, noise, record)
-
-    def watched(self) -> AbstractContextManager[object]:
-        return self._group.watched()
-
-
-def _kinds(clipped: ClippedSum) -> bytes:
-    """A digest of names, shapes and dtypes, of which lie in parts, and of the sensitivity."""
-    sums = sorted(clipped.gradients.items())
-    listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sums]
-    return hashlib.sha256(json.dumps([clipped.sensitivity, listed]).encode()).digest()

@@ -5,44 +5,26 @@ they are short. So an error of one rank, or ranks that are not at the same place
 the operation sends anything.
 """
 
-import hashlib
-import json
-import math
 import os
 import struct
-import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import astuple
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast, final
-import numpy as np
+from typing import Any, NoReturn, cast, final
+
 import torch
 import torch.distributed as dist
-from jaxtyping import Int
-from torch import Tensor, nn
 from torch.distributed import Store
-from decrescendo.accounting.release import Release
-from decrescendo.clipping.clipped import ClippedSum, Diagnostics, accumulator
-from decrescendo.distributed.messages import (
-    buckets,
-    described,
-    differs,
-    first_line,
-    packed,
-    raised,
-    raising,
-    unpacked,
-)  # fmt: skip
+
+from decrescendo.distributed.messages import described, first_line, raised
 from decrescendo.errors import InvalidValue, PlanViolation, RankLost
-from decrescendo.optim.noise import NoisyMean
-from decrescendo.training.bits import is_part
-from decrescendo.training.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
 
 
 class At(IntEnum):
+    """Which operation a meeting begins."""
+
     AGREE, DRAW, SUM, PUBLISH, FAIL, PARTS = range(6)
 
 
@@ -54,15 +36,12 @@ _WORDS = {
     At.FAIL: "ending",
     At.PARTS: "gathering parts",
 }
-
-
-
 # Where a rank says in the store why it leaves, and how many know; seconds that it waits for them.
 _LEFT, _HEARD, _LISTENING = "decrescendo/left", "decrescendo/heard", 3.0
 # What a rank says at a meeting: which training it is at, and where in it, whether it failed,
 # how long its message is, and how that begins.
-_HEAD = 224
-_MET = struct.Struct(f"<4q{_HEAD}s")
+HEAD = 224
+_MET = struct.Struct(f"<4q{HEAD}s")
 
 
 @final
@@ -95,7 +74,7 @@ class Meetings:
 
     def _exchanged(self, content: bytes, lengths: list[int], heads: list[bytes]) -> list[bytes]:
         longest = max(lengths)
-        if longest <= _HEAD:
+        if longest <= HEAD:
             return [head[:length] for head, length in zip(heads, lengths, strict=True)]
         own = torch.frombuffer(bytearray(content.ljust(longest, b"\0")), dtype=torch.uint8)
         with self.talking():
@@ -123,7 +102,7 @@ class Meetings:
         if self.error is not None:  # of a meeting in between
             raise self.error
         third = len(content) if number is None or error is not None else number
-        row = _MET.pack(self.number, at, error is not None, third, content[:_HEAD])
+        row = _MET.pack(self.number, at, error is not None, third, content[:HEAD])
         with self.talking():
             own = torch.frombuffer(bytearray(row), dtype=torch.uint8)
             met = own.new_empty(self._size, len(own))
@@ -135,7 +114,12 @@ class Meetings:
         return content, lengths, heads
 
     def _check_met(
-        self, content: bytes, error: Exception | None, failed: list[int], lengths: list[int], heads: list[bytes]
+        self,
+        content: bytes,
+        error: Exception | None,
+        failed: list[int],
+        lengths: list[int],
+        heads: list[bytes],
     ) -> None:
         """End all ranks with the error of the first that failed."""
         if any(failed):
@@ -165,11 +149,13 @@ class Meetings:
             )
 
     def over(self, error: Exception) -> NoReturn:
+        """End with an error that all ranks have."""
         self.error = error
         raise error
 
     @contextmanager
     def talking(self) -> Generator[None]:
+        """Inside, what fails is a rank that is lost."""
         try:
             yield
         except BaseException as error:

@@ -1,16 +1,20 @@
 """What ranks send each other, as bytes: trees of numbers and tensors, errors; and which tensors travel together."""
 
+import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from decrescendo import errors
+from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.errors import RankLost
+from decrescendo.training.bits import is_part
 from decrescendo.training.checkpoint.tree import pack, unpack
 from decrescendo.training.world import Tree
 
@@ -85,3 +89,29 @@ def unpacked(content: bytes) -> Any:
     (length,) = struct.unpack_from("<q", content)
     text, rest = content[8 : 8 + length], content[8 + length :]
     return unpack(json.loads(text), load_tensors(rest) if rest else {})
+
+
+def flat_of(parts: list[Tensor], *, on_device: bool) -> Tensor:
+    """The numbers of several tensors in one, on their device or in the processor's memory."""
+    flat = torch.cat([part.reshape(-1) for part in parts])
+    return flat if on_device else flat.cpu()
+
+
+def empty_like(parts: list[Tensor], *, on_device: bool) -> Tensor:
+    """What `flat_of` would give, of any numbers."""
+    count = sum(part.numel() for part in parts)
+    return parts[0].new_empty(count, device=parts[0].device if on_device else "cpu")
+
+
+def unflatten(flat: Tensor, into: dict[str, Tensor], names: list[str]) -> None:
+    """Put the numbers of `flat_of` where those of ``names`` were."""
+    sizes = [into[name].numel() for name in names]
+    for name, part in zip(names, flat.split(sizes), strict=True):
+        into[name] = part.reshape(into[name].shape).to(into[name].device)
+
+
+def kinds(clipped: ClippedSum) -> bytes:
+    """A digest of names, shapes and dtypes, of which lie in parts, and of the sensitivity."""
+    sums = sorted(clipped.gradients.items())
+    listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sums]
+    return hashlib.sha256(json.dumps([clipped.sensitivity, listed]).encode()).digest()

@@ -19,7 +19,8 @@ from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
-from decrescendo.federated.server import OWN_NOISE, REPLIES, SUMS, Server
+from decrescendo.federated.rounds import OWN_NOISE, REPLIES, SUMS
+from decrescendo.federated.server import Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
 from decrescendo.training.progress import Callback, Progress, as_one

@@ -46,8 +46,9 @@ SPEC_AUGMENT = " (SpecAugment of Transformers: model.config.apply_spec_augment =
 SEEDS = " (an example's own random numbers: torch.randn_like(x), without a seed)"
 # Of layers that keep statistics of what they are given.
 STATISTICS = (
-    "Call .eval() on it if it has public statistics (a generator that is not trained in this loss), or replace it by "
-    "GroupNorm (model = decrescendo.training.without_batch_norm(model))"
+    "Call .eval() on it if it has public statistics (a generator that is not trained in this loss), replace a "
+    "BatchNorm by GroupNorm (model = decrescendo.training.without_batch_norm(model)), or make an InstanceNorm with "
+    "track_running_stats=False"
 )
 # Of a pass that writes to a buffer or a frozen parameter.
 _WRITES = (

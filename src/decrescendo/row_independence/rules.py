@@ -1,7 +1,4 @@
-"""What each operation does to where the examples are: the tables, and `register_rule` for custom operations.
-
-Longer than most files: most of it is a table.
-"""
+"""What each operation does to where the examples are: the tables, and `register_rule` for custom operations."""
 
 import torch
 from torch import Tensor

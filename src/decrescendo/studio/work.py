@@ -1,6 +1,7 @@
 """A computation that ends when it is no longer wanted: a page that asks anew takes back what it asked before."""
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -45,14 +46,31 @@ class Work(threading.Thread):
             pass
 
     def drop(self) -> None:
-        """End it: `Superseded` is raised in its thread at the next line of Python."""
-        with self._guard:
-            if self._ended or self.ident is None:
-                return
-            self.dropped = True
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self.ident), ctypes.py_object(Superseded)
-            )
+        """End it: `Superseded` is raised in its thread at its next line of Python, after an import under way.
+
+        A module that was imported by half cannot always be imported again.
+        """
+        while True:
+            with self._guard:
+                if self._ended or self.ident is None:
+                    return
+                if not _imports(self.ident):
+                    self.dropped = True
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(self.ident), ctypes.py_object(Superseded)
+                    )
+                    return
+            time.sleep(0.01)
+
+
+def _imports(ident: int) -> bool:
+    """Whether a thread is in the middle of an import."""
+    frame = sys._current_frames().get(ident)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @final

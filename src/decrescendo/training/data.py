@@ -186,7 +186,8 @@ def check_one_data_set(data: object) -> None:
             )
 
 
-def _items_of(data: object) -> Items:
+def check_by_number(data: object) -> None:
+    """Not a stream of items, of which none can be drawn alone."""
     if isinstance(data, IterableDataset) or (hasattr(data, "__iter__") and not hasattr(data, "__getitem__")):
         is_loader = hasattr(data, "dataset")
         raise InvalidType(
@@ -194,6 +195,10 @@ def _items_of(data: object) -> Items:
             "draw any record at any step: give "
             + ("the loader's dataset, collate_fn and num_workers" if is_loader else "a map-style data set")
         )
+
+
+def _items_of(data: object) -> Items:
+    check_by_number(data)
     if type(data).__module__.split(".")[0] == "pyarrow":
         raise InvalidType(
             f"data must have examples by number, data[i], got {type(data).__name__} of pyarrow, of which data[i] is a "

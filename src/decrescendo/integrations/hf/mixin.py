@@ -1,7 +1,4 @@
-"""`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself.
-
-Longer than most files: every method of a trainer that is replaced is here, to be read beside the trainer's own.
-"""
+"""`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself."""
 
 import inspect
 from collections.abc import Callable, Generator, Iterator
@@ -26,7 +23,7 @@ from decrescendo.integrations.hf.resuming import Beginning, States
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
-from decrescendo.training.data import check_one_data_set, table_of
+from decrescendo.training.data import check_by_number, check_one_data_set, table_of
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.schedulers import goes_by_scores
 from decrescendo.training.source import Source, source_of
@@ -247,6 +244,7 @@ class PrivateMixin(_Base):
             )
         data, collator = self.train_dataset, self.data_collator
         check_one_data_set(data)  # before its columns are compared with the model's
+        check_by_number(data)  # before the trainer asks how many there are
         if hasattr(data, "column_names"):
             data = self._remove_unused_columns(data, description="training")
         else:

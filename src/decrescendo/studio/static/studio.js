@@ -139,6 +139,8 @@ function stale(is) {
   document.body.classList.toggle("stale", is);
   for (const button of $("files").querySelectorAll("button")) button.disabled = is;
 }
+// A control may have moved while this was computed.
+const late = (subject) => Boolean(subject?.planned && subject.asked !== JSON.stringify(form()));
 // With a file open the controls do not say what is shown: "Back to the controls" wakes them.
 function resting(is) {
   $("controls").classList.toggle("resting", is);
@@ -154,9 +156,14 @@ function wants(next) {
 async function serve() {
   busy = true;
   while (wish) {
-    const { quick, number: again, show } = wish;
+    const { quick, number: again, show, chosen } = wish;
     wish = null;
     try {
+      if (chosen) {
+        const answer = await opened(chosen);
+        if (!wish) shown(answer);
+        continue;
+      }
       if (show) present(show);
       else if (again) present(await ask("look", { number: again }));
       else {
@@ -222,10 +229,8 @@ function present(subject) {
     button.addEventListener("click", () => save(name).catch((error) => refuse(error.message)));
     return button;
   }));
-  // A control may have moved while this was computed.
-  const late = subject.planned && subject.asked !== JSON.stringify(form());
-  stale(late);
-  if (late) say("computing …");
+  stale(late(subject));
+  if (late(subject)) say("computing …");
   $("back").hidden = Boolean(subject.planned);
   resting(!subject.planned);
   for (const row of document.querySelectorAll("tr.pick")) row.classList.toggle("now", Number(row.dataset.number) === subject.number);
@@ -339,17 +344,23 @@ const text64 = (file) => new Promise((done, failed) => {
   reader.onerror = () => failed(new Error(`${file.name} must be a readable file`));
   reader.readAsDataURL(file);
 });
-async function open(chosen) {
+// In turn with all else that is asked: the studio drops what a page asked before, and a judgement under way would be
+// followed by the next, which drops the opening.
+function open(chosen) {
+  clearTimeout(timer);
   stale(true);
   say("opening …");
+  wants({ chosen });
+}
+async function opened(chosen) {
   try {
     const files = {};
     for (const file of chosen) files[file.name] = await text64(file);
     const { batch, dataset_size, delta } = form();
-    shown(await ask("open", { files, sample_rate: batch / dataset_size, delta }));
+    return await ask("open", { files, sample_rate: batch / dataset_size, delta });
   } catch (error) {
-    stale(false);
-    refuse(error.message);
+    stale(late(now));
+    throw error;
   }
 }
 function shown(answer) {
@@ -376,15 +387,15 @@ function shown(answer) {
     whole, make("p", { className: "hint", textContent: "Choose a run to see it." }), make("div", { className: "scroll" }, list));
   if (rows.length) wants({ number: answer.numbers.at(-1) });
 }
-$("open").addEventListener("change", async () => {
+$("open").addEventListener("change", () => {
   const chosen = [...$("open").files];
-  if (chosen.length) await open(chosen);
+  if (chosen.length) open(chosen);
   $("open").value = "";
 });
-$("folder").addEventListener("change", async () => {
+$("folder").addEventListener("change", () => {
   const wanted = ["run.json", "plan.json", "adaptive_plan.json"]; // the weights stay where they are
   const chosen = [...$("folder").files].filter((file) => wanted.includes(file.name) && file.webkitRelativePath.split("/").length === 2);
-  if (chosen.length) await open(chosen);
+  if (chosen.length) open(chosen);
   else refuse("a run's folder must hold run.json and plan.json, got another folder");
   $("folder").value = "";
 });

@@ -1,0 +1,44 @@
+"""Plans and guarantees as JSON."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decrescendo.plans.plan import Plan
+
+
+def guarantee_facts(guarantee: Any) -> dict[str, Any]:
+    """A guarantee for JSON."""
+    facts = dataclasses.asdict(guarantee) | {"unit": str(guarantee.unit)}
+    if guarantee.examples_per_person == 1:
+        del facts["examples_per_person"]
+    return facts
+
+
+def plan_facts(plan: "Plan") -> dict[str, Any]:
+    """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
+    from decrescendo.plans import sampling
+
+    schedule = plan.schedule
+    return {
+        "budget": {
+            "epsilon": plan.budget.epsilon,
+            "delta": plan.budget.delta,
+            "unit": str(plan.budget.unit),
+            **({"examples_per_person": several} if (several := plan.budget.examples_per_person) > 1 else {}),
+        },
+        "dataset_size": plan.sampling.dataset_size,
+        "expected_batch_size": [float(plan.batch_size[0]), float(plan.batch_size[-1])]
+        if isinstance(plan.sampling, sampling.BatchSchedule)
+        else plan.sampling.expected_batch_size,
+        "max_batch_size": plan.sampling.max_batch_size,
+        **(
+            {"steps_per_epoch": plan.sampling.steps_per_epoch}
+            if isinstance(plan.sampling, sampling.RandomAllocation)
+            else {}
+        ),
+        "steps": plan.steps,
+        "noise_multiplier": [float(schedule.noise_multiplier[0]), float(schedule.noise_multiplier[-1])],
+        "clip_norm": [float(schedule.clip_norm[0]), float(schedule.clip_norm[-1])],
+        "guarantee": guarantee_facts(plan.guarantee),
+    }

@@ -1,0 +1,90 @@
+"""One captured pass: what it is known by, its memory, and what it gives."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor, overrides
+from torch.nn.modules import module
+from torch.utils._device import DeviceContext
+
+from decrescendo.base.batches import form_of, leaves_of
+from decrescendo.clipping.clipped import Batch
+from decrescendo.clipping.device_graphs import Capture
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.row_independence.tracing import Number, Trace, settings
+
+# What passes that do the same have in common.
+PassKey: TypeAlias = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class Captured:
+    """A captured pass: its rows, how many of them count, and the clip norm, in memory of its own; the names of its
+    sums; what it did, and whether that draws."""
+
+    rows: Batch
+    count: Int[Tensor, ""]
+    limit: Float64[Tensor, ""]
+    names: list[str]
+    trace: Trace
+    draws: bool
+    capture: Capture
+    # What it reads that was there before, which stays as long as it reads it; and what it may write to.
+    constants: list[Tensor]
+    block: Tensor
+    # How often it was replayed.
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The result of a replayed pass: five numbers, as `Factors` has them, and the clipped sums by name."""
+
+    numbers: Float[Tensor, " 5"]
+    sums: dict[str, Tensor]
+
+
+def fill_rows(rows: Batch, batch: Batch) -> None:
+    """The rows, and the first of them once more where there is room."""
+    with torch.no_grad():
+        for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
+            own[: len(given)].copy_(given)
+            own[len(given) :].copy_(given[: len(own) - len(given)])
+
+
+def pass_key(batch: Batch, count: int, held: Inventory) -> PassKey:
+    """What decides about the kernels of a pass, but for what the program keeps."""
+    places = tuple(
+        (
+            name,
+            id(tensor),
+            tensor.data_ptr(),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.requires_grad,
+            tensor.is_conj(),
+            tensor.is_neg(),
+            bool(tensor._backward_hooks),
+            tensor.is_leaf and tensor.grad is None,
+        )
+        for name, tensor in held.tensors()
+    )
+    wanted = tuple(leaf.requires_grad for leaf in leaves_of(batch))
+    return (form_of(batch), wanted, count, held.mode, places, settings())
+
+
+def is_called_everywhere() -> bool:
+    """Whether torch calls something beside each module or each function, of which nothing is followed."""
+    hooks = [
+        held for name, held in vars(module).items() if name.startswith("_global_") and isinstance(held, dict)
+    ]
+    modes = cast("Any", overrides)._get_current_function_mode_stack()
+    return any(hooks) or any(type(mode) is not DeviceContext for mode in modes)
+
+
+def constant_numbers(trace: Trace) -> list[object]:
+    """The values of constants of one number, which are no kernel's memory."""
+    return [wire.content for event in trace.events for wire in event.wires if isinstance(wire, Number)]

@@ -1,0 +1,139 @@
+"""The replies to one round: judged, counted and added up."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from decrescendo.clipping import Diagnostics
+from decrescendo.errors import InvalidValue, PlanViolation, check_integer
+from decrescendo.federated.messages import Opened, Reply
+from decrescendo.federated.summing import MARGIN, TAIL, ExactSum, norm_of
+from decrescendo.federated.turns import Turns
+from decrescendo.federated.verdict import Received, RoundReport, Verdict
+
+# A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.
+_LONGER = 1.001
+
+
+@final
+class Replies:
+    """What came of the open round.
+
+    Args:
+        run: that replies must name.
+        shapes: of the tensors of a reply, by name.
+        clients: how many there are, all in all.
+        turns: of the server.
+    """
+
+    def __init__(self, run: str, shapes: dict[str, torch.Size], clients: int, turns: Turns) -> None:
+        self._run, self._shapes, self._clients, self._turns = run, shapes, clients, turns
+        self._size = sum(shape.numel() for shape in shapes.values())
+        self.counts: Counter[Verdict] = Counter()
+        self.answered: set[int] = set()
+        self.total: ExactSum | None = None
+        # Whether replies came one by one, at all; and whether one of this round was refused.
+        self.one_by_one, self.odd = False, False
+
+    def begin(self, opened: Opened) -> None:
+        """Have an empty sum."""
+        self.answered.clear()
+        limit = opened.round.clip_norm + TAIL * opened.round.share_std
+        self.total = ExactSum(self._shapes, limit, self._clients)
+
+    def required(self, opened: Opened | None) -> tuple[Opened, ExactSum]:
+        """The open round and its sum.
+
+        Raises:
+            PlanViolation: no round is open.
+        """
+        self._turns.check_whole(opened=opened is not None)
+        if opened is None or self.total is None:  # the sum is made with the round
+            raise PlanViolation("a round must be open, got none. Call open() first")
+        return opened, self.total
+
+    def take(self, opened: Opened | None, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
+        """Judge a reply, count the verdict, and add what is fit. ``tensors``: copies, or why there are none."""
+        received = self._judge(opened, reply, tensors)
+        self.counts[received.verdict] += 1
+        self.odd = self.odd or not received.verdict.taken
+        return received
+
+    def seen(self) -> Diagnostics:
+        """What clipping the replies saw."""
+        return Diagnostics(
+            examples=len(self.answered),
+            nonfinite=self.counts[Verdict.NONFINITE],
+            clipped=self.counts[Verdict.RECLIPPED],
+            loss_sum=0.0,
+        )
+
+    def check_sum(self, opened: Opened, total: Mapping[str, Tensor], present: int) -> None:
+        """Refuse a sum from elsewhere that is longer than ``present`` clipped parts can be."""
+        members, asked = len(opened.cohort), opened.round
+        check_integer("present", present, at_least=len(self.answered))
+        if present > members:
+            raise InvalidValue(f"present must be at most the cohort's {members} members, got {present}")
+        # Of noise there is no more than that, but with probability e^(-TAIL^2 / 2).
+        noise = asked.share_std * present**0.5 * (self._size**0.5 + TAIL)
+        longest, norm = (present * asked.clip_norm + noise) * _LONGER, norm_of(total)
+        if not norm <= longest:
+            raise InvalidValue(
+                f"total must be the sum of {present} parts of length {asked.clip_norm:g} at most, which is no longer "
+                f"than {longest:.4g}, got {norm:.4g}. Nothing was released: sum what clients have clipped"
+            )
+
+    def summed(self, present: int) -> None:
+        """Count the replies that are in the sum and were never seen one by one."""
+        if summed := present - len(self.answered):
+            self.counts[Verdict.ACCEPTED] += summed
+
+    def report(self, opened: Opened, *, released: bool) -> RoundReport:
+        """What happened in the round, which has ended."""
+        report = RoundReport(opened.round.number, len(opened.cohort), self.counts, released)
+        self.counts = Counter()
+        self.total = None
+        return report
+
+    def _judge(self, opened: Opened | None, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
+        self._turns.check_whole(opened=opened is not None)
+        total = self.total
+        client: Any = reply.client
+        # What comes by wire may be of any type.
+        if type(reply.run) is not str or reply.run != self._run:
+            return Received(Verdict.OTHER_RUN, "a reply must name this run")
+        number: Any = reply.round
+        if opened is None or total is None or type(number) is not int or number != opened.round.number:
+            now = "no round" if opened is None else f"round {opened.round.number}"
+            return Received(Verdict.OTHER_ROUND, f"{now} is open, got a reply to round {_shown(number)}")
+        if type(client) is not int or client not in opened.cohort:
+            return Received(Verdict.NOT_ASKED, f"client {_shown(client)} is not in the cohort")
+        if client in self.answered:
+            return Received(Verdict.REPEATED, f"client {client} has answered")
+        if isinstance(tensors, Received):
+            return tensors
+        norm, c, share = norm_of(tensors), opened.round.clip_norm, opened.round.share_std
+        if not norm < float("inf"):
+            return Received(Verdict.NONFINITE, "every value must be finite, and the norm too")
+        verdict, factor, reason = Verdict.ACCEPTED, 1.0, ""
+        if share > 0:
+            longest = c + share * (self._size**0.5 + TAIL)
+            largest = max(float(tensor.abs().max()) for tensor in tensors.values() if tensor.numel())
+            if norm > longest or largest > c + TAIL * share:
+                return Received(Verdict.TOO_LONG, f"the norm must be at most {longest:.4g}, got {norm:.4g}")
+        elif norm > (target := c * (1 - MARGIN)):
+            factor = target / norm
+            if norm > c:
+                verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {c:.4g}"
+        with self._turns.whole():
+            total.add(tensors, factor)
+            self.answered.add(client)
+        return Received(verdict, reason)
+
+
+def _shown(value: object) -> str:
+    """A number that a client sent, or the type of what it sent instead."""
+    return repr(value) if type(value) is int and abs(value) < 2**63 else f"<{type(value).__name__}>"

@@ -1,0 +1,108 @@
+"""What a journal says of a federated run, checked: it is a file, and may be of anything."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from decrescendo.accounting import Release
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import read_assumption
+from decrescendo.errors import FileRefused, PlanViolation, check_integer
+from decrescendo.optim.noise import NoisyMean
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a run was; ``supposed``: none, where the journal does not say it; ``noisy``: what it has released last,
+    which has not moved the model yet."""
+
+    releases: list[Release]
+    attendance: list[tuple[int, int]]
+    one_by_one: bool
+    supposed: tuple[Assumption, ...] | None
+    noisy: NoisyMean | None
+
+
+def check_of_run(state: Mapping[str, Any], run: str, *, stored: bool) -> str:
+    """The run's name in the store; ``stored``: whether there is one now.
+
+    Raises:
+        FileRefused: the journal is of another run.
+        PlanViolation: there was a store and is none now, or the other way round.
+    """
+    if state.get("run") != run:
+        raise FileRefused(
+            "the journal must be of this run (plan, placement and name), got another's. "
+            "Give each run a folder of its own"
+        )
+    id = str(state.get("account", ""))
+    if bool(id) != stored:
+        raise PlanViolation(
+            "a run must go on with the store that it began with, or without one as it began, got "
+            f"{'none' if id else 'one'}"
+        )
+    return id
+
+
+def resumed(
+    state: Mapping[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    release_of: Callable[[int], Release],
+    *,
+    shows_replies: bool,
+) -> Resumed:
+    """Have model and optimiser where the journal was, and say where the run was. To be called inside of `fitting`."""
+    kind = type(optimizer).__name__
+    if state["optimizer"] != kind:
+        raise FileRefused(f"the journal was written with the optimiser {state['optimizer']}, got {kind}")
+    releases = [release_of(index) for index in range(check_integer("spent", state["spent"]))]
+    attendance = [(int(members), int(replies)) for members, replies in state["attendance"]]
+    _check_attendance(attendance, len(releases) if shows_replies else 0)
+    supposed = None
+    if "assumptions" in state:
+        supposed = tuple(map(read_assumption, _list_of(state["assumptions"])))
+    model.load_state_dict(state["weights"])
+    optimizer.load_state_dict(state["optimizer_state"])
+    noisy = None
+    if state["noisy"] is not None:
+        noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"])
+    return Resumed(releases, attendance, bool(state.get("one_by_one", True)), supposed, noisy)
+
+
+@contextmanager
+def fitting() -> Generator[None]:
+    """Inside, whatever fails is the journal's fault.
+
+    Raises:
+        FileRefused: anything that cannot be read.
+    """
+    try:
+        yield
+    except FileRefused:
+        raise
+    except (
+        KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError,
+    ) as error:  # fmt: skip
+        raise FileRefused(f"the journal must fit this model and optimiser, got {error}") from error
+
+
+def _check_attendance(attendance: list[tuple[int, int]], rounds: int) -> None:
+    """Of each round spent where replies are seen; what is left out would count as never seen."""
+    if len(attendance) != rounds:
+        raise FileRefused(f"the journal must have the attendance of {rounds} rounds, got {len(attendance)}")
+    for members, replies in attendance:
+        if not 0 <= replies <= members:
+            raise FileRefused(
+                f"a round must have 0 <= replies <= members, got {replies} of {members} in the journal"
+            )
+
+
+def _list_of(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"a {type(value).__name__} where a list must be")
+    return cast("list[object]", value)

@@ -1,0 +1,295 @@
+"""The rounds of a federated run: opened, released or aborted one after another, recorded before anything is seen."""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.rng import Secure, sampling_and_noise
+from decrescendo.clipping import ClippedSum, Diagnostics
+from decrescendo.clipping.clipped import trainable
+from decrescendo.errors import PlanViolation
+from decrescendo.federated.books import Books
+from decrescendo.federated.contents import Contents
+from decrescendo.federated.messages import Opened, Reply, Round
+from decrescendo.federated.placement import Placement
+from decrescendo.federated.replies import Replies
+from decrescendo.federated.resuming import check_of_run, fitting, resumed
+from decrescendo.federated.turns import Turns
+from decrescendo.federated.verdict import Received, RoundReport
+from decrescendo.optim import apply
+from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling_refusals import poisson
+from decrescendo.training import FrozenStateGuard
+from decrescendo.training.between import ENDED_EARLY, BetweenSteps
+from decrescendo.training.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE
+from decrescendo.training.run import cpu_weights
+
+REPLIES = assumed("rows-client-replies")
+SUMS = assumed("rows-client-sums")
+OWN_NOISE = assumed("client-noise")
+
+
+@final
+class Rounds:
+    """The state of a run between its calls; `Server` has them one at a time.
+
+    What is written when, if there is a journal:
+
+    - CENTRAL: a round is written when it is released, *before* the optimiser moves: ledger, noisy mean and streams
+      together. Killed before that, the server has shown nobody anything of the round, and it is repeated with the
+      same cohort and the same noise. Killed after it, the written noisy mean is applied on the next start.
+    - DISTRIBUTED, LOCAL: a round is written as spent when it is *opened*, because replies that were sent may have been
+      seen. Killed after that, the round is lost: the next start goes on with the next round of the plan, so the run has
+      one effective round less and the ledger the same length.
+    - An abort counts the round as spent in every placement: that it happened may depend on who took part.
+
+    Args:
+        run: its name, from `run_id`.
+        model, plan, optimizer, seed, placement: of the server.
+        books: where rounds are written down.
+        turns: of the server.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        model: nn.Module,
+        plan: Plan,
+        optimizer: torch.optim.Optimizer,
+        seed: int | Secure,
+        placement: Placement,
+        books: Books,
+        turns: Turns,
+    ) -> None:
+        self._run, self._model, self._plan, self._optimizer = run, model, plan, optimizer
+        self._placement, self._books, self._turns = placement, books, turns
+        self._coins = poisson(plan.sampling, "a federated run")
+        self.sampling, self.noise = sampling_and_noise(seed)
+        self._contents = Contents(trainable(model), wide=placement.shows_replies)
+        self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns)
+        self.opened: Opened | None = None
+        self.reports: list[RoundReport] = []
+        self._supposed: tuple[Assumption, ...] = (
+            (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
+        )
+
+    def begin(self, state: Mapping[str, Any] | None) -> None:
+        """Be where the journal was, if it was anywhere; else reserve the plan in the store."""
+        if state is not None:
+            self._go_on(state)
+        # What else is published than what noise moves, and by whom that is moved.
+        self._frozen, self._between = (
+            FrozenStateGuard(self._model),
+            BetweenSteps(self._model, self._optimizer),
+        )
+        if self._books.spent:
+            noisy = self._plan.private and BEGAN_WITHOUT_NOISE not in self._supposed
+            self._between.resumed(noisy=noisy)
+        if self._books.store is not None and self._books.account is None:
+            self._write(None)
+            self._books.begin()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copies of the model's, on the CPU."""
+        return cpu_weights(self._model, begun=True)
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed so far, sorted by code."""
+        self._between.look()
+        ended = {*self.ended()} - {ENDED_EARLY}  # it goes on, as far as is known
+        found = self._frozen.assumptions()
+        return tuple(sorted({*self._supposed, *self._between.supposed, *found, *ended}))
+
+    def ended(self) -> tuple[Assumption, ...]:
+        """What is assumed if the run is over."""
+        return self._between.ended(early=self._books.spent < self._plan.steps, drawn=False)
+
+    def read(self) -> None:
+        """Private diagnostics were looked at."""
+        self._between.read()
+
+    def open(self) -> Opened:
+        """Draw the next cohort."""
+        self._books.check_here()
+        self._turns.check_whole(opened=self.opened is not None)
+        if self.opened is not None:
+            raise PlanViolation(
+                f"a round must be closed or aborted before the next, got round {self.opened.round.number} open. "
+                "A round of which nobody answers is released too: its noise hides that"
+            )
+        if self._books.spent >= self._plan.steps:
+            raise PlanViolation(
+                f"a run must stay within the {self._plan.steps} rounds of its plan, got one more. "
+                "Another round would spend more than was promised: make a longer plan before the start"
+            )
+        self._frozen.begin()
+        self._frozen.follow()
+        self._between.begin()
+        self._between.look()
+        index = self._books.spent
+        if index == 0 and not self._placement.shows_replies:
+            self._write(None)  # the streams: the first round, too, is repeated as it was
+        cohort = next(self._coins.at(index).batches(1, self.sampling))
+        asked = Round.of(self._plan, self._placement, self._run, index, len(cohort))
+        if self._placement.shows_replies:
+            self._spend(index, len(cohort))
+        opened = Opened(asked, tuple(int(client) for client in cohort))
+        self.replies.begin(opened)
+        self.opened = opened
+        return opened
+
+    def _spend(self, index: int, members: int) -> None:
+        """Record a round when it is opened: replies that were sent may have been seen."""
+        with self._turns.whole():
+            self._books.releases.append(self._books.release_of(index))
+            # Until it is closed nobody knows how many replies were seen: the fewest give the least noise.
+            self._books.attendance.append((members, min(members, 1)))
+            self.replies.odd = False
+            self._write(None)
+            if not self._books.list(None):
+                raise PlanViolation(
+                    "a round must be opened once, got one that the store lists already: another server goes on "
+                    "from a copy of this journal. End this one"
+                )
+
+    def receive(self, reply: Reply) -> Received:
+        """Judge a reply, and add it if it is fit."""
+        self.replies.one_by_one = True
+        try:
+            tensors = self._contents.of_reply(reply.tensors)  # copied before anybody waits for it
+            with self._turns.taken():
+                return self.replies.take(self.opened, reply, tensors)
+        except BaseException:
+            self.replies.odd = True  # whatever broke off, it was seen
+            raise
+
+    def close(self) -> RoundReport:
+        """Release the sum of the replies."""
+        self._books.check_here()
+        opened, total = self.replies.required(self.opened)
+        # The sum is on the CPU; `apply` brings the noisy mean to the parameters' device.
+        return self._release(opened, total.value(), len(self.replies.answered), self.replies.seen())
+
+    def release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
+        """Release a sum that was made elsewhere."""
+        copied = self._contents.of_sum(total)
+        with self._turns.taken():
+            self._books.check_here()
+            opened, _ = self.replies.required(self.opened)
+            self.replies.check_sum(opened, copied, present)
+            self._supposed = tuple(sorted({*self._supposed, SUMS}))
+            return self._release(opened, copied, present, diagnostics)
+
+    def abort(self) -> RoundReport:
+        """End the round without output."""
+        self._books.check_here()
+        opened = self.opened
+        if opened is None:
+            raise PlanViolation("a round must be open, got none. Call open() first")
+        with self._turns.whole():
+            self.opened = None
+            if self._placement is Placement.CENTRAL:
+                self._books.releases.append(self._books.release_of(self._books.spent))
+            self._write(None)
+            if self._placement is Placement.CENTRAL:
+                self._books.list(None)
+            self._books.end()
+        return self._report(opened, released=False)
+
+    def _release(
+        self, opened: Opened, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics
+    ) -> RoundReport:
+        self._frozen.follow()
+        self._between.look()
+        noisy = self._noised(opened, total, present, diagnostics)
+        with self._turns.whole():
+            self.opened = None
+            if self._placement is Placement.CENTRAL:
+                self._books.releases.append(noisy.release)
+            else:  # a reply that was refused, or broke off, was seen all the same, by itself
+                seen = min(len(opened.cohort), 1) if self.replies.odd else present
+                self._books.attendance[-1] = (len(opened.cohort), seen)
+            self.replies.summed(present)
+            # Recorded in memory and on disk before anything of it can be seen.
+            self._write(noisy)
+            if self._placement is Placement.CENTRAL:
+                self._books.list(noisy)
+            self._books.end()
+        self._between.released(noisy=noisy.release.noise_multiplier > 0)
+        report = self._report(opened, released=True)
+        apply(noisy, self._model, self._optimizer)
+        self._frozen.trained(noisy.gradients)
+        self._between.stepped()
+        return report
+
+    def _noised(
+        self, opened: Opened, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics
+    ) -> NoisyMean:
+        """The sum with the round's noise, divided by the plan's expected cohort."""
+        asked, sampling = opened.round, self._coins.at(opened.round.number - 1)
+        if self._placement is Placement.CENTRAL:
+            clipped = ClippedSum(total, asked.clip_norm, diagnostics)
+            return privatise(clipped, asked.noise_multiplier, sampling, self.noise)
+        shares = None if self._placement is Placement.LOCAL else max(len(opened.cohort), 1)
+        noised = NoisedSum(total, asked.clip_norm, asked.noise_multiplier, present, shares)
+        noisy = complete(noised, sampling, self.noise)
+        if noisy.release != self._books.releases[-1]:
+            raise PlanViolation(
+                f"what is released must be what was recorded, got {noisy.release} for {self._books.releases[-1]}"
+            )
+        return noisy
+
+    def _report(self, opened: Opened, *, released: bool) -> RoundReport:
+        report = self.replies.report(opened, released=released)
+        self.reports.append(report)
+        return report
+
+    def _write(self, noisy: NoisyMean | None) -> None:
+        self._books.write(lambda: self._state(noisy))
+
+    def _state(self, noisy: NoisyMean | None) -> dict[str, Any]:
+        """All that the run needs to go on; as secret as the seed."""
+        return {
+            "run": self._run,
+            "spent": self._books.spent,
+            "account": self._books.id,
+            "attendance": self._books.attendance,
+            "one_by_one": self.replies.one_by_one,
+            "optimizer": type(self._optimizer).__name__,
+            "optimizer_state": self._optimizer.state_dict(),
+            "sampling": stream_state(self.sampling),
+            "noise": stream_state(self.noise),
+            "assumptions": [assumption.written() for assumption in self.assumptions()],
+            "weights": self.weights(),
+            "noisy": None if noisy is None else dict(noisy.gradients),
+            "noise_std": None if noisy is None else noisy.noise_std,
+        }
+
+    def _go_on(self, state: Mapping[str, Any]) -> None:
+        """Be where the journal was, with its last round in the store, and the weights moved by it."""
+        books = self._books
+        books.id = check_of_run(state, self._run, stored=books.store is not None)
+        with fitting():
+            found = resumed(
+                state,
+                self._model,
+                self._optimizer,
+                books.release_of,
+                shows_replies=self._placement.shows_replies,
+            )
+            self.sampling = stream_at(self.sampling, state["sampling"])
+            self.noise = stream_at(self.noise, state["noise"])
+        books.releases, books.attendance = found.releases, found.attendance
+        self.replies.one_by_one = found.one_by_one
+        if found.supposed is not None:
+            self._supposed = found.supposed
+        books.go_on(found.noisy)
+        if found.noisy is not None:
+            with fitting():
+                apply(found.noisy, self._model, self._optimizer)

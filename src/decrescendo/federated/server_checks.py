@@ -1,0 +1,58 @@
+"""What a federated run must be given: asked before its first round."""
+
+import torch
+from torch import nn
+
+from decrescendo.accounting import Unit
+from decrescendo.base.rng import Secure
+from decrescendo.clipping.clipped import check_clip_norm, trainable
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.errors import InvalidValue, check_instance
+from decrescendo.federated.placement import Placement
+from decrescendo.optim.apply import check_optimizer
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling_refusals import poisson, uncut
+from decrescendo.training.run import check_published
+from decrescendo.training.store import Store
+
+
+def check_given(
+    model: nn.Module,
+    plan: Plan,
+    optimizer: torch.optim.Optimizer,
+    seed: int | Secure,
+    placement: Placement,
+    store: Store | None,
+) -> None:
+    """Refuse what `Server` says that it refuses."""
+    check_instance("plan", plan, Plan)
+    check_instance("optimizer", optimizer, torch.optim.Optimizer)
+    if plan.budget.unit is not Unit.CLIENT:
+        raise InvalidValue(
+            f"a federated plan must protect clients, got unit={plan.budget.unit}. "
+            "Calibrate with Budget(epsilon, delta, Unit.CLIENT) and the number of clients as dataset_size"
+        )
+    check_clip_norm("clip_norm", float(plan.clip_norm.min()))
+    poisson(plan.sampling, "a federated run")
+    if Placement(placement) is not Placement.CENTRAL:
+        uncut(plan.sampling, f"a run with {placement} noise")
+    if store is not None:
+        _check_store(store, seed, Placement(placement))
+    check_optimizer(
+        optimizer, Inventory.of(model), trainable(model)
+    )  # before a round is spent on finding out
+    check_published(model)
+
+
+def _check_store(store: Store, seed: int | Secure, placement: Placement) -> None:
+    check_instance("store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it")
+    if placement is Placement.LOCAL:
+        raise InvalidValue(
+            "a run in a store must keep its plan's promise, got the placement local, which promises something else: "
+            "each client's own epsilon"
+        )
+    if not isinstance(seed, Secure):
+        raise InvalidValue(
+            "seed must be Secure() with a store, got a number: runs with one seed have the same cohorts and noise, and "
+            "what a store adds up is drawn independently"
+        )
