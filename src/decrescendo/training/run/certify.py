@@ -30,7 +30,7 @@ def certified_epsilon(plan: Plan) -> float:
 def certify(ledger: Ledger, budget: Budget) -> Guarantee:
     """What `accounting.Pld` says of ``ledger`` at the budget's delta: its upper end, and the lower end beside it; where
     batches were cut, with what that costs (`accounting.Truncated`). A plan made with a narrower bracket than usual is
-    judged by a narrower one, too.
+    certified with a narrower one, too.
 
     >>> from decrescendo.accounting.release import Release
     >>> round(certify(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)

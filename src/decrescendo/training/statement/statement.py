@@ -306,7 +306,7 @@ def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, 
 
 
 def _check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarantee) -> None:
-    """An audit of this very plan must be held against the promise that it stands beside, not against one of its own."""
+    """An audit of this very plan must be compared with the promise beside it, not with one of its own."""
     check_instance("audit", audit, Mapping)
     # What is found at a larger delta holds at a smaller one too.
     delta = check_real("an audit's delta", audit.get("delta", 0.0), at_least=0)
@@ -318,7 +318,7 @@ def _check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarant
     if lower > guarantee.epsilon:
         raise InvalidValue(
             "an audit that found nothing must be below what its plan promises, got one of at least "
-            f"{lower:.6g} beside epsilon={guarantee.epsilon:.6g}. It was held against another promise: audit again"
+            f"{lower:.6g} beside epsilon={guarantee.epsilon:.6g}. It was compared with another promise: audit again"
         )
 
 
@@ -345,7 +345,7 @@ def _gaps(provenance: Provenance | None) -> list[str]:
         )
     if provenance.random != SECURE:
         gaps.append(
-            "whoever knows or guesses the seed, which fixes the noise. For models that leave the house train with "
+            "whoever knows or guesses the seed, which fixes the noise. For models that are published train with "
             "Secure()"
         )
     if not provenance.account:
