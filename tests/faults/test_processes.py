@@ -12,7 +12,7 @@ from fuzzing.seeds import ROWS, plan
 from often import some
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.training.checkpoint import Releases
+from decrescendo.training.persistence.checkpoint import Releases
 from decrescendo.training.store import Store
 
 TAKE = """
@@ -69,7 +69,7 @@ def test_two_processes_on_one_store_never_overspend(tmp_path: Path) -> None:
 STEPS = 40
 RELEASE = """
 import json, sys
-from decrescendo.training.checkpoint import Releases
+from decrescendo.training.persistence.checkpoint import Releases
 from decrescendo.errors import PlanViolation
 releases, own = Releases(sys.argv[1]), int(sys.argv[3])
 releases.go_on(sys.argv[2], 0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.training import Trainer, train
-from decrescendo.training.between import (
+from decrescendo.training.loop.between import (
     ENDED_EARLY,
     ENDED_ON_A_BATCH,
     GRADIENTS_CHANGED,

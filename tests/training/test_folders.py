@@ -14,7 +14,7 @@ import decrescendo as dc
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.plans.plan import Plan
 from decrescendo.training import cross_entropy
-from decrescendo.training.checkpoint.checkpoints import read_state, states_in
+from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
 SAMPLING = dc.PoissonSampling(60, 60)
@@ -39,7 +39,7 @@ class TestTwoProcessesInOneFolder:
 import sys
 from pathlib import Path
 import torch
-from decrescendo.training.checkpoint.checkpoints import write_state
+from decrescendo.training.persistence.checkpoint.checkpoints import write_state
 for step in range(60):
     write_state(Path(sys.argv[1]), step % 3, {"x": torch.ones(9)}, kept=2)
 """

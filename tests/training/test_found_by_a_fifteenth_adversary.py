@@ -17,12 +17,12 @@ from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.integrations.loggers import Log
 from decrescendo.row_independence.tracer import OWN_GENERATOR
 from decrescendo.training import Trainer
-from decrescendo.training.between import (
+from decrescendo.training.loop.between import (
     READ_AND_ENDED,
     READ_AND_SET,
     WRITTEN,
 )
-from decrescendo.training.progress import Progress
+from decrescendo.training.loop.progress import Progress
 from decrescendo.training.steering import Adaptive, Settings
 
 ROWS = 12

@@ -21,11 +21,11 @@ from decrescendo.optim import AdamBC, averaged
 from decrescendo.plans import BatchSchedule, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Checkpoints, Store, Trainer
-from decrescendo.training import trainer as trainer_module
-from decrescendo.training.between import WRITTEN
-from decrescendo.training.evaluate import accuracy
+from decrescendo.training.loop.between import WRITTEN
+from decrescendo.training.loop.loop import trainer as trainer_module
 from decrescendo.training.run import certify
 from decrescendo.training.store import Account
+from decrescendo.training.tasks.evaluate import accuracy
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

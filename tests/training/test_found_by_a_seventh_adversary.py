@@ -15,8 +15,8 @@ from decrescendo.clipping import Engine
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans import PoissonSampling, RandomAllocation, calibrate
 from decrescendo.training import Trainer
-from decrescendo.training.drawing import Drawing
-from decrescendo.training.people import check_people
+from decrescendo.training.data.people import check_people
+from decrescendo.training.loop.drawing import Drawing
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd

@@ -17,9 +17,9 @@ from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.federated import most_clients
 from decrescendo.plans import Schedule
 from decrescendo.training import train
-from decrescendo.training.data import table_of
-from decrescendo.training.examples import EXAMPLES_APART
-from decrescendo.training.people import check_people
+from decrescendo.training.data.examples import EXAMPLES_APART
+from decrescendo.training.data.people import check_people
+from decrescendo.training.data.rows import table_of
 from decrescendo.training.steering import Adaptive, FromSchedule
 from decrescendo.training.steering.adaptive_run import FILTERED
 

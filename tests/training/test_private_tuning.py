@@ -28,8 +28,8 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Among, Between, Settings, Space, Task, accuracy, cross_entropy, initialised
-from decrescendo.training import private_tuning as private_search
-from decrescendo.training.private_tuning import (
+from decrescendo.training.search import private_tuning as private_search
+from decrescendo.training.search.private_tuning import (
     FREE,
     PrivateSearch,
     Tried,
