@@ -29,12 +29,9 @@ if TYPE_CHECKING:
     from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
     from decrescendo.training.run import Run, cpu_weights, versions
     from decrescendo.training.search.comparing import Comparison, compare
-    from decrescendo.training.search.private_tuning import (
-        PrivateSearch,
-        parse_trials,
-        save_winner,
-        search_privately,
-    )
+    from decrescendo.training.search.private_search import PrivateSearch, parse_trials
+    from decrescendo.training.search.private_tuning import search_privately
+    from decrescendo.training.search.recipe import Recipe
     from decrescendo.training.search.settings import Settings
     from decrescendo.training.search.space import (
         Among,
@@ -45,7 +42,8 @@ if TYPE_CHECKING:
         parse_fixed,
         parse_moving,
     )
-    from decrescendo.training.search.tuning import Recipe, tune
+    from decrescendo.training.search.tuning import tune
+    from decrescendo.training.search.winner import save_winner
     from decrescendo.training.statement import Assumption, Declaration, Provenance, Statement
     from decrescendo.training.steering import Adaptive
     from decrescendo.training.store import Store
@@ -74,10 +72,13 @@ _HOMES = {
     "loop.progress": ("Callback", "Progress"),
     "data.rows": ("Rows", "rows"),
     "run": ("Run", "cpu_weights", "versions"),
-    "search.private_tuning": ("PrivateSearch", "parse_trials", "save_winner", "search_privately"),
+    "search.private_search": ("PrivateSearch", "parse_trials"),
+    "search.private_tuning": ("search_privately",),
+    "search.recipe": ("Recipe",),
+    "search.winner": ("save_winner",),
     "search.settings": ("Settings",),
     "search.space": ("Among", "Between", "Space", "default_space", "free_space", "parse_fixed", "parse_moving"),
-    "search.tuning": ("Recipe", "tune"),
+    "search.tuning": ("tune",),
     "loop.source": ("check_promise",),
     "statement": ("Assumption", "Provenance", "Declaration", "Statement"),
     "steering": ("Adaptive",),
