@@ -15,7 +15,7 @@ from rich.console import Console
 import decrescendo as dc
 from decrescendo.clipping import Diagnostics
 from decrescendo.training.digits import ROWS
-from decrescendo.training.loop.loop import progress
+from decrescendo.training.loop import progress
 from decrescendo.training.loop.progress import Progress, bar
 from decrescendo.training.run import Run
 from decrescendo.training.tasks.script import DIGITS, script

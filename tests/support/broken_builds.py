@@ -18,9 +18,10 @@ from decrescendo.clipping import Batch, ClippedSum, Engine
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
+from decrescendo.training.data import loading
 from decrescendo.training.data.examples import Examples
-from decrescendo.training.data.rows import Rows, loading, table_of
-from decrescendo.training.loop.loop import trainer
+from decrescendo.training.data.rows import Rows, table_of
+from decrescendo.training.loop import trainer
 from decrescendo.training.steering.quantile import COUNT
 
 Build = Callable[[Plan], AbstractContextManager[object]]

@@ -17,9 +17,9 @@ from decrescendo.accounting.budget import Unit
 from decrescendo.federated import Clients, Placement, simulate
 from decrescendo.plans.plan import Plan
 from decrescendo.training import cross_entropy, fit
+from decrescendo.training.loop import earlier_runs
 from decrescendo.training.loop.assumptions import PUBLIC_PARAMETERS
 from decrescendo.training.loop.earlier_runs import BEGAN_TRAINED, BEGAN_WITHOUT_NOISE, EarlierRuns
-from decrescendo.training.loop.loop import earlier_runs
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
 SAMPLING = dc.PoissonSampling(60, 60)

@@ -21,8 +21,8 @@ from decrescendo.optim import AdamBC, averaged
 from decrescendo.plans import BatchSchedule, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Checkpoints, Store, Trainer
+from decrescendo.training.loop import trainer as trainer_module
 from decrescendo.training.loop.between import WRITTEN
-from decrescendo.training.loop.loop import trainer as trainer_module
 from decrescendo.training.run import certify
 from decrescendo.training.store import Account
 from decrescendo.training.tasks.evaluate import accuracy
