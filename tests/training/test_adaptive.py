@@ -295,7 +295,7 @@ def test_an_error_after_the_grant_leaves_it_spent(
     elif where == "gradient":
         trainer._engine.clipped_sum = power_cut  # type: ignore[method-assign]
     elif where == "noise":
-        monkeypatch.setattr("decrescendo.training.loop.trainer.privatise", power_cut)
+        monkeypatch.setattr("decrescendo.training.loop.releasing.privatise", power_cut)
     else:
         monkeypatch.setattr("decrescendo.training.loop.trainer.apply", power_cut)
         released = 1
@@ -323,7 +323,7 @@ def test_a_run_that_released_something_else_has_no_guarantee(
     def weaker(clipped: Any, noise_multiplier: float, *others: Any) -> Any:
         return privatise(clipped, noise_multiplier / 2, *others)
 
-    monkeypatch.setattr("decrescendo.training.loop.trainer.privatise", weaker)
+    monkeypatch.setattr("decrescendo.training.loop.releasing.privatise", weaker)
     model = make_model()
     with pytest.raises(PlanViolation, match="These weights have no guarantee"):
         train(model, loss, data, adaptive(steps=2), sgd(model), seed=0)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from decrescendo.training.loop.loop import train
     from decrescendo.training.loop.progress import Callback, Progress
     from decrescendo.training.loop.source import check_promise
-    from decrescendo.training.loop.trainer import StepResult, Trainer
+    from decrescendo.training.loop.step_result import StepResult
+    from decrescendo.training.loop.trainer import Trainer
     from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
     from decrescendo.training.run import Run, cpu_weights, versions
     from decrescendo.training.search.comparing import Comparison, compare
@@ -84,7 +85,8 @@ _HOMES = {
     "steering": ("Adaptive",),
     "store": ("Store",),
     "tasks.task": ("Task", "find_task"),
-    "loop.trainer": ("StepResult", "Trainer"),
+    "loop.step_result": ("StepResult",),
+    "loop.trainer": ("Trainer",),
     "loop.frozen_state": ("FrozenStateGuard",),
     "tasks.batch_norm": ("without_batch_norm",),
 }  # fmt: skip
