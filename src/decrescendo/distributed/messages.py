@@ -15,6 +15,7 @@ from decrescendo import errors
 from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.errors import RankLost
 from decrescendo.training.persistence.checkpoint.tree import pack, unpack
+from decrescendo.training.processes.bits import is_part
 from decrescendo.training.processes.world import Tree
 
 # Numbers sent at once: a copy of so many is what a sum takes beyond the gradients.

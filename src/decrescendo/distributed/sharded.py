@@ -23,8 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.clipping.clipped import ClippedSum
-from decrescendo.errors import UnsupportedModel
-from decrescendo.training.processes.bits import checksum
+from decrescendo.distributed.fsdp import Block, blocks_of, set_parameter, without_hooks
 
 T = TypeVar("T")
 # Blocks whose memory is there at once: the one in use, and the one before it.

@@ -23,14 +23,9 @@ from decrescendo.federated.threats import local_guarantee, server_guarantee
 from decrescendo.federated.turns import Turns, one_at_a_time
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling_refusals import poisson, uncut
-from decrescendo.training import FrozenStateGuard, check_promise
-from decrescendo.training.loop.between import ENDED_EARLY, BetweenSteps
-from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
-from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
+from decrescendo.training import check_promise
 from decrescendo.training.persistence.checkpoint.tree import pack
-from decrescendo.training.processes.bits import digest
-from decrescendo.training.run import certify, check_published, cpu_weights
+from decrescendo.training.run import certify
 from decrescendo.training.statement import SECURE, SEEDED
 from decrescendo.training.store import Store
 

@@ -23,7 +23,7 @@ from decrescendo.integrations.hf.resuming import Beginning, States
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
-from decrescendo.training.data.rows import check_one_data_set, table_of
+from decrescendo.training.data.rows import check_by_number, check_one_data_set, table_of
 from decrescendo.training.loop.schedulers import goes_by_scores
 from decrescendo.training.loop.source import Source, source_of
 from decrescendo.training.processes.world import data_facts

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from decrescendo.base.storages import tensors_of
-from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.tracing import Memory
 from decrescendo.training.data.examples import ColumnRows, FrameRows
 
 

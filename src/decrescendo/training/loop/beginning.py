@@ -9,9 +9,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.base.assumption import Assumption
+from decrescendo.base.batches import map_rows
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Engine, EngineSettings, Loss
-from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.clipped import trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance

@@ -10,7 +10,6 @@ from torch import nn
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.storages import parts_of
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.dataflow import parts_of
 from decrescendo.training.loop.assumptions import (
     PARAMETERS_MADE,
     PUBLIC_BUFFERS,

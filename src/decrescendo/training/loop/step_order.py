@@ -6,8 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import final
 
+from decrescendo.base.batches import count_rows
 from decrescendo.clipping import Batch
-from decrescendo.clipping.batches import count_rows
 from decrescendo.errors import PlanViolation
 from decrescendo.training.loop.source import Source
 from decrescendo.training.steering import Settings

@@ -20,7 +20,7 @@ from decrescendo.errors import (
     check_integer,
 )
 from decrescendo.plans import Plan
-from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.tracing import Memory
 from decrescendo.training.data.data_memory import memory_of
 from decrescendo.training.data.examples import Examples, Repeated
 from decrescendo.training.data.rows import Rows, table_of
