@@ -58,12 +58,12 @@ def test_noise_that_is_three_percent_off_would_be_seen(scale: float, shard: str)
     ),
     ids=str,
 )
-def test_what_one_rank_supposes_the_runs_of_all_say(
+def test_what_one_rank_assumes_the_runs_of_all_say(
     options: dict[str, object], found: tuple[str, ...]
 ) -> None:
     """Rank 1's share was changed between steps, or a model's part: rank 0, whose run is kept, says so. That a loss goes
     by its rank, or reads another column there, is not seen (docs/explanation/pitfalls.md)."""
-    outcomes, _ = run_ranks("supposed", 2, who=1, **options)
+    outcomes, _ = run_ranks("assumptions_of", 2, who=1, **options)
     assert [(outcome.error, outcome.message) for outcome in outcomes] == [("", "")] * 2
     assert [outcome.value for outcome in outcomes] == [found] * 2
 

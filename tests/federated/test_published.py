@@ -9,7 +9,7 @@ from torch import nn
 
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated import Clients, Placement, Server, simulate
-from decrescendo.federated.server import REPLIES
+from decrescendo.federated.rounds import REPLIES
 from decrescendo.training.loop.assumptions import STATE_SET
 from decrescendo.training.loop.between import ENDED_EARLY, WRITTEN
 

@@ -34,7 +34,8 @@ from decrescendo.federated.verdict import Verdict
 from decrescendo.training import train
 from decrescendo.training.data.rows import Rows
 from decrescendo.training.digits import digits_cnn
-from decrescendo.training.loop.between import ENDED_EARLY
+from decrescendo.training.loop.between import ENDED_EARLY, READ_AND_ENDED
+from decrescendo.training.loop.progress import Progress
 
 from .conftest import CLIENTS, adam, loss, make_model, make_plan, momentum, records, sgd
 
@@ -351,3 +352,16 @@ def test_who_drops_out_is_asked_of_each_client_by_itself() -> None:
     own = _dropped(lambda number, client: random.Random(f"{number} {client}").random() < 0.5)
     assert DROPOUTS_APART in own.assumptions
     assert DROPOUTS_APART not in _dropped(None).assumptions
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_end_decided_by_private_diagnostics_is_listed(ends: bool) -> None:
+    def callback(progress: Progress) -> bool:
+        return ends and progress.diagnostics.loss_sum > -1
+
+    model = make_model()
+    clients = Clients.equal(records(), records=1)
+    outcome = simulate(
+        model, loss, clients, make_plan(), sgd(model), seed=1, placement=Placement.CENTRAL, callback=callback
+    )
+    assert outcome.assumptions == ((READ_AND_ENDED,) if ends else ())

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom, norm
 
 from decrescendo.accounting import Pld
@@ -89,3 +90,27 @@ def test_replaced_updates_are_two_halves_with_their_deltas() -> None:
 
 def test_a_client_that_holds_several_records_of_one_person_counts_once() -> None:
     assert most_clients(np.array([1, 1, 1, 2, 2]), np.array([0, 0, 1, 1, 1])) == 2
+
+
+def test_ids_of_clients_are_told_apart_whatever_columns_they_come_in() -> None:
+    """Beside floats, or numbers without sign, numbers above 2^53 became floats: 8 clients were counted as one."""
+    clients = 2**60 + np.arange(8)
+    for person in (np.zeros(8), np.zeros(8, dtype=np.uint64), ["ann"] * 8):
+        assert most_clients(person, clients) == 8
+        assert most_clients(person, clients.astype(np.uint64)) == 8
+    assert most_clients(np.arange(8) % 2, [str(number) for number in clients]) == 4
+    with pytest.raises(InvalidValue, match="several large numbers become"):
+        most_clients(np.zeros(8), clients.astype(float))
+    with pytest.raises(InvalidValue, match="an id in client"):
+        most_clients(np.zeros(2), np.array([1.0, np.nan]))
+    with pytest.raises(InvalidValue, match="a person and a client, got 2 and 3"):
+        most_clients(np.zeros(2), np.zeros(3))
+    assert most_clients([], []) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_floats_too_narrow_for_ids_are_refused(dtype: torch.dtype) -> None:
+    first = int(2 / torch.finfo(dtype).eps)
+    with pytest.raises(InvalidValue, match="must be told apart"):
+        most_clients([0] * 8, (first + torch.arange(8)).to(dtype))
+    assert most_clients([0] * 8, (first - 9 + torch.arange(8)).to(dtype)) == 8

@@ -1,7 +1,6 @@
 """`Trainer`: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere.
 
-Longer than most files: what a step may do, and in which order it is decided, drawn, released, written down and seen,
-is to be read in one place. Batches come from `drawing`, checkpoints from `keeping`.
+Longer than most files: the order in which a step is decided, drawn, released and written down is read in one place.
 """
 
 import warnings
@@ -211,14 +210,15 @@ class Trainer:
         self._account: Account | None = None
         if store is not None and self._world.rank == 0:
             self._account = beginning.registered(store, agreed, name, self._life, self._keeper, seed)
+        self._ready(digests=checkpoints is not None or store is not None)
+
+    def _ready(self, *, digests: bool) -> None:
+        """For the first step of this life."""
         self._order = StepOrder(self._source)
-        self._releasing = Releasing(
-            self._source, self._order, self._streams, self._life, self._keeper, self._account,
-            digests=checkpoints is not None or store is not None,
-        )  # fmt: skip
-        self._warned = set[str]()
+        to = (self._life, self._keeper, self._account)
+        self._releasing = Releasing(self._source, self._order, self._streams, *to, digests=digests)
         self._data: object = None
-        self.spent = self._source.spent
+        self._warned, self.spent = set[str](), self._source.spent
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PlanViolation(
@@ -258,8 +258,8 @@ class Trainer:
             if require_finite is not None:
                 check_instance("require_finite", require_finite, bool)
             known = self._known(data, collate_fn, num_workers, people)
-            table = beginning.checked_rows(known, require_finite, self._looking, self._device)
-            return self._draw(table, num_workers)
+            rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
+            return self._draw(rows, num_workers)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
         """The data, held against the plan and those of the other ranks; what is assumed of them is noted."""

@@ -91,13 +91,7 @@ def search_privately(
     """
     check_instance("asked", asked, PrivateSearch)
     secure = isinstance(seed, Secure)
-    if store is not None:
-        check_instance("store", store, Store)
-    if store is not None and not secure:
-        raise InvalidValue(
-            "seed must be Secure() with a store, got a number: two searches with one seed draw the same noise, and "
-            "what a store adds up is drawn independently"
-        )
+    _check_store(store, seed)
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
     starts = None if attempt is not None else TrialStarts(asked.task)
@@ -130,11 +124,7 @@ def search_privately(
             rank = _rank(tried)
             if best is None or rank > best[0]:
                 best = (rank, settings.seeded(0), tried)
-    if len(met) > 1:
-        raise InvalidValue(
-            "every trial must have the same assumptions, got trials that do not: nothing would tell those of the "
-            "trials behind the winner. Train without a search and look at the run's assumptions"
-        )
+    _check_alike(met)
     if account is not None:
         account.finish()
     whole = Winner(
@@ -145,13 +135,20 @@ def search_privately(
     if best is None:
         return whole
     _, settings, tried = best
+    assumptions = tuple(sorted({*tried.assumptions, *whole.assumptions}))
     return replace(
-        whole,
-        settings=settings,
-        score=tried.score,
-        weights=tried.weights,
-        assumptions=tuple(sorted({*tried.assumptions, *whole.assumptions})),
+        whole, settings=settings, score=tried.score, weights=tried.weights, assumptions=assumptions
     )
+
+
+def _check_store(store: Store | None, seed: int | Secure) -> None:
+    if store is not None:
+        check_instance("store", store, Store)
+        if not isinstance(seed, Secure):
+            raise InvalidValue(
+                "seed must be Secure() with a store, got a number: two searches with one seed draw the same noise, "
+                "and what a store adds up is drawn independently"
+            )
 
 
 def _drawn_trials(asked: PrivateSearch, secret: Streams) -> list[Settings]:
@@ -169,6 +166,14 @@ def _spent_in(store: Store, asked: PrivateSearch, plan: Plan, guarantee: Guarant
     noise, digest = float(plan.noise_multiplier.min()), hashlib.sha256(plan.sha256.encode()).digest()
     account.record(0, plan.sampling.at(0).release(noise), digest)
     return account
+
+
+def _check_alike(met: set[tuple[Assumption, ...]]) -> None:
+    if len(met) > 1:
+        raise InvalidValue(
+            "every trial must have the same assumptions, got trials that do not: nothing would tell those of the "
+            "trials behind the winner. Train without a search and look at the run's assumptions"
+        )
 
 
 def _rank(tried: Tried) -> tuple[float, str]:
