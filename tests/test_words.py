@@ -38,6 +38,56 @@ FILES = {
     "kept",
 }
 
+# Ways to say it in prose (pages, docstrings, messages) that readers stumbled over, and what is said now.
+RETIRED_PROSE = {
+    r"suppos(?:e|es|ed|ing|ition)": "assume, assumed",
+    r"hangs? on": "depends on",
+    r"done again": "repeated (a step), replayed (a captured pass)",
+    r"proven (?:pass|passes|program|step)": "checked pass",
+    r"(?:proven|stays?|keeps? (?:the )?examples|examples (?:are|is)|sees? no example) apart": "independent per example",
+    r"is no other (?:after|for)": "does not depend on",
+    r"how manieth": "index",
+    r"cut (?:batches|ones)|batches that (?:are|were) cut(?! from)|batch that was cut": "truncated batches",
+    r"(?:earlier|killed|own|all) li(?:fe|ves)": "process, restart",
+    r"doors?": "public API, function",
+    r"leaves? the house": "is published",
+    r"judged by (?!a t test)": "accounted by",
+    r"held against": "compared with",
+    r"said in words": "documented, written",
+    r"taken? on trust": "assumed",
+    r"who has it in hand": "the caller",
+}
+# What files of earlier versions say, and pages that programs write from results.
+KEPT_PROSE = (
+    "whether examples were proven apart was not recorded",
+    "each moving schedule is held against constant noise",
+)
+WRITTEN_BY_PROGRAMS = ("docs/reference/coverage", "papers/docs/reproduction")
+
+
+def prose_of(path: Path) -> str:
+    """A page without code and link targets; of a source file its docstrings and texts, without doctests."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        texts = [one.value for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Constant)]
+        text = "\n".join(one for one in texts if isinstance(one, str) and " " in one)
+        text = re.sub(
+            r"^ *(?:>>>|\.\.\. |\w+:).*$", lambda one: one[0].partition(": ")[2], text, flags=re.MULTILINE
+        )
+    else:
+        text = re.sub(r"^(```+).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    for kept in KEPT_PROSE:
+        text = text.replace(kept, "")
+    return " ".join(re.sub(r"`+[^`\n]+`+|\]\([^)]*\)", " ", text).split())
+
+
+def retired_prose(text: str) -> list[str]:
+    return [
+        f"{found[0]!r}, now {now}"
+        for said, now in RETIRED_PROSE.items()
+        for found in re.finditer(rf"\b(?:{said})(?:\b|(?<= ))", text, re.IGNORECASE)
+    ]
+
 
 def names_of(tree: ast.AST) -> set[str]:
     """What a file calls its classes, functions, arguments, attributes and variables."""
@@ -79,6 +129,29 @@ def test_no_page_names_a_retired_word_as_code() -> None:
         if word in RETIRED
     }
     assert found == set()
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, None], ids=lambda path: path.name if path else "pages")
+def test_no_page_docstring_or_message_has_a_retired_turn_of_phrase(package: Path | None) -> None:
+    pages = [ROOT / "README.md", ROOT / "papers/README.md", *PAGES]
+    found = {
+        f"{name}: {one}"
+        for path in (package.rglob("*.py") if package else pages)
+        if not (name := str(path.relative_to(ROOT))).startswith(WRITTEN_BY_PROGRAMS)
+        for one in retired_prose(prose_of(path))
+    }
+    assert found == set()
+
+
+def test_a_retired_turn_of_phrase_is_found() -> None:
+    text = (
+        "The answer hangs on the step. It is supposed that a pass done again is no other for other examples."
+    )
+    assert len(retired_prose(text)) == 4
+    assert (
+        retired_prose("It depends on the step, is assumed, and is replayed; the trials stand 0.1 apart.")
+        == []
+    )
 
 
 def test_weights_are_parameters_only() -> None:

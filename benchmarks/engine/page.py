@@ -21,7 +21,7 @@ OURS, NOISE = "decrescendo", "decrescendo-noise"
 CAPTURED, CAPTURED_NOISE = "decrescendo-captured", "decrescendo-captured-noise"
 HALVES = "decrescendo-halves"
 _BY_CAPTURED = (
-    "Captured: `EngineSettings(capture=True)`. A proven pass is done again as the operations that it was, without the "
+    "Captured: `EngineSettings(capture=True)`. The operations of a checked pass are replayed, without the "
     "Python that started them ([how](../how-to/speed.md)); on a GPU by CUDA graphs. Plain training, and the peers, are "
     "as people run them, one operation after another (what plain training would be with graphs of its own was not "
     "measured: less, where Python takes most of it)."

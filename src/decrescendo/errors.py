@@ -57,7 +57,12 @@ class FileRefused(DecrescendoError, ValueError):
 
 
 class UnsupportedModel(DecrescendoError):
-    """The model or its loss cannot be trained privately as it stands; the message says why and what to do."""
+    """The model or its loss cannot be trained privately as it stands; the message says why and what to do.
+
+    ``refusal``: the same in parts, where rows may depend on each other (`decrescendo.row_independence.Refusal`).
+    """
+
+    refusal: object = None
 
 
 class OutOfMemory(DecrescendoError, MemoryError):

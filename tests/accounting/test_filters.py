@@ -158,10 +158,12 @@ def test_a_divergence_beyond_all_floats_is_infinite() -> None:
     assert renyi_step(1024, 1e-8, 1e-200) == math.inf
 
 
-# --- adversarial policies -------------------------------------------------------------------------------------------
+# --- policies that choose by each answer -----------------------------------------------------------------------------
 
 
-def adversary(draw: Callable[..., object], filter: Filter, rates: st.SearchStrategy[float]) -> list[Release]:
+def granted_to_a_policy(
+    draw: Callable[..., object], filter: Filter, rates: st.SearchStrategy[float]
+) -> list[Release]:
     """Tries to get more than it should: moves are chosen after each answer, and may depend on all of them."""
     granted: list[Release] = []
     refused: list[Release] = []
@@ -194,7 +196,7 @@ def adversary(draw: Callable[..., object], filter: Filter, rates: st.SearchStrat
 @given(data=st.data(), budget=budgets)
 def test_no_policy_gets_more_than_the_budget_in_zcdp(data: st.DataObject, budget: Budget) -> None:
     filter = ZcdpFilter(budget)
-    granted = adversary(data.draw, filter, st.sampled_from([1.0, 0.3]))
+    granted = granted_to_a_policy(data.draw, filter, st.sampled_from([1.0, 0.3]))
     spent = sum((r.count / (2 * Fraction(r.noise_multiplier) ** 2) for r in granted), Fraction(0))
     assert mp.mpf(spent.numerator) / spent.denominator <= exact_rho(budget)
     assert Fraction(filter.spent) >= spent
@@ -204,7 +206,7 @@ def test_no_policy_gets_more_than_the_budget_in_zcdp(data: st.DataObject, budget
 @given(data=st.data(), budget=budgets)
 def test_no_policy_gets_more_than_the_budget_in_gaussian_dp(data: st.DataObject, budget: Budget) -> None:
     filter = GdpFilter(budget)
-    granted = adversary(data.draw, filter, st.just(1.0))
+    granted = granted_to_a_policy(data.draw, filter, st.just(1.0))
     spent = sum((r.count / Fraction(r.noise_multiplier) ** 2 for r in granted), Fraction(0))
     assert Fraction(filter.spent) >= spent
     if spent > Fraction(1, 10**9):  # below it delta is 0 in any number of digits
@@ -220,7 +222,7 @@ def test_no_policy_gets_more_than_the_budget_at_an_order(
     if renyi_limit(budget, order) <= 0:
         return
     filter = RenyiFilter(budget, order)
-    granted = adversary(data.draw, filter, st.sampled_from([1.0, 0.25, 0.01, 1e-4]))
+    granted = granted_to_a_policy(data.draw, filter, st.sampled_from([1.0, 0.25, 0.01, 1e-4]))
     spent = mp.fsum(r.count * exact_divergence(order, r.sample_rate, r.noise_multiplier) for r in granted)
     assert exact_epsilon(order, spent, budget.delta) <= mp.mpf(epsilon)
     assert mp.mpf(filter.spent) >= spent
@@ -233,7 +235,7 @@ def test_no_policy_gets_more_than_the_budget_at_an_order(
     assert accountant.get_epsilon(budget.delta) <= epsilon * (1 + 1e-6)
 
 
-def test_the_adversary_would_find_a_filter_that_adds_in_floats() -> None:
+def test_a_filter_that_adds_in_floats_would_be_found() -> None:
     """The power of the tests above: a float sum loses steps below half its last place, and grants them for ever."""
     filter = ZcdpFilter(Budget(4.0, 1e-8))
     first = Release(1.0, filter.smallest_noise_multiplier(1.0) * 1.01)

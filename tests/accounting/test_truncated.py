@@ -324,7 +324,7 @@ def test_a_promise_by_plain_pld_is_contradicted_by_an_independent_library() -> N
 def test_a_search_and_a_filter_refuse_batches_that_are_cut() -> None:
     search = Truncated(Selection(Trials(mean=5)))
     assert search.epsilon(RUN, 1e-6) == Selection(Trials(mean=5)).epsilon(RUN, 1e-6)
-    with pytest.raises(AccountingError, match="the cut of each trial"):
+    with pytest.raises(AccountingError, match="searches of truncated trials"):
         search.epsilon(RUN.cut(60_000, 345), 1e-6)
     with pytest.raises(AccountingError, match="any size only"):
         RenyiFilter(Budget(1.0, 1e-5), 16).request(Release(0.1, 5.0, overflow=1e-9))

@@ -331,3 +331,10 @@ class TestResult:
             AuditResult.from_json(RESULT.to_json().replace("1.5", "3.5"))
         with pytest.raises(FileRefused, match="must be an audit's result"):
             AuditResult.from_json("[]")
+
+
+def test_a_lower_end_for_cut_batches_is_not_above_that_of_whole_ones() -> None:
+    cut = Ledger.of([1.0] * 4, sample_rate=0.02).cut(1000, 46)
+    assert cut.is_cut
+    whole = Pld(rtol=1e-2).bracket(cut.cut(1, None), 1e-5)[0]
+    assert 0 < PrivacyCurve(cut)._least(1e-5) <= whole

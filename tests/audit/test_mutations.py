@@ -260,3 +260,17 @@ class TestCanaries:
         texts = [(torch.arange(2 + at % 3), torch.tensor(0)) for at in range(10)]
         with pytest.raises(InvalidValue, match=r"must all have one shape.*Pad them"):
             with_canaries(texts, torch.ones(4, dtype=torch.bool), 1.0)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_runs_of_an_attack_are_of_models_of_their_own(frozen: bool) -> None:
+    """Of one model they are one long training: 3.1 was stated, with confidence, where the truth was 0."""
+    plan = make_plan(4.0, ROWS, ROWS / 2, 1)
+    shared = nn.Linear(4, 3).requires_grad_(not frozen)
+    attack = one_canary(plan, DATA, lambda: nn.Sequential(shared, nn.Linear(3, 1)), squares)
+    attack.play(present=True, seed=0)
+    if frozen:
+        attack.play(present=False, seed=1)
+    else:
+        with pytest.raises(InvalidValue, match="a new model for each run"):
+            attack.play(present=False, seed=1)

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 import decrescendo as dc
 from decrescendo.base.batches import count_rows, map_rows
-from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture
+from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture, device_graphs
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.recording import Recorder
 from decrescendo.clipping.rules import segments
@@ -74,6 +74,11 @@ def near(found: ClippedSum, expected: ClippedSum) -> None:
         torch.testing.assert_close(found.gradients[name], total, rtol=1e-4, atol=1e-5)
 
 
+def in_python() -> Engine:
+    """Of the same weights, and captures nothing: one for all steps of a test, whose program it checks once."""
+    return Engine(network(), loss)
+
+
 def test_every_sum_is_the_reference_s() -> None:
     model = network()
     engine, reference = Engine(model, loss, CAPTURE), Reference(model, loss)
@@ -96,7 +101,8 @@ def test_every_sum_is_the_reference_s() -> None:
 def test_sums_are_in_memory_of_their_own() -> None:
     engine = Engine(network(), loss, CAPTURE)
     found = [engine.clipped_sum(rows(8, step), 1.0) for step in range(6)]
-    again = [Engine(network(), loss).clipped_sum(rows(8, step), 1.0) for step in range(6)]
+    plain = in_python()
+    again = [plain.clipped_sum(rows(8, step), 1.0) for step in range(6)]
     for one, other in zip(found, again, strict=True):
         near(one, other)
 
@@ -154,10 +160,9 @@ def test_few_numbers_of_rows_occur() -> None:
 
 def test_no_more_rows_than_may_be_at_once() -> None:
     engine = Engine(network(), loss, EngineSettings(capture=True, microbatch_size=35))
+    plain = in_python()
     for step in range(4):
-        near(
-            engine.clipped_sum(rows(70, step), 1.0), Engine(network(), loss).clipped_sum(rows(70, step), 1.0)
-        )
+        near(engine.clipped_sum(rows(70, step), 1.0), plain.clipped_sum(rows(70, step), 1.0))
     assert {count_rows(captured.rows) for captured in engine._captures._captured.values()} == {35}
 
 
@@ -169,13 +174,13 @@ def test_one_row_is_done_in_python() -> None:
 
 
 def test_gradients_that_are_not_finite_are_left_out() -> None:
-    engine = Engine(network(), loss, CAPTURE)
+    engine, plain = Engine(network(), loss, CAPTURE), in_python()
     for step in range(12):
         features, labels = rows(40, step)
         features[step % 8] = float("inf") if step > 2 else 1.0
         found = engine.clipped_sum((features, labels), 1.0)
         kept = torch.arange(40) != (step % 8 if step > 2 else -1)
-        near(found, Engine(network(), loss).clipped_sum((features[kept], labels[kept]), 1.0))
+        near(found, plain.clipped_sum((features[kept], labels[kept]), 1.0))
         assert found.diagnostics.nonfinite == (step > 2)
 
 
@@ -212,14 +217,11 @@ def test_a_model_in_other_memory_is_captured_down_anew() -> None:
 
 @pytest.mark.slow
 def test_other_settings_of_torch_are_another_pass() -> None:
-    engine, cudnn = Engine(network(), loss, CAPTURE), torch.backends.cudnn.enabled
+    engine, plain, cudnn = Engine(network(), loss, CAPTURE), in_python(), torch.backends.cudnn.enabled
     try:
         for step in range(8):
             torch.backends.cudnn.enabled = step < 4
-            near(
-                engine.clipped_sum(rows(8, step), 1.0),
-                Engine(network(), loss).clipped_sum(rows(8, step), 1.0),
-            )
+            near(engine.clipped_sum(rows(8, step), 1.0), plain.clipped_sum(rows(8, step), 1.0))
     finally:
         torch.backends.cudnn.enabled = cudnn
     assert len(engine._captures._captured) == 2
@@ -275,12 +277,12 @@ def changing(how: Callable[[int], float]) -> tuple[Engine, list[float]]:
 @pytest.mark.slow
 def test_a_weight_that_changes_in_each_step_is_found_before_anything_is_done_again() -> None:
     engine, weight = changing(float)
+    plain = in_python()
     with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
         for step in range(12):
             weight[0] = 1 + 0.1 * step
             found = engine.clipped_sum(rows(8, step), 1e6)
-            plain = Engine(network(), loss).clipped_sum(rows(8, step), 1e6)
-            for name, total in plain.gradients.items():
+            for name, total in plain.clipped_sum(rows(8, step), 1e6).gradients.items():
                 torch.testing.assert_close(found.gradients[name], weight[0] * total)
     assert not engine._captures._done
 
@@ -645,11 +647,11 @@ def test_a_number_in_a_tensor_is_followed_where_it_changes_in_place() -> None:
         def weighed(model: Any, batch: Any) -> Tensor:
             return weight * loss(model, batch)  # noqa: B023
 
-        engine = Engine(network(), weighed, CAPTURE)
+        engine, plain = Engine(network(), weighed, CAPTURE), in_python()
         for step in range(9):
             weight.add_(0.5)
-            found, plain = (one.clipped_sum(rows(8, step), 1e6) for one in (engine, Engine(network(), loss)))
-            for name, total in plain.gradients.items():
+            found, expected = (one.clipped_sum(rows(8, step), 1e6) for one in (engine, plain))
+            for name, total in expected.gradients.items():
                 torch.testing.assert_close(found.gradients[name], float(weight) * total)
         assert engine._captures._done
 
@@ -729,14 +731,11 @@ def test_a_recording_that_fails_is_said_and_all_goes_on(monkeypatch: pytest.Monk
             yield
             raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(capture, "Operations", Broken)
-    engine = Engine(network(), loss, CAPTURE)
+    monkeypatch.setattr(device_graphs, "Operations", Broken)
+    engine, plain = Engine(network(), loss, CAPTURE), in_python()
     with pytest.warns(UserWarning, match="not permitted") as said:  # noqa: PT031
         for step in range(5):
-            near(
-                engine.clipped_sum(rows(8, step), 1.0),
-                Engine(network(), loss).clipped_sum(rows(8, step), 1.0),
-            )
+            near(engine.clipped_sum(rows(8, step), 1.0), plain.clipped_sum(rows(8, step), 1.0))
     assert len([one for one in said if "captured" in str(one.message)]) == 1
 
 
@@ -941,13 +940,10 @@ def test_shapes_have_recordings_of_their_own() -> None:
 @pytest.mark.slow
 def test_no_more_than_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_MOST", 3)
-    engine = Engine(network(), loss, CAPTURE)
+    engine, plain = Engine(network(), loss, CAPTURE), in_python()
     for step in range(5):
         for count in range(2, 8):
-            near(
-                engine.clipped_sum(rows(count, step), 1.0),
-                Engine(network(), loss).clipped_sum(rows(count, step), 1.0),
-            )
+            near(engine.clipped_sum(rows(count, step), 1.0), plain.clipped_sum(rows(count, step), 1.0))
     assert len(engine._captures._captured) == 3
 
 
@@ -958,20 +954,20 @@ def test_what_each_rank_keeps_is_given_each_sum_once() -> None:
         given.append(name)
         return total * 2
 
-    model = network()
+    model, plain = network(), in_python()
     engine = Engine(model, loss, CAPTURE, keep=keep)
     for step in range(6):
         given.clear()
         found = engine.clipped_sum(rows(8, step), 1.0)
         assert given == [name for name, _ in model.named_parameters()]
-        for name, total in Engine(network(), loss).clipped_sum(rows(8, step), 1.0).gradients.items():
+        for name, total in plain.clipped_sum(rows(8, step), 1.0).gradients.items():
             torch.testing.assert_close(found.gradients[name], 2 * total)
 
 
 def test_nothing_is_done_again_where_it_was_not_asked_for() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        engine = Engine(network(), loss)
+        engine = in_python()
         for step in range(5):
             engine.clipped_sum(rows(8, step), 1.0)
     assert not engine._captures._done
@@ -1032,7 +1028,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Dice:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Memory)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: graph)
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
-    monkeypatch.setattr(capture, "Operations", lambda: capture.DeviceGraphs(torch.device("cpu"), None))
+    monkeypatch.setattr(
+        device_graphs, "Operations", lambda: device_graphs.DeviceGraphs(torch.device("cpu"), None)
+    )
     for module in ("segments", "matrices", "compiled"):  # compiled forms are no operations of torch's
         monkeypatch.setattr(f"decrescendo.clipping.rules.{module}.library", lambda: None)
     monkeypatch.setattr("decrescendo.clipping.rules.embedding.places_of", segments.padded_places_of)
@@ -1052,7 +1050,8 @@ def test_sums_of_a_graph_are_in_memory_of_their_own(device: Dice) -> None:
     del device
     engine = Engine(network(), loss, CAPTURE)
     found = [engine.clipped_sum(rows(8, step), 1.0) for step in range(8)]
-    again = [Engine(network(), loss).clipped_sum(rows(8, step), 1.0) for step in range(8)]
+    plain = in_python()
+    again = [plain.clipped_sum(rows(8, step), 1.0) for step in range(8)]
     assert engine._captures._done == 4
     for one, other in zip(found, again, strict=True):
         near(one, other)

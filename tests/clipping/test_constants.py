@@ -183,3 +183,24 @@ def test_a_table_as_long_as_the_batch_by_coincidence_leaves_copies_of_others_alo
     found = Engine(model, lambda m, x: m(x)).clipped_sum(batch, 1.0).gradients
     for name, gradient in Reference(model, lambda m, x: m(x)).clipped_sum(batch, 1.0).gradients.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda empty: None,
+        lambda empty: empty.fill_(2.0),
+        lambda empty: (empty[0].fill_(1.0), empty[1:].fill_(2.0)),
+        lambda empty: empty.numpy().fill(2.0),
+        lambda empty: torch.ones(3, out=empty),
+        lambda empty: empty.add_(2.0),
+    ],
+)
+def test_an_empty_tensor_that_operations_fill_is_a_constant(fill: Callable[[Tensor], object]) -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        fill(empty := torch.empty(3))
+        return model(x).square().sum(1) * (1 + empty.sum())
+
+    engine = Engine(nn.Linear(3, 1), loss)
+    engine.per_example_norms(data())
+    assert not engine.assumptions

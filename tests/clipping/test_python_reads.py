@@ -143,3 +143,14 @@ def test_what_hooks_read_in_a_backward_pass_inside_the_loss_is_refused(start: An
 
     with pytest.raises(UnsupportedModel, match="takes them out by tolist"):
         Engine(Small(), loss).clipped_sum(torch.ones(6, 4), 0.1)
+
+
+def test_a_range_that_a_kernel_finds_over_a_batch_is_refused() -> None:
+    """It is no operation that shows, but other rows have another range."""
+
+    def program(m: Any, x: Tensor) -> Tensor:
+        greatest: Any = torch.choose_qparams_optimized(x.flatten(), x.numel(), 10, 0.5, 8)[0]
+        return m.layer(x).sum(1) * greatest
+
+    with pytest.raises(UnsupportedModel, match="must do the same for any number of examples"):
+        Engine(Small(), program).clipped_sum(torch.randn(5, 4), 1.0)

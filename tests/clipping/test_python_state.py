@@ -225,6 +225,54 @@ def test_counted_examples_are_among_the_assumptions(way: str) -> None:
     assert said.sentence.startswith("Assumed: the number of examples stored in loss.")
 
 
+def test_keys_of_a_dictionary_are_in_no_sentence() -> None:
+    """They may be data, and a statement publishes the sentence."""
+    seen = {"patient 12.5": {"rows": 0}}
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        seen["patient 12.5"]["rows"] += len(x)
+        return model(x).square().sum(1)
+
+    engine = Engine(nn.Linear(3, 1), loss)
+    engine.clipped_sum(data(), 1.0)
+    (said,) = engine.assumptions
+    assert "stored in loss.seen[...] does" in said.sentence
+
+
+@pytest.mark.parametrize("where", ["<stdin>", "<string>", "<ipython-input-1-0>"])
+def test_what_code_typed_into_a_shell_keeps_is_looked_at(where: str) -> None:
+    """It has no file, by which it could be told from torch's own."""
+    text = """
+seen = [0]
+def keeps(model, x):
+    seen[0] += len(x)
+    return model(x).square().sum(1)
+"""
+    names: dict[str, Any] = {}
+    exec(compile(text, where, "exec"), names)
+    engine = Engine(nn.Linear(3, 1), names["keeps"])
+    engine.clipped_sum(data(), 1.0)
+    (said,) = engine.assumptions
+    assert "stored in loss.seen.0 does" in said.sentence
+
+
+def test_a_tensor_that_another_engines_pass_kept_is_refused() -> None:
+    """One loss of two trainings carries nothing from one to the other."""
+    kept: list[Tensor] = []
+    uses = [False]
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        if uses[0]:
+            return model(x).square().sum(1) * kept[0].sum()
+        kept[:1] = [x * 1.0]
+        return model(x).square().sum(1)
+
+    Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+    uses[0] = True
+    with pytest.raises(UnsupportedModel, match="an earlier pass"):
+        Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+
 def test_a_loss_that_goes_by_the_examples_it_has_counted_is_refused() -> None:
     counter = Counter()
 

@@ -287,9 +287,10 @@ def test_examples_in_a_tensor_without_memory_are_refused_and_the_tensor_is_named
             torch.randn(5, 4), 1.0
         )
     _equal_to_reference(nn.Linear(4, 3), lambda m, x: m(Wrapping(x).inner).square().sum(1), torch.randn(5, 4))
-    _equal_to_reference(
-        nn.Linear(4, 3), lambda m, x: m((Wrapping(x) * 2).inner).square().sum(1), torch.randn(5, 4)
-    )
+    with pytest.raises(UnsupportedModel, match=r"torch's own, but Wrapping.__torch_dispatch__ runs"):
+        Engine(nn.Linear(4, 3), lambda m, x: m((Wrapping(x) * 2).inner).square().sum(1)).clipped_sum(
+            torch.randn(5, 4), 1.0
+        )
 
 
 def test_a_weight_that_is_made_a_plain_tensor_is_told_to_be_used_itself() -> None:
@@ -362,7 +363,7 @@ def test_a_seed_an_example_is_refused_and_told_what_draws_for_each_example() -> 
      ("roi_align", "one-stage head"), ("nms", "one-stage head"), ("scatter_add", "gather"), ("index_add_", "gather")],
 )  # fmt: skip
 def test_what_is_refused_by_its_operation_names_what_works(name: str, way: str) -> None:
-    assert way in refusal(Mixed(f"{NO_RULE}aten::{name}", name), "loss")
+    assert way in str(refusal(Mixed(f"{NO_RULE}aten::{name}", name), "loss"))
 
 
 @pytest.mark.parametrize(

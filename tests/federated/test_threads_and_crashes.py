@@ -338,5 +338,5 @@ class TestCallsThatBreakOff:
     def test_a_server_has_no_copies(self) -> None:
         _, server = serving()
         for copied in (copy.copy, copy.deepcopy):
-            with pytest.raises(PlanViolation, match="must stay one"):
+            with pytest.raises(PlanViolation, match="must not be copied"):
                 copied(server)

@@ -72,7 +72,7 @@ def test_a_record_of_a_data_set_that_is_there_several_times_is_refused(tmp_path:
 
 @pytest.mark.parametrize("kind", ONCE)
 def test_a_data_set_with_each_record_once_is_taken(tmp_path: Path, kind: str) -> None:
-    assert check_distinct(made(kind, tmp_path)) == ""
+    assert check_distinct(made(kind, tmp_path)) is None
 
 
 def supervised(folder: Path, data: Any, **change: Any) -> Any:
@@ -106,7 +106,7 @@ def test_a_trainer_that_makes_more_rows_than_records_is_refused() -> None:
     records.prepared([{"x": 1}, {"x": 2}])
     with pytest.raises(InvalidValue, match="one row of each record, got 2 rows of 1"):
         records.check(records.made, dc.Unit.EXAMPLE)
-    assert records.check(records.made, dc.Unit.PERSON) == ""  # whose each row is, is asked there
+    assert records.check(records.made, dc.Unit.PERSON) is None  # whose each row is, is asked there
 
 
 def test_what_cannot_be_seen_of_rows_that_code_made_is_assumed() -> None:
@@ -115,7 +115,7 @@ def test_what_cannot_be_seen_of_rows_that_code_made_is_assumed() -> None:
             return 2
 
     plain = [{"x": torch.zeros(1)}, {"x": torch.ones(1)}]
-    for data, said in ((texts(), ONE_ROW_A_RECORD), (Own(), ONE_ROW_A_RECORD), (plain, "")):
+    for data, said in ((texts(), ONE_ROW_A_RECORD), (Own(), ONE_ROW_A_RECORD), (plain, None)):
         records = Records(data)
         assert records.check(data, dc.Unit.EXAMPLE) == said
 

@@ -109,7 +109,7 @@ def test_a_rate_set_by_hand_on_one_of_them_is_an_assumption() -> None:
         optimizers[1].param_groups[0]["lr"] = 0.5
         return False
 
-    assert any("settings" in one for one in trained(model, optimizers, callback=sets).assumptions)
+    assert any("settings" in one.sentence for one in trained(model, optimizers, callback=sets).assumptions)
 
 
 def test_those_that_use_the_noise_are_told_of_it() -> None:

@@ -299,7 +299,7 @@ class TestTraining:
         assert facts["spent"][-1]["epsilon"] == run.guarantee.epsilon
         page = again.statement().to_markdown()
         assert f"of one with more than {CAP} units {CAP} are kept, by an even choice" in page
-        assert "Batches that were cut: the probability" in page
+        assert "Truncated batches: the probability" in page
         whole, _ = trainer_of(cut(cap=None))
         assert "cut" not in whole.finish().statement().facts["accounting"]
 

@@ -5,6 +5,8 @@ import pytest
 
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.release import Release
+from decrescendo.errors import InvalidType
+from decrescendo.plans import PoissonSampling, RandomAllocation
 from decrescendo.plans.schedule import Schedule
 
 SCHEDULE = Schedule([2.0, 1.0], [1.0, 0.5])
@@ -53,3 +55,10 @@ def test_counts_are_exact_up_to_the_largest_ledger() -> None:
     half = Ledger([Release(0.1, 1.0, 2**52)])
     assert (half + half).steps == 2**53
     assert (half + half).distinct().count.tolist() == [2**53]
+
+
+@pytest.mark.parametrize("kind", [PoissonSampling, RandomAllocation])
+def test_a_sampling_has_no_subclasses(kind: type) -> None:
+    """Its numbers are judged, and a class of its own could draw otherwise."""
+    with pytest.raises(InvalidType, match="must be used as it is"):
+        type("All", (kind,), {})

@@ -121,3 +121,12 @@ def test_an_endless_budget_names_the_plan_without_one() -> None:
         dc.Budget(math.inf, 1e-5)
     with pytest.raises(InvalidValue, match=r"epsilon must be > 0, got epsilon=-1$"):
         dc.Budget(-1, 1e-5)
+
+
+def test_a_function_that_decides_by_one_number_is_told_how() -> None:
+    for clip, words in (
+        (lambda u: 1.0 if u < 0.8 else 0.5, "numpy.where"),
+        (lambda u: torch.nn.Parameter(torch.ones(2)), "array of numbers"),
+    ):
+        with pytest.raises(InvalidType, match=words):
+            dc.calibrate(dc.Budget(1.0, 1e-5), SAMPLING, steps=2, privacy=[1.0] * 2, clip=clip)  # type: ignore[arg-type]

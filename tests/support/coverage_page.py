@@ -41,13 +41,13 @@ works is in [engine.md](../explanation/engine.md); Transformers' classes are in
 - **fallback**: `torch.func.vmap` over that one operation: right, slower, and one gradient an example in memory.
 - **opened**: one of torch's Python functions, whose operations are seen one by one.
 - **refused**: with this error, before the first step.
-- **apart**: whether examples were *proven* apart, or *checked* (something was declared).
+- **independence** of the examples: *checked* at every operation, or *assumed* in part (something was declared).
 
 ## Modules of torch.nn
 
 Every class with parameters that torch {version} has.
 
-| module | form | apart | how |
+| module | form | independence | how |
 | --- | --- | --- | --- |
 {modules}
 
@@ -55,7 +55,7 @@ Every class with parameters that torch {version} has.
 
 Used directly, with the parameter as a plain `nn.Parameter`: `x` stands for the data, `p` and `q` for parameters.
 
-| operation | apart | how |
+| operation | independence | how |
 | --- | --- | --- |
 {operations}
 
@@ -63,7 +63,7 @@ Used directly, with the parameter as a plain `nn.Parameter`: `x` stands for the 
 
 Public configurations with random weights (`tests/support/architectures.py`); recorded uses of trainable parameters.
 
-| architecture | apart | uses |
+| architecture | independence | uses |
 | --- | --- | --- |
 {architectures}
 
@@ -100,7 +100,7 @@ def rule_of(use: Use) -> str:
 
 
 def outcome(model: nn.Module, loss: Any, batch: Any) -> tuple[str, str]:
-    """Whether examples were proven apart, and operations with their rules; or why the model is refused."""
+    """Whether independence was checked or assumed, and operations with their rules; or why the model is refused."""
     engine = Engine(model, loss)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -117,8 +117,8 @@ def outcome(model: nn.Module, loss: Any, batch: Any) -> tuple[str, str]:
         counts[text] = counts.get(text, 0) + 1
     found = ", ".join(text if count == 1 else f"{text} × {count}" for text, count in counts.items())
     opened = ", ".join(f"`{name}`" for name in sorted(names - {"linear", "embedding"}))
-    apart = "checked" if engine.assumptions else "proven"
-    return apart, f"{found}; opened: {opened}" if opened else found
+    independence = "assumed" if engine.assumptions else "checked"
+    return independence, f"{found}; opened: {opened}" if opened else found
 
 
 def modules() -> list[str]:

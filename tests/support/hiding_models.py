@@ -58,24 +58,6 @@ class Whole(Keeps):
         return {**super().state_dict(*args, **kwargs), "seen": self.seen}
 
 
-class Says(Keeps):
-    """The name itself says what was seen; its tensor is one that belongs there."""
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return {**super().state_dict(*args, **kwargs), f"{self.seen.tolist()}": self.layer.weight}
-
-
-class Unlisted(Keeps):
-    """A buffer that nothing watches, because the model does not list it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("kept", torch.zeros(3))
-
-    def named_buffers(self, *args: Any, **kwargs: Any) -> Any:
-        return iter(())
-
-
 class Inside(nn.Module):
     """Of a child of a child."""
 
@@ -99,6 +81,6 @@ def hooked(model: nn.Module) -> nn.Module:
 
 HIDING: dict[str, Callable[[], nn.Module]] = {
     "extra tensor": ExtraTensor, "extra facts": ExtraFacts, "extra nothing": ExtraNothing, "saves": Saves,
-    "exchanges": Exchanges, "whole": Whole, "says": Says, "inside": Inside, "unlisted": Unlisted,
+    "exchanges": Exchanges, "whole": Whole, "inside": Inside,
     "hooked": lambda: hooked(nn.Sequential(nn.Linear(3, 2))),
 }  # fmt: skip

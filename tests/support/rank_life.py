@@ -243,8 +243,8 @@ def two_at_once(shard: str = "") -> list[dict[str, Any]]:
     return [facts(trainer.finish()) for trainer, _ in held]
 
 
-def supposed(what: str, who: int, shard: str = "", items: bool = False) -> tuple[str, ...]:
-    """What the run of each rank supposes where rank ``who`` does ``what`` between steps; the model is evaluated there,
+def assumptions_of(what: str, who: int, shard: str = "", items: bool = False) -> tuple[str, ...]:
+    """What the run of each rank assumes where rank ``who`` does ``what`` between steps; the model is evaluated there,
     too."""
     world = distributed.join(timeout=60)
     model, loss, data = subject("CNN")
@@ -258,11 +258,6 @@ def supposed(what: str, who: int, shard: str = "", items: bool = False) -> tuple
     if what == "column":
         rows = (*data, data[1].flip(0))
         used = lambda model, batch: loss(model, (batch[0], batch[1 + torch.distributed.get_rank()]))  # noqa: E731
-    if what == "teacher":
-        teacher = torch.full((1500,), 1.0 + world.rank)
-        used = lambda model, batch: loss(model, batch) * teacher.mean()  # noqa: E731
-    if what == "attribute":
-        cast("Any", model).rank = world.rank
     trainer = Trainer(model, used, plan_of("dynamic"), optimizer, seed=3, world=world)
     for number, batch in enumerate(trainer.batches(rows)):
         if what == "rows" and world.rank == who and batch is not None:

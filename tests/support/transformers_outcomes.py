@@ -55,10 +55,14 @@ ARGUED = [
     "  (`expert_size.tolist()`): where a token comes among the sorted ones depends on the other examples. The class",
     "  has no `batched_mm`. Way out: a mixture that has it (Mixtral, OLMoE, Qwen3-MoE, above).",
     "- **Longformer** cuts overlapping windows by `as_strided`, and torch sums their gradient over the memory of the",
-    "  whole batch by an index as long as the batch, which the proof does not follow where the batch lies inside other",
+    "  whole batch by an index as long as the batch, which the check does not follow where the batch lies inside other",
     "  dimensions. Way out: BigBird or LongT5 (above); or freeze Longformer's body and train the head.",
     "- **ViTMAE** draws which patches it hides in evaluation mode too: `Engine(seeds=..)`, as in `Trainer`, takes it.",
 ]
+
+
+# What the page says of the outcomes in the table.
+SHOWN = {"proven": "checked", "checked": "assumed"}
 
 
 class LeftOut(Exception):
@@ -178,20 +182,20 @@ def page(table: dict[str, Any]) -> str:
         "configuration, in evaluation mode, and given texts that are padded to a fixed length, images or signals.",
         "Losses are each example's own. What is accepted equals the slow loop (`clipping.Reference`) at two batch",
         "sizes to 1e-5 of what is summed.", "",
-        f"**{counts['proven']} proven, {counts['checked']} checked, {counts['refused']} refused; "
+        f"**{counts['proven']} checked, {counts['checked']} assumed, {counts['refused']} refused; "
         f"{counts['left out']} left out**, as they could not be built small or passed in plain PyTorch here.", "",
-        "- **proven after** `batched_mm`: the class is refused as it comes (its mixture of experts gathers rows by",
+        "- **checked after** `batched_mm`: the class is refused as it comes (its mixture of experts gathers rows by",
         '  their values) and exact after `model.set_experts_implementation("batched_mm")`, as the refusal says.',
-        "- **checked after** a file's name: a line of that file reads the data in Python; it was declared, as the",
+        "- **assumed after** a file's name: a line of that file reads the data in Python; it was declared, as the",
         "  refusal says (`EngineSettings(declared=(..))`).",
-        "- **checked** alone: nothing is declared, but the run lists an assumption (a function of its own).", "",
+        "- **assumed** alone: nothing is declared, but the run lists an assumption (a function of its own).", "",
         "## Accepted", "", "| task | outcome | classes |", "| --- | --- | --- |",
     ]  # fmt: skip
     groups: dict[tuple[str, str], list[str]] = {}
     for name, row in sorted(classes.items()):
         if row["outcome"] in ("proven", "checked"):
             after = " after " + ", ".join(f"`{way}`" for way in row["after"]) if "after" in row else ""
-            groups.setdefault((row["task"], row["outcome"] + after), []).append(name)
+            groups.setdefault((row["task"], SHOWN[row["outcome"]] + after), []).append(name)
     lines += [
         f"| {task} | {outcome} | {len(names)}: {', '.join(names)} |"
         for (task, outcome), names in sorted(groups.items())

@@ -427,7 +427,7 @@ CASES: dict[str, Case] = {
     "train: a model made in inference mode": (
         "InvalidValue", "outside of torch.inference_mode()", lambda w: w.training(model=_in_inference_mode()),
     ),
-    "trainer: a copy": ("PlanViolation", "must stay one", lambda w: partial(copy.copy, w.made_trainer())),
+    "trainer: a copy": ("PlanViolation", "must not be copied", lambda w: partial(copy.copy, w.made_trainer())),
     "engine: a copy": (
         "UnsupportedModel", "must stay with its model", lambda w: partial(copy.deepcopy, Engine(w.model, row_loss)),
     ),

@@ -17,6 +17,7 @@ from torch import nn
 
 from decrescendo.accounting import Filter, GdpFilter, Pld, Rdp, RenyiFilter, ZcdpFilter
 from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.filters.metered import MeteredFilter
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.release import Release
 from decrescendo.base import sealed
@@ -36,6 +37,7 @@ from decrescendo.training.loop.progress import Progress
 from decrescendo.training.persistence.checkpoint.streams import stream_state
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive, FromSchedule, PolicyContext, Settings, ValidationDecay
+from decrescendo.training.steering.adaptive_run import FILTERED
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -656,3 +658,25 @@ def test_a_filter_of_ones_own_is_kept_by_name(finished: Run) -> None:
     assert plan.replay(finished.ledger) is None
     with pytest.raises(AccountingError, match="must grant every release"):
         AdaptivePlan(Budget(0.1, 1e-5), SAMPLING, "ZcdpFilter", 5, "mine").replay(finished.ledger)
+
+
+def test_a_filter_of_a_users_class_is_listed(data: Pair) -> None:
+    class Generous(RenyiFilter):
+        pass
+
+    found = []
+    for kind in (RenyiFilter, Generous):
+        model = make_model()
+        plan = Adaptive(SAMPLING, kind(Budget(8.0, 1e-3), order=8), lambda context: Settings(4.0, 1.0), 2)
+        run = train(model, loss, data, plan, sgd(model), seed=0)
+        found.append(any("Generous" in one.sentence for one in run.assumptions))
+    assert found == [False, True]
+
+
+def test_a_filter_with_a_price_of_its_own_is_listed(data: Pair) -> None:
+    """It lies in the library, and anybody can make one."""
+    cheap = MeteredFilter(Budget(0.1, 1e-5), "RenyiFilter(order=10)", 1.0, lambda rate, noise: 1e-9)
+    model = make_model()
+    plan = Adaptive(SAMPLING, cheap, FromSchedule(Schedule([0.5, 0.5], [1.0, 1.0])), 2)
+    run = train(model, loss, data, plan, sgd(model), seed=0)
+    assert FILTERED.format("MeteredFilter") in run.assumptions

@@ -2,6 +2,7 @@
 says of it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from decrescendo.training.loop.between import (
     ENDED_ON_A_BATCH,
     GRADIENTS_CHANGED,
     READ_AND_ENDED,
+    READ_AND_SET,
     ROWS_CHANGED,
     WRITTEN,
 )
@@ -113,6 +115,52 @@ class TestWeights:
             trainer.step(batch)
             change(_first(model))
         assert trainer.finish().assumptions == (WRITTEN,)
+
+    def test_another_optimiser_that_steps_is_seen_by_the_weights(self, data: Data) -> None:
+        model = make_model()
+        trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+        other = sgd(model, 9.0)
+        for batch in trainer.batches(data):
+            trainer.fill_gradients(batch)
+            other.step()
+        assert trainer.finish().assumptions == (WRITTEN,)
+
+    def test_a_part_frozen_in_the_midst_of_a_run_is_said(self, data: Data) -> None:
+        model = make_model()
+        trainer = a_trainer(model)
+        for number, batch in enumerate(trainer.batches(data)):
+            trainer.step(batch)
+            if number == 0:
+                model[0].requires_grad_(False)
+        (said,) = trainer.finish().assumptions
+        assert "during the run 0.weight, 0.bias were frozen" in said.sentence
+
+    def test_a_module_with_parameters_put_in_between_steps_is_refused(self, data: Data) -> None:
+        model: Any = make_model()
+        trainer = a_trainer(model)
+        batches = trainer.batches(data)
+        trainer.step(next(batches))
+        model[1] = nn.PReLU()
+        with pytest.raises(InvalidValue, match="must hold"):
+            trainer.step(next(batches))
+
+    @pytest.mark.parametrize("written", [True, False])
+    def test_what_is_written_before_a_resumed_run_draws_is_seen(
+        self, data: Data, written: bool, tmp_path: Path
+    ) -> None:
+        checkpoints = Checkpoints(tmp_path, every=1, resume=True)
+        first = a_trainer(checkpoints=checkpoints)
+        for batch in first.batches(data):
+            if first.ledger.steps == 2:  # kept, by then
+                break
+            first.step(batch)
+        model = make_model()
+        again = a_trainer(model, checkpoints=checkpoints)
+        if written:
+            _first(model).add_(1.0)
+        for batch in again.batches(data):
+            again.step(batch)
+        assert again.finish().assumptions == ((WRITTEN,) if written else ())
 
 
 class TestBatches:
@@ -221,3 +269,15 @@ class TestDiagnostics:
             model, loss, data, make_plan(), sgd(model), seed=0, callback=lambda progress: progress.step == 2
         )
         assert (run.assumptions, run.steps) == ((ENDED_EARLY,), 2)
+
+    def test_private_losses_that_a_log_hands_out_were_read(self, data: Data) -> None:
+        model, plan = make_model(), make_plan()
+        optimizer = sgd(model)
+
+        def write(values: Any, step: int) -> None:
+            if "private/loss" in values:
+                optimizer.param_groups[0]["lr"] *= 0.5
+
+        log = Log(plan, write, private=True)
+        run = train(model, loss, data, plan, optimizer, seed=1, callback=log)
+        assert READ_AND_SET in run.assumptions

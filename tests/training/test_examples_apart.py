@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from often import some
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from decrescendo.errors import InvalidValue
@@ -221,3 +221,75 @@ def test_code_that_hides_in_a_container_is_a_users_code(data: Pair) -> None:
             run_of(mixing)
     rows = [(x.as_subclass(Centred), y) for x, y in zip(inputs, labels, strict=True)]
     assert run_of(rows).assumptions == (EXAMPLES_APART,)
+
+
+def frame(column: Any) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"x": column, "y": np.arange(ROWS) % 2})
+
+
+def of_frame(model: nn.Module, batch: Any) -> Tensor:
+    x = batch["x"].float().reshape(len(batch["y"]), -1)
+    return nn.functional.cross_entropy(model(x), batch["y"], reduction="none")
+
+
+def listed(column: Any, features: int = 1) -> tuple[Any, ...]:
+    model = nn.Linear(features, 2)
+    return train(model, of_frame, frame(column), make_plan(), sgd(model), seed=0).assumptions
+
+
+def test_columns_of_objects_and_of_a_users_class_are_assumed_to_keep_rows_apart() -> None:
+    api = pytest.importorskip("pandas.api.extensions")
+
+    class Share(Tensor):
+        pass
+
+    class MeanDtype(api.ExtensionDtype):
+        name, type = "mean", float
+
+        @classmethod
+        def construct_array_type(cls) -> Any:
+            return Shares
+
+    class Shares(api.ExtensionArray):
+        """Centred by its mean when it is read."""
+
+        dtype, nbytes = MeanDtype(), 0
+
+        def __init__(self, values: Any) -> None:
+            self.values = np.asarray(values, float)
+
+        def __len__(self) -> int:
+            return len(self.values)
+
+        def __getitem__(self, index: Any) -> Any:
+            one = isinstance(index, (int, np.integer))
+            return float(self.values[index] - self.values.mean()) if one else Shares(self.values[index])
+
+        def copy(self) -> Any:
+            return Shares(self.values.copy())
+
+        def isna(self) -> Any:
+            return np.isnan(self.values)
+
+        @classmethod
+        def _from_sequence(cls, values: Any, dtype: Any = None, copy: bool = False) -> Any:
+            return cls(values)
+
+    objects = np.empty(ROWS, dtype=object)
+    objects[:] = [row.as_subclass(Share) for row in torch.randn(ROWS, 3)]
+    assert EXAMPLES_APART in listed(objects, 3)
+    assert EXAMPLES_APART in listed(Shares(np.random.default_rng(0).normal(size=ROWS)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "Float64", "Int32", "bool", "boolean"])
+def test_columns_of_numbers_assume_nothing(dtype: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    assert listed(pandas.Series(np.ones(ROWS), dtype="float64").astype(dtype)) == ()
+
+
+def test_categories_that_are_objects_are_not_held_as_numbers() -> None:
+    pandas = pytest.importorskip("pandas")
+    for categories, held in (([1.0, 2.0], True), ([1.0, object()], False)):
+        column = pandas.Categorical([1.0] * ROWS, categories=categories)
+        assert (table_of(frame(column)).held is not None) is held

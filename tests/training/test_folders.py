@@ -1,8 +1,8 @@
 """Two processes write to one folder of checkpoints; folders that may not be read are refused."""
 
+import multiprocessing
 import os
-import subprocess
-import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,11 @@ def build(seed: int = 0) -> nn.Module:
 def trained(model: nn.Module, plan: Plan = PLAN, loss: Any = cross_entropy, optimizer: Any = None) -> dc.Run:
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     return dc.train(model, loss, (X, Y), plan, optimizer, seed=0)
+
+
+def _write_states(folder: Path) -> None:
+    for step in range(20):
+        write_state(folder, step % 3, {"x": torch.ones(9)}, kept=2)
 
 
 class TestTwoProcessesInOneFolder:

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +351,62 @@ def test_a_ragged_batch_may_be_transformed(data: Pair) -> None:
     assert isinstance(batch, Ragged)
     doubled = map_rows(lambda part: part * 2, batch)
     assert [part.tolist() for part in doubled.parts] == [[[0, 2]] * 2, [[0, 2, 4]] * 2]
+
+
+class Halved(TensorDataset):
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return x / 2, y
+
+
+def test_a_tensor_data_sets_own_items_are_trained_on() -> None:
+    model, kept = make_model(), Halved(torch.ones(ROWS, 3), torch.zeros(ROWS).long())
+    trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+    batch = next(batch for batch in trainer.batches(kept) if batch is not None)
+    assert isinstance(batch, (list, tuple))
+    assert float(batch[0].max()) == 0.5
+
+
+def test_of_a_data_frame_each_column_keeps_its_dtype() -> None:
+    pandas = pytest.importorskip("pandas")
+    large = 2**53 + 1
+    frame = pandas.DataFrame({"x": np.ones(ROWS, "float32"), "id": np.full(ROWS, large)})
+    model = nn.Linear(1, 1)
+    trainer = Trainer(model, lambda m, b: m(b["x"][:, None])[:, 0], make_plan(), sgd(model), seed=0)
+    batch: Any = next(batch for batch in trainer.batches(frame) if batch is not None)
+    assert (batch["x"].dtype, batch["id"].dtype, int(batch["id"][0])) == (torch.float32, torch.int64, large)
+    twice = pandas.DataFrame(np.ones((ROWS, 2)), columns=["x", "x"])
+    with pytest.raises(InvalidValue, match="names of their own"):
+        trainer.batches(twice)
+
+
+def test_columns_may_be_arrays_and_many_tensors_in_a_list_must_say_what_they_are() -> None:
+    x, y = np.random.default_rng(0).normal(size=(ROWS, 3)).astype("float32"), np.arange(ROWS) % 2
+    x.flags.writeable = False
+    for data in ((x, y), {"x": x, "y": y}):
+
+        def of(m: nn.Module, batch: Any) -> Tensor:
+            return loss(m, tuple(batch.values()) if isinstance(batch, dict) else batch)
+
+        found, wanted = (make_model() for _ in range(2))
+        train(found, of, data, make_plan(), sgd(found), seed=0)
+        train(wanted, loss, (torch.tensor(x), torch.tensor(y)), make_plan(), sgd(wanted), seed=0)
+        for one, other in zip(found.parameters(), wanted.parameters(), strict=True):
+            assert torch.equal(one, other)
+    model = make_model()
+    with pytest.raises(InvalidValue, match=r"torch\.stack"):
+        train(model, loss, [torch.randn(3) for _ in range(ROWS)], make_plan(), sgd(model), seed=0)
+
+
+@pytest.mark.parametrize("change", [list[Any].pop, lambda items: items.append(items[0])])
+def test_data_that_change_their_length_in_a_run_are_refused(
+    data: Pair, change: Callable[[list[Any]], object]
+) -> None:
+    items = list(zip(*data, strict=True))
+    model = make_model()
+    trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+    batches = trainer.batches(items)
+    trainer.step(next(batches))
+    change(items)
+    with pytest.raises(InvalidValue, match=r"keep their number of examples .*, 40, got (39|41)"):
+        next(batches)

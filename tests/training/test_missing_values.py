@@ -179,3 +179,9 @@ class TestCheck:
             Engine(Fills().eval(), of_pairs).check(missing)
             Engine(make_model(), of_pairs).check((torch.nan_to_num(data[0]), data[1]))
             Engine(make_model(), of_pairs).check((torch.randn(1, 3), torch.zeros(1).long()))
+
+
+def test_an_example_that_counts_for_nothing_is_not_compared(data: tuple[Tensor, Tensor]) -> None:
+    """Inputs of 1e20, whose squares overflow: the engine was said to misread the bias behind them."""
+    with pytest.warns(UserWarning, match="rows given have a gradient that is not finite"):
+        Engine(make_model(), of_pairs).check((data[0] * 1e20, data[1]))

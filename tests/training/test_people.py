@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from often import some
-from torch import nn
+from torch import Tensor, nn
 
 import decrescendo as dc
 from decrescendo.accounting import Pld
@@ -27,6 +27,7 @@ from decrescendo.training.loop.progress import Progress
 
 ROWS, MOST = 40, 3
 BUDGET = dc.Budget(3.0, 1e-3, Unit.PERSON, MOST)
+ONE_ROW_EACH = dc.Budget(1.0, 1e-5, Unit.PERSON, examples_per_person=1)
 IDS = np.arange(ROWS) // MOST  # thirteen people with three rows, one with one
 
 
@@ -137,6 +138,10 @@ class TestPlans:
         assert (many > few).all()
 
 
+class Id(str):
+    """Of a user's."""
+
+
 class TestIds:
     @pytest.mark.parametrize(
         "people", [IDS, IDS.tolist(), torch.from_numpy(IDS), tuple(map(str, IDS)), IDS.astype(float)]
@@ -183,6 +188,45 @@ class TestIds:
     def test_ids_with_a_plan_for_examples_are_refused(self) -> None:
         with pytest.raises(InvalidValue, match="people must come with a plan that protects people"):
             trained(plan_of(dc.Budget(3.0, 1e-3)))
+
+    @pytest.mark.parametrize("one", [torch.tensor(1), ["ann"], object()], ids=["tensors", "lists", "objects"])
+    def test_ids_that_do_not_equal_each_other_are_refused(self, one: Any) -> None:
+        """Two tensors of one number are two keys of a dict: one person was counted as three."""
+        ids = np.empty(3, dtype=object)
+        ids[:] = [one.clone() if isinstance(one, Tensor) else one for _ in range(3)]
+        with pytest.raises(
+            InvalidType, match=r"each id in people must be a text or a number, got \w+ for row 0"
+        ):
+            check_people(ids, ONE_ROW_EACH, 3)
+
+    @pytest.mark.parametrize("ids", [["7", 7, 8], [b"7", "7", "8"], np.array(["7", 7, 8], dtype=object)])
+    def test_texts_and_numbers_together_are_refused(self, ids: Any) -> None:
+        with pytest.raises(InvalidType, match="all texts or all numbers"):
+            check_people(ids, ONE_ROW_EACH, 3)
+
+    @pytest.mark.parametrize("missing", [None, float("nan"), "pandas"])
+    def test_a_row_without_an_id_is_named(self, missing: Any) -> None:
+        pandas = pytest.importorskip("pandas")
+        ids = pandas.Series(["a", pandas.NA if missing == "pandas" else missing, "b"])
+        with pytest.raises(InvalidValue, match=r"every row must have an id in people, got \w+ for row 1"):
+            check_people(ids, ONE_ROW_EACH, 3)
+
+    @pytest.mark.parametrize(
+        "ids", [[True, 2, 3.0], np.arange(3), [np.str_("a"), "b", "c"], [1, np.int64(2), 3]]
+    )
+    def test_numbers_of_any_kind_and_texts_are_taken(self, ids: Any) -> None:
+        assert check_people(ids, ONE_ROW_EACH, 3)
+
+    @pytest.mark.parametrize("ids", [[Id("ann")] * 3, [np.float64(2), Id("a"), 1]])
+    def test_ids_of_a_class_of_the_users_are_refused(self, ids: Any) -> None:
+        with pytest.raises(InvalidType, match="a text or a number, got Id"):
+            check_people(ids, ONE_ROW_EACH, 3)
+
+    @pytest.mark.parametrize("blank", ["", " \t", b"", b"  ", None, float("nan")])
+    def test_blank_ids_are_refused(self, blank: Any) -> None:
+        kind = b"ann" if isinstance(blank, bytes) else 3.0 if isinstance(blank, float) else "ann"
+        with pytest.raises(InvalidValue, match="for row 1"):
+            check_people([kind, blank], ONE_ROW_EACH, 2)
 
 
 class TestRuns:

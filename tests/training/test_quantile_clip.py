@@ -231,3 +231,13 @@ def test_no_automatically_clipped_gradient_is_longer_than_the_clip_norm(
 def test_a_gamma_that_divides_by_nothing_is_refused() -> None:
     with pytest.raises(InvalidValue, match="gamma must be >="):
         EngineSettings(gamma=0.0)
+
+
+def test_the_smallest_clip_norm_is_where_it_ends(data: Pair) -> None:
+    plan = make_plan((1.0,) * 9, (1.2e-12,) * 9, batch=38)
+    model = make_model()
+    follow = QuantileClip(plan, quantile=0.01, rate=1.0, share=0.5)
+    trainer = Trainer(model, lambda model, batch: 0 * loss(model, batch), follow, sgd(model), seed=0)
+    for batch in trainer.batches(data):
+        trainer.step(batch)
+    assert min(trainer.finish().clip_norm) < 1.16e-12

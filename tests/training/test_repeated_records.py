@@ -40,6 +40,10 @@ class TestARecordGivenSeveralTimes:
             ConcatDataset([TensorDataset(X[:30], Y[:30]), TensorDataset(X[20:30], Y[20:30])]),
             Subset(ConcatDataset([data, data]), [*range(HALF), *range(ROWS + 3, ROWS + 3 + HALF)]),
             Subset(Subset(data, [*range(HALF)] * 2), range(ROWS)),
+            Subset(data, [*range(ROWS - 1), -ROWS]),
+            ConcatDataset([Subset(data, range(HALF)), Subset(data, [0] * HALF)]),
+            [(X[0], Y[0])] * ROWS,
+            [(X[0], Y[0]) for _ in range(ROWS)],
         ],
     )  # fmt: skip
     def test_is_refused(self, data: Any) -> None:
@@ -53,6 +57,9 @@ class TestARecordGivenSeveralTimes:
             [{"x": X[i % HALF], "question": i} for i in range(ROWS)],  # two questions about one picture
             [{"x": X[i], "weight": X[0]} for i in range(ROWS)],
             (X, Y[:1].expand(ROWS)),  # one class for all
+            (X, X),
+            [(X[0], place) for place in range(ROWS)],
+            [(torch.zeros(3), 0) for _ in range(ROWS)],
             ConcatDataset([TensorDataset(X[:30], Y[:30]), TensorDataset(X[30:], Y[30:])]),
             Subset(ConcatDataset([data, data]), [*range(HALF), *range(ROWS + HALF, ROWS + ROWS)]),
             Subset(data, [*range(HALF), *range(-HALF, 0)]),
@@ -154,9 +161,18 @@ def given_by(data: Any, budget: Any = None, people: Any = None) -> tuple[str, ..
     return trainer._life.supposed
 
 
-def test_a_subset_must_have_numbers_of_rows() -> None:
+@pytest.mark.parametrize("indices", [["a", "b"], [[0], [1]], [0.5, 1.5]])
+def test_a_subset_must_have_numbers_of_rows(indices: Any) -> None:
     with pytest.raises(InvalidType, match="a row's number for each record"):
-        check_distinct(Subset([*X], ["a", "b"]))  # type: ignore[list-item]
+        check_distinct(Subset([*X], indices))
+
+
+def test_no_code_of_a_record_runs_to_tell_it() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise AssertionError("it has been asked")
+
+    given_by([(row, Silent()) for row in zip(X, Y, strict=True)])
 
 
 SERIES = torch.randn(ROWS + 31)

@@ -4,14 +4,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from dp_accounting.pld import privacy_loss_distribution as pld
 from torch import Tensor, nn
 
 from decrescendo.accounting import Budget, Ledger, RenyiFilter
 from decrescendo.clipping import Engine
 from decrescendo.errors import PlanViolation
-from decrescendo.plans import PoissonSampling, RandomAllocation, Schedule
+from decrescendo.plans import BatchSchedule, PoissonSampling, RandomAllocation, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train
 from decrescendo.training.loop.assumptions import PUBLIC_BUFFERS, STATE_SET
@@ -201,3 +203,48 @@ class TestAllocation:
 
         life(3)
         assert life(8).finish().assumptions == (SAME_ORDER,)
+
+
+@pytest.mark.slow
+def test_curves_stay_in_step_over_restarts(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Size, noise and clip norm of each step are those of its place, killed anywhere; judged by another library."""
+    sizes, noise, clip = [4.0, 30.0, 12.0, 40.0, 8.0], [2.0, 5.0, 3.0, 6.0, 2.5], [1.0, 0.3, 2.0, 0.7, 0.1]
+    schedule, sampling = Schedule(noise, clip), BatchSchedule(ROWS, sizes)
+    ledger = Ledger.of(noise, np.array(sizes) / ROWS)
+    guarantee = certify(ledger, Budget(9.0, 1e-5))
+    plan = Plan(Budget(guarantee.epsilon, 1e-5), sampling, schedule, guarantee)
+    made, seen = trainer_module.privatise, list[tuple[float, ...]]()
+
+    def spied(clipped: Any, z: float, drawn: Any, stream: Any) -> Any:
+        seen.append((drawn.expected_batch_size, z, clipped.sensitivity))
+        return made(clipped, z, drawn, stream)
+
+    def life(folder: Path, until: int, *, drawn: bool) -> Trainer:
+        kept = Checkpoints(folder, every=2, resume=True)
+        trainer = Trainer(model := make_model(), loss, plan, sgd(model), seed=0, checkpoints=kept)
+        for batch in trainer.batches(data):
+            if drawn and trainer.ledger.steps == until:
+                break
+            if trainer.step(batch).step == until and not drawn:
+                break
+        return trainer
+
+    monkeypatch.setattr(trainer_module, "privatise", spied)
+    whole = life(tmp_path / "whole", 5, drawn=False).finish()
+    expected = list(zip(sizes, noise, clip, strict=True))
+    assert np.allclose(seen, expected)
+    for until in range(5):
+        for drawn in (False, True):
+            folder = tmp_path / f"{until} {drawn}"
+            life(folder, max(until, not drawn), drawn=drawn)
+            seen.clear()
+            run = life(folder, 5, drawn=False).finish()
+            assert np.allclose(seen, expected[5 - len(seen) :])
+            assert all(torch.equal(run.weights[name], value) for name, value in whole.weights.items())
+            assert (run.ledger, run.assumptions) == (ledger, ())
+    both = pld.from_gaussian_mechanism(noise[0], sampling_prob=sizes[0] / ROWS)
+    for size, z in zip(sizes[1:], noise[1:], strict=True):
+        both = both.compose(pld.from_gaussian_mechanism(z, sampling_prob=size / ROWS))
+    assert both.get_epsilon_for_delta(1e-5) == pytest.approx(whole.guarantee.epsilon, rel=2e-3)

@@ -189,7 +189,7 @@ def test_adaptive_runs_have_no_checkpoints(tmp_path: Path) -> None:
         steps=3,
         policy=lambda context: Settings(3.0, 1.0),
     )
-    with pytest.raises(InvalidValue, match="what a policy remembers"):
+    with pytest.raises(InvalidValue, match="the state of a policy is not saved"):
         Trainer(model, loss, adaptive, optimizer, seed=5, checkpoints=Checkpoints(tmp_path / "run"))
 
 

@@ -280,3 +280,19 @@ class TestLoopsThatStepTheirOptimiser:
 
         for change in (rate, decay):
             assert self.said(data, "cosine", given=True, after=change) == (SET,)
+
+
+def test_the_statement_says_the_rates_that_were_used(data: Data, tmp_path: Path) -> None:
+    model = make_model()
+    groups = [{"params": [p], "lr": 0.1 + at % 2} for at, p in enumerate(model.parameters())]
+    run = train(model, loss, data, make_plan(), torch.optim.SGD(groups, lr=9.0), seed=0)
+    assert run.provenance.optimizer == "SGD(lr=0.1/1.1)"
+    for rate, until in ((0.25, 2), (0.75, 3)):  # the optimiser's settings are those of the checkpoint
+        model = make_model()
+        kept = Checkpoints(tmp_path / "run", every=1, resume=until == 3)
+        trainer = Trainer(model, loss, make_plan(), sgd(model, rate), seed=0, checkpoints=kept)
+        for taken, batch in enumerate(trainer.batches(data), start=until - 1):
+            trainer.step(batch)
+            if taken == until:
+                break
+        assert "lr=0.25" in trainer.finish().provenance.optimizer

@@ -1,15 +1,17 @@
 """Facts: tasks train and are scored; optimisers and learning rates are what their names say."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from decrescendo.errors import InvalidValue
+from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans.named import SCHEDULES, schedule_curves
 from decrescendo.training import (
+    Run,
     Task,
     accuracy,
     cross_entropy,
@@ -18,10 +20,11 @@ from decrescendo.training import (
     find_task,
     make_optimizer,
     rows,
+    train,
     train_task,
 )  # fmt: skip
 
-from .conftest import ROWS, make_model, make_plan
+from .conftest import ROWS, loss, make_model, make_plan, sgd
 
 
 def test_the_example_is_what_scikit_learn_distributes() -> None:
@@ -166,3 +169,12 @@ def test_a_module_is_copied_for_each_training() -> None:
 def test_wrong_tasks_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
         replace(toy(), **changes)
+
+
+def test_scores_have_names_and_are_numbers(data: tuple[torch.Tensor, torch.Tensor], tmp_path: Path) -> None:
+    model = make_model()
+    run = train(model, loss, data, make_plan(), sgd(model), seed=0)
+    run.with_metrics({"accuracy": np.float64(0.5)}).save(tmp_path / "run")  # type: ignore[dict-item]
+    assert Run.load(tmp_path / "run").metrics == {"accuracy": 0.5}
+    with pytest.raises(InvalidType, match="scores by name"):
+        Task(model=model, loss=loss, data=data, score=lambda m: 0.5).scores(model)  # type: ignore[arg-type,return-value]

@@ -473,3 +473,43 @@ def test_wrong_types_are_named_without_the_test_hook() -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("plan must be a Plan, got str")
     assert lines[1].startswith("plan must be a Plan, got NoneType")
+
+
+def test_a_release_that_nothing_used_is_said(data: Pair) -> None:
+    model = make_model()
+    optimizer = sgd(model)
+    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
+    batches = trainer.batches(data)
+    trainer.fill_gradients(next(batches))
+    optimizer.step()
+    trainer.fill_gradients(next(batches))
+    with pytest.warns(UserWarning, match="a noisy mean was not used"):
+        trainer.fill_gradients(next(batches))
+
+
+def test_batches_without_a_finite_gradient_are_said() -> None:
+    model, plan = make_model(), make_plan(batch=30)
+    with pytest.warns(UserWarning, match="noise alone was released") as said:
+        train(
+            model,
+            loss,
+            (torch.full((ROWS, 3), torch.nan), torch.zeros(ROWS).long()),
+            plan,
+            sgd(model),
+            seed=0,
+            require_finite=False,
+        )
+    assert len(said) == 1
+
+
+def test_errors_of_the_loss_say_how_it_is_called(data: Pair) -> None:
+    model = make_model()
+    with pytest.raises(TypeError) as caught:
+        train(model, nn.functional.cross_entropy, data, make_plan(), sgd(model), seed=0)
+    assert "loss(model, batch)" in caught.value.__notes__[0]
+
+
+def test_a_training_in_inference_mode_is_refused() -> None:
+    model = make_model()
+    with torch.inference_mode(), pytest.raises(InvalidValue, match="inference_mode"):
+        Trainer(model, loss, make_plan(), sgd(model), seed=0)

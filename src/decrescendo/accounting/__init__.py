@@ -7,7 +7,7 @@ Accountant      Kind       For
 `Gaussian`      exact      releases that everybody takes part in (sample_rate 1)
 `Selection`     upper      the best of a random number of trials: what a search on private data costs
 `Allocated`     upper      batches in which each record takes part once an epoch, by a bin of its own
-`Truncated`     any        batches that are cut to a largest size, judged by any of the others
+`Truncated`     any        truncated batches, accounted by any of the others
 `Rdp`           upper      Renyi; looser; the field's older default
 `Zcdp`          upper      rho-zCDP without amplification; Hong et al.'s budgets, Yu et al.'s baseline
 `Tcdp`          estimate   Zhang et al.'s baseline

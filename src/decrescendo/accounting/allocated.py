@@ -23,7 +23,7 @@ _VALUES = 24  # of noise multipliers
 
 @dataclass(frozen=True, slots=True)
 class Allocated(Accountant):
-    """Upper bounds for batches in which each record takes part once an epoch, in a step of its own fair draw.
+    """Upper bounds for random allocation: each record takes part once per epoch, in a step drawn uniformly for it.
 
     What `pld.allocation` proves, composed over epochs: t releases each, at sample rate 1/t (`Ledger.allocated`). Noise
     may move between epochs and is rounded down onto a few values.
@@ -73,7 +73,7 @@ class Allocated(Accountant):
         return Bound(upper_delta(self._parts(epochs, 1e-13), near), "upper")
 
     def least_epsilon(self, ledger: Ledger, delta: float) -> float:
-        """Lower bound on epsilon at ``delta``: of who looks at nothing but the mean of each epoch's sums.
+        """Lower bound on epsilon at ``delta``, by an attack that uses only the mean of each epoch's sums.
 
         That is a Gaussian release of mu = 1/(z sqrt(t)), and epochs compose to mu^2 = sum 1/(z^2 t).
 
@@ -123,8 +123,8 @@ class Allocated(Accountant):
         if (steps == 0).any() or (t is not None and (steps != t).any()):
             raise AccountingError(
                 f"{self.name} accounts records that each take part once an epoch"
-                f"{'' if t is None else f' of {t} steps'}, got {ledger}. Pld judges Poisson batches, and what runs of "
-                "both kinds cost adds up"
+                f"{'' if t is None else f' of {t} steps'}, got {ledger}. Pld accounts Poisson batches, and costs of "
+                "both kinds of runs add up"
             )
         if ledger.is_cut:
             raise AccountingError(

@@ -13,7 +13,7 @@ KINDS: tuple[Kind, ...] = ("upper", "lower", "exact", "estimate")
 
 
 class Unit(StrEnum):
-    """Whose presence is hidden: neighbouring data sets differ by adding or removing one of these.
+    """The unit of privacy: neighbouring data sets differ by adding or removing one of these.
 
     >>> Unit("client") is Unit.CLIENT
     True
@@ -118,7 +118,7 @@ def check_one_example(budget: Budget, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A number and what it is: an upper or lower bound, an exact value, or only an estimate.
+    """A number with its kind: an upper or lower bound, an exact value, or only an estimate.
 
     >>> Bound(1.2, "upper")
     Bound(value=1.2, kind='upper')
@@ -156,7 +156,7 @@ class Bound:
 @final
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What an accountant said of a whole ledger: the epsilon at ``delta``, its kind, and who said it.
+    """The result of an accountant for a whole ledger: the epsilon at ``delta``, its kind, and the accountant's name.
 
     Args:
         epsilon: what the run spends at ``delta``; an upper bound or exact value unless ``kind`` is "estimate". Infinite

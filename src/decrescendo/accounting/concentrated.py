@@ -56,7 +56,7 @@ class Zcdp(Accountant):
 
     @property
     def name(self) -> str:
-        """Name in guarantees, with what it supposes where that is no bound."""
+        """Name in guarantees; with its assumption if the value is no bound."""
         own = type(self).__name__
         return own if self.batches_per_epoch == 1 else f"{own}(batches_per_epoch={self.batches_per_epoch})"
 

@@ -142,7 +142,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Gaussian(Accountant):
-    """Exact accountant for releases that everybody takes part in (sample_rate 1).
+    """Exact accountant for releases in which every record takes part (sample_rate 1).
 
     Composition is exact: mu = sqrt(sum_t mu_t^2) with mu_t = 1/z_t.
 

@@ -115,7 +115,7 @@ class Ledger:
 
     @property
     def is_cut(self) -> bool:
-        """Whether batches of some release were cut: what that costs is for `accounting.Truncated` to add."""
+        """Whether batches of some release were truncated; `accounting.Truncated` adds the cost."""
         return bool(self.overflow.any())
 
     @property
@@ -125,7 +125,7 @@ class Ledger:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether some release is a step of an epoch, which is for `accounting.Allocated` to judge."""
+        """Whether some release is a step of an epoch, which `accounting.Allocated` accounts."""
         return bool(self.steps_per_epoch.any())
 
     @property
@@ -139,7 +139,7 @@ class Ledger:
         return tuple(self)
 
     def distinct(self) -> "Ledger":
-        """The same multiset of releases, sorted, each distinct one once: what composition depends on.
+        """The distinct releases, sorted, with their counts: composition depends on nothing else.
 
         >>> Ledger.of([1.0, 0.9, 1.0], 0.1).distinct().count
         array([1, 2])
@@ -213,7 +213,7 @@ class Ledger:
         return Ledger._made(self._columns._replace(overflow=full * self.sample_rate))
 
     def cut(self, dataset_size: int, max_batch_size: int | None) -> "Ledger":
-        """The same releases, of batches that were cut to at most ``max_batch_size`` rows; ``None``: that were not.
+        """The same releases, of batches truncated to at most ``max_batch_size`` rows; ``None``: not truncated.
 
         The overflow of each is p P[binomial(N, p) >= b], of Poisson batches and of steps of an epoch;
         `accounting.truncated` has the proof.

@@ -45,7 +45,7 @@ def smallest_cap(
     Args:
         ledger: the planned releases; of their noise nothing is asked.
         dataset_size: N.
-        epsilon, delta: the budget, epsilon >= 0; of Poisson batches nothing hangs on epsilon.
+        epsilon, delta: the budget, epsilon >= 0; for Poisson batches the result does not depend on it.
         share: in (0, 1).
 
     >>> smallest_cap(Ledger.of([1.0] * 500, sample_rate=250 / 60_000), 60_000, epsilon=1.2, delta=1e-6)

@@ -9,7 +9,7 @@ from decrescendo.errors import AccountingError, check_instance
 
 @runtime_checkable
 class Accountant(Protocol):
-    """Judges ledgers: a pure function of what was released.
+    """Computes the epsilon of a ledger: a pure function of what was released.
 
     Every implementation keeps these laws (``tests/contracts/test_accountants.py``): an empty ledger costs 0; a
     release without noise costs infinity; splitting a count changes nothing; less noise or one more release never
@@ -48,14 +48,14 @@ class Accountant(Protocol):
 
 
 def check_poisson(ledger: Ledger, accountant: str) -> None:
-    """``ledger`` is one of Poisson batches that were not cut: most accountants judge nothing else, and ask this first.
+    """Check that ``ledger`` has Poisson batches, not truncated: most accountants accept nothing else.
 
     Args:
         ledger: what an accountant was given.
         accountant: its name, for the message.
 
     Raises:
-        InvalidType: no ledger. AccountingError: records that take part once an epoch, or batches that are cut.
+        InvalidType: no ledger. AccountingError: records that take part once an epoch, or truncated batches.
 
     >>> check_poisson(Ledger.of([2.0, 1.5], sample_rate=0.1), "mine")
     >>> check_poisson(Ledger.of([2.0, 1.5], sample_rate=0.1).cut(1_000, 120), "mine")

@@ -18,7 +18,7 @@ _SHARES = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.26, 0.33, 0.4, 0.5, 0.6, 0.7, 0.85
 
 
 def trade_off(ledger: Ledger, false_positive_rates: object, *, group: int = 1) -> Float[np.ndarray, " n"]:
-    """The least share of members that any test misses, at each share of others that it takes for members.
+    """The trade-off curve: the least share of members that any test misses, at each rate of false alarms.
 
     f(a) = max over e of 0, 1 - delta(e) - e^e a, e^-e (1 - delta(e) - a), with delta(e) from `Pld` at 14 values of e.
     Source: Dong, Roth and Su 2022, Proposition 6 (the curve is the upper envelope of these lines).

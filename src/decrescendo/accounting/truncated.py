@@ -83,7 +83,7 @@ class Truncated(Accountant):
 
     @property
     def name(self) -> str:
-        """The judge's, in brackets."""
+        """The wrapped accountant's name, in brackets."""
         return f"Truncated({self.judge.name})"
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
@@ -101,7 +101,7 @@ class Truncated(Accountant):
         return found
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
-        """Epsilon at ``delta``: by the composition, or the judge's at what the cap leaves of ``delta``."""
+        """Epsilon at ``delta``: by composition, or the wrapped accountant's at the ``delta`` left by truncation."""
         judge, uncut = self._judged(ledger)
         if not ledger.is_cut:
             return judge.epsilon(uncut, delta)
@@ -125,7 +125,7 @@ class Truncated(Accountant):
         return Bound(math.inf, "upper")
 
     def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
-        """The judge's own certificate where no batch is cut."""
+        """The wrapped accountant's own certificate if no batch is truncated."""
         judge, _ = self._judged(ledger)
         if not ledger.is_cut:
             return judge.certify(ledger, budget)
@@ -163,13 +163,13 @@ class Truncated(Accountant):
             return judge, ledger
         if getattr(self.judge, "group", 1) > 1:
             raise AccountingError(
-                f"people with several examples must have batches that are not cut, got {ledger}: what one of them "
-                "pushes out is not proven here. Leave max_batch_size out"
+                f"people with several examples must have batches that are not truncated, got {ledger}: there is no "
+                "theorem here for the rows that they displace. Leave max_batch_size out"
             )
         if isinstance(self.judge, Selection):
             raise AccountingError(
-                f"{self.name} accounts batches of any size only: what the cut of each trial costs the search is not "
-                f"proven here, got {ledger}. Leave max_batch_size out"
+                f"{self.name} accounts batches of any size only: there is no theorem here for searches of truncated "
+                f"trials, got {ledger}. Leave max_batch_size out"
             )
         return judge, ledger.cut(1, None)
 
@@ -188,8 +188,8 @@ def of_epochs(judge: Accountant) -> Accountant:
 def _of_pld(judge: Pld) -> Accountant:
     if judge.group > 1:
         raise AccountingError(
-            f"people with several examples must have Poisson batches, got {judge.name} for a ledger of epochs: what "
-            "several records of one epoch show together is not proven here. Take PoissonSampling"
+            f"people with several examples must have Poisson batches, got {judge.name} for a ledger of epochs: there "
+            "is no theorem here for several records in one epoch. Take PoissonSampling"
         )
     return Allocated()
 

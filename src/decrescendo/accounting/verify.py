@@ -1,4 +1,4 @@
-"""A second opinion: the same releases judged by an independent library, Google's dp-accounting."""
+"""A second opinion: the same releases accounted by an independent library, Google's dp-accounting."""
 
 import math
 from dataclasses import dataclass

@@ -4,7 +4,7 @@
 `one_run`              one training with many canaries, each in by a coin; the coins are guessed
 `many_runs`            many small trainings with and without a record, on a data set made for it (`attacks`)
 `AuditResult`          what was found, beside what is certified; JSON
-`one_run_epsilon`      right guesses to epsilon (Steinke, Nasr and Jagielski 2023), supposing (epsilon, delta)-DP alone
+`one_run_epsilon`      right guesses to epsilon (Steinke, Nasr and Jagielski 2023), assuming (epsilon, delta)-DP only
 `errors_epsilon`       errors over independent trials to epsilon (Clopper and Pearson)
 `PrivacyCurve`         errors against the whole privacy curve of a ledger
 `noise_p_value`        is the noise as large as declared? exact

@@ -99,7 +99,7 @@ class PrivacyCurve:
         return self.scaled(known)._least(delta)
 
     def _least(self, delta: float) -> float:
-        """Its epsilon at ``delta``, a lower end: that of whole batches at a delta which is larger by how far cut
+        """Its epsilon at ``delta``, a lower end: that of whole batches at a delta which is larger by how far truncated
         batches may differ from them, on either side."""
         if self.ledger.is_cut:
             spent = Truncated(_ACCOUNTANT).epsilon(self.ledger, delta).value

@@ -25,7 +25,7 @@ class Design:
     Args:
         included: guessed in.
         excluded: guessed out.
-        threshold: for the errors that are held against the privacy curve.
+        threshold: for the errors that are compared with the privacy curve.
     """
 
     included: int

@@ -10,7 +10,7 @@ from decrescendo.errors import InvalidValue, check_integer, check_real
 
 @dataclass(frozen=True, slots=True)
 class ErrorRates:
-    """How often a test that was fixed beforehand was wrong.
+    """Error counts of a test that was fixed beforehand.
 
     Args:
         false_positives: trials without the record in which it was called present.
@@ -51,7 +51,7 @@ def _upper(wrong: int, trials: int, level: float) -> float:
 
 
 def errors_epsilon(rates: ErrorRates, delta: float, confidence: float) -> float:
-    """What is distinguished so well is (epsilon, delta)-DP for no epsilon below this one, with ``confidence``.
+    """Lower bound on epsilon from the error rates of a test, with ``confidence``.
 
     (epsilon, delta)-DP means 1 - FNR <= e^epsilon FPR + delta, and the same with the two errors exchanged: the larger
     of the two bounds, at the upper ends of both rates. With n trials nothing above about log(n/4) can be shown.

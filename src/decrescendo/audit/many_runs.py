@@ -22,7 +22,7 @@ def many_runs(
 ) -> AuditResult:
     """Half of the runs have the record. A threshold is chosen on the first of them and counted on the others.
 
-    Two tests, each with half of 1 - ``confidence``: `errors_epsilon`, which supposes nothing but (epsilon,
+    Two tests, each with half of 1 - ``confidence``: `errors_epsilon`, which assumes nothing but (epsilon,
     delta)-DP, and `PrivacyCurve.epsilon`, which holds the plan's whole privacy curve against the errors. With n runs
     the first shows nothing above about log(n/10), however much is leaked.
 

@@ -8,7 +8,7 @@ from decrescendo.errors import InvalidValue
 
 
 def noise_p_value(squares: Float[np.ndarray, " steps"], coordinates: int) -> float:
-    """How unlikely noise of the declared size is to be so large, or so small, in any step or in all together.
+    """p-value of the released noise under its declared size, two-sided, over each step and all steps together.
 
     Args:
         squares: for each step, the sum over the coordinates of (x_t / z_t)^2, x in units of C_t: chi-squared with as
@@ -29,11 +29,11 @@ def noise_p_value(squares: Float[np.ndarray, " steps"], coordinates: int) -> flo
     """
     if coordinates < 1 or not squares.size:
         raise InvalidValue(
-            f"noise must be looked at on some coordinate in some step, got {coordinates} and {squares.size}"
+            f"noise must be inspected on at least one coordinate in one step, got {coordinates} and {squares.size}"
         )
     if np.isnan(squares).any():
         raise InvalidValue(
-            "noise must be looked at where it is a number, got NaN. What was released is broken"
+            "noise must be a number at each inspected coordinate, got NaN. What was released is broken"
         )
 
     def two_sided(value: Float[np.ndarray, " n"], freedom: int) -> Float[np.ndarray, " n"]:

@@ -51,7 +51,7 @@ def one_run(
     Everything is the real thing, `Trainer`, sampling, clipping and noise, on a model that has one weight more for each
     canary. The adversary sees every noisy mean. How many coins are guessed is fixed before the run (`audit.design`).
 
-    Three tests, each with a third of 1 - ``confidence``: `one_run_epsilon`, which supposes nothing but (epsilon,
+    Three tests, each with a third of 1 - ``confidence``: `one_run_epsilon`, which assumes nothing but (epsilon,
     delta)-DP, and is far below the truth for most plans; `PrivacyCurve.epsilon` with canaries as trials, which
     besides takes the noise on different weights for independent; `noise_p_value` on the weights of those left out.
 

@@ -17,7 +17,7 @@ e^eps/(1 + e^eps) given all earlier ones.
 F may depend on A, so the worst is assumed: luck comes where it is just needed. A = v - i needs F = i, so the expected
 m delta buys first the mass of W at v - 1, at a price of 1, then that at v - 2, at 2 each, and so on.
 
-The paper's own second term, 2 m delta max_i Pr[v - i <= W < v]/i, supposes that luck does not depend on W. It can: for
+The paper's own second term, 2 m delta max_i Pr[v - i <= W < v]/i, assumes that luck does not depend on W. It can: for
 m = r = 2, v = 1, epsilon = 1, delta = 0.01 it gives .93056, and a mechanism reaches .93108 (a test builds it).
 """
 
@@ -32,7 +32,7 @@ _LARGEST = 50.0
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """At least the probability that an (epsilon, delta)-DP run lets so many guesses be right, or more; at most 1.
+    """Upper bound on the probability that so many guesses or more are right in an (epsilon, delta)-DP run; at most 1.
 
     Exactly the largest such probability for delta = 0.
 
@@ -67,7 +67,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """The run is (epsilon, delta)-DP for no epsilon below this one, with ``confidence``; 0 where nothing follows.
+    """Lower bound on the epsilon of the run, with ``confidence``; 0 if nothing follows from the guesses.
 
     Args:
         canaries: m >= 1.

@@ -89,7 +89,7 @@ Accountant = Annotated[
     AccountantName | None,
     typer.Option(
         metavar="NAME",
-        help=f"Who judges the plan: {', '.join(AccountantName)}. Default: {DEFAULT.option}, certified; "
+        help=f"Accountant of the plan: {', '.join(AccountantName)}. Default: {DEFAULT.option}, certified; "
         f"{_ESTIMATES} are estimates.",
     ),
 ]
@@ -109,7 +109,7 @@ Capture = Annotated[
     bool | None,
     typer.Option(
         "--capture/--no-capture",
-        help="Do proven passes again without Python: faster for small models and on GPUs. Default: the task's.",
+        help="Replay checked passes without Python: faster for small models and on GPUs. Default: the task's.",
     ),
 ]
 MicrobatchSize = Annotated[
@@ -153,7 +153,7 @@ BatchEnd = Annotated[
 MaxBatchSize = Annotated[
     str | None,
     typer.Option(
-        help="Cut batches to so many rows, or to auto, the least that costs a hundredth of delta. Default: any size."
+        help="Truncate batches to so many rows; auto: the least that costs a hundredth of delta. Default: any size."
     ),
 ]
 RandomAllocation = Annotated[

@@ -101,9 +101,7 @@ def train_command(
     if not as_json:
         _announce(agreed, clip_quantile, kept=folder is not None or checkpoints is not None)
     if seed is not None:
-        err.print(
-            f"seed {seed}: whoever knows it knows the noise. For weights that leave the house give none"
-        )
+        err.print(f"seed {seed}: whoever knows it knows the noise. For weights that are published give none")
     with nullcontext() if store is None else closing(Store(store)) as opened:
         run = train_task(
             chosen,

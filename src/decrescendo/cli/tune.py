@@ -82,7 +82,7 @@ def tune_command(
         if surplus := [name for name, value in given.items() if value is not None]:
             raise InvalidValue(
                 f"{', '.join(surplus)} must be left out with --private, got it: a trial has one seed, a secret one, "
-                "and the search is judged by the accountant of searches, for one example"
+                "and the search has an accountant of its own (Selection), for one example"
             )
         _privately(chosen, epsilon, delta, trials, vary or [], fix or [], only, seed, out, store)
         return

@@ -26,7 +26,7 @@ from decrescendo.row_independence.tracing import (
     rejects,
 )
 
-# How often data and weights are moved by their roundings where something cancels.
+# Number of perturbed re-evaluations that estimate the rounding error where terms cancel.
 _SHAKES = 3
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8

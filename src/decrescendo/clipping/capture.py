@@ -1,8 +1,8 @@
-"""Captured passes: done again as the operations that a proven pass was, without the Python that started them.
+"""Captured passes: the operations of a checked pass are replayed without the Python that started them.
 
 Proof and recorder take longer, in Python, than a small model's operations. Where a pass over as many examples was
 proven, one more is proven while its operations are captured (`tape` on a CPU, a CUDA graph on a GPU); from then on
-these are done, on other rows, until the model lies elsewhere. What is captured is a proven pass, and what the proof
+these are done, on other rows, until the model lies elsewhere. What is captured is a checked pass, and what the check
 compared in it is compared each time, so no step is less proven; but what Python would do differently in a later pass
 does not happen. Passes in Python come in between, and must do the same as the captured one.
 """
@@ -76,7 +76,7 @@ class Captures:
     # What Python kept when passes were captured; how often it was forgotten what they do.
     _kept: Numbers | None = None
     _epoch: int = 0
-    # Passes that were done again, and those of them that had to be done in Python after that or instead.
+    # Passes that were replayed, and those of them that had to be done in Python after that or instead.
     _done: int = 0
     _missed: int = 0
 
@@ -85,7 +85,7 @@ class Captures:
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """Inside, a pass may be done again, and what it gives is used."""
+        """Inside, a pass may be replayed, and its result is used."""
         with self._one_at_a_time:
             try:
                 yield
@@ -95,7 +95,7 @@ class Captures:
                     self._borrowed = None
 
     def count(self, rows: int, most: int | None, held: Inventory, batch: Batch) -> int:
-        """How many rows a pass over so many is to have: where it may be done again, a number that comes often; also
+        """How many rows a pass over so many is to have: where it may be replayed, a number that comes often; also
         after captures were given up, of which a resumed run knows nothing: it is to draw the same masks.
 
         ``most``: no more than these, if there are not as many.
@@ -176,7 +176,7 @@ class Captures:
             raise
 
     def missed(self, why: str = "most of what they did had to be done in Python once more") -> None:
-        """A pass that was done again has a gradient that is not finite, or constants that are not as they were; or none
+        """A replayed pass has a gradient that is not finite, or constants that are not as they were; or none
         could be."""
         self._missed += 1
         if self._missed > max(_MISSED, self._done // 2):

@@ -34,13 +34,13 @@ class Captured:
     # What it reads that was there before, which stays as long as it reads it; and what it may write to.
     constants: list[Tensor]
     block: Tensor
-    # How often it was done again.
+    # How often it was replayed.
     times: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What a pass that was done again gives: five numbers, as `Factors` has them, and the clipped sums by name."""
+    """The result of a replayed pass: five numbers, as `Factors` has them, and the clipped sums by name."""
 
     numbers: Float[Tensor, " 5"]
     sums: dict[str, Tensor]

@@ -84,7 +84,7 @@ class Checker:
 
     @property
     def memory(self) -> Memory:
-        """What outlives a pass."""
+        """Records of tensors and Python state that outlive a pass."""
         return self._comparison.memory
 
     @property

@@ -23,7 +23,7 @@ Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]
 @final
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """What a batch looked like: private, NOT covered by the guarantee, for the holder of the data only.
+    """Statistics of a batch: private, NOT covered by the guarantee, for the holder of the data only.
 
     Args:
         examples: rows of the batch.
@@ -95,7 +95,7 @@ class ClippedSum:
 
 @runtime_checkable
 class Clipper(Protocol):
-    """Whatever turns a batch into a clipped sum; all pass tests/contracts/test_clippers.py."""
+    """Turns a batch into a clipped sum; all implementations pass tests/contracts/test_clippers.py."""
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The sum over ``batch`` of gradients clipped to ``clip_norm``; ``None`` is an empty batch."""
@@ -199,7 +199,7 @@ def within_norm(norms: Float[Tensor, " batch"], clip_norm: float | Float[Tensor,
     """Sum over the finite norms of 1 up to 0.95 C, 0 from 1.05 C on, and a straight line between.
 
     A sum of steps from 1 to 0 at C would be another function of each example for another rounding of the norms, which
-    may hang on who else is in the batch; this one moves by no more than ten times what a norm does, in parts of C.
+    may depend on the others in the batch; this one moves by no more than ten times what a norm does, in parts of C.
     """
     inside = ((1.05 - norms / clip_norm) * 10).clamp(0, 1)
     inside = torch.where(torch.isfinite(norms), inside, torch.zeros_like(inside))

@@ -12,7 +12,7 @@ from decrescendo.clipping.tape import Operations
 
 @runtime_checkable
 class Capture(Protocol):
-    """A pass and its sums, to be done again.
+    """A pass and its sums, for replay.
 
     ``bakes_numbers``: a number beside tensors, in the processor's memory, is read when the pass is captured.
     """

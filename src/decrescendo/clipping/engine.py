@@ -45,7 +45,7 @@ class Engine:
     brings the gradients of their outputs; rules turn these into norms and weighted sums. The model is left
     as it was.
 
-    At every pass the engine proves that examples are apart: each operation of the forward and of the backward pass,
+    At every pass the engine checks that examples are independent: each operation, forward and backward,
     seen at torch's dispatcher, moves on what every tensor may depend on. Losses and gradients that may depend on
     another example, on the place in the batch or on the number of examples are refused.
 
@@ -73,7 +73,7 @@ class Engine:
         passed as two of which the second counts for nothing.
 
     Raises:
-        UnsupportedModel: examples that are not proven apart, a parameter that is used in a way that cannot be
+        UnsupportedModel: examples not shown to be independent, a parameter that is used in a way that cannot be
             followed, or a loss that is not one value an example.
         OutOfMemory: one example alone does not fit into memory. More examples than fit are cut into halves until
             they do.
@@ -121,7 +121,9 @@ class Engine:
         self._peak: Peak | None = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise UnsupportedModel("an engine must stay with its model, got a copy asked for. Make another")
+        raise UnsupportedModel(
+            "an engine must stay with its model, got a request to copy it. Create a new Engine for the copied model"
+        )
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The clipped sum over ``batch``; see the class."""
@@ -152,7 +154,7 @@ class Engine:
     def withhold(
         self, data: Iterable[Tensor | np.ndarray], beside: Iterable[tuple[str, Tensor]] = ()
     ) -> None:
-        """Refuse passes that use these tensors and arrays: they hold the data, of which a pass is given its batch.
+        """Refuse passes that use these tensors and arrays: the training data, of which a pass gets its batch only.
 
         ``beside``: what is trained with the model (an optimiser's numbers), by name.
 
@@ -178,7 +180,7 @@ class Engine:
         return self._workspace
 
     def prove(self, batch: Batch) -> Pass:
-        """One pass over ``batch``, proven and measured, with a seed of its own; raises as `check`."""
+        """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
         return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
@@ -195,7 +197,7 @@ class Engine:
 
     @property
     def memory(self) -> Memory:
-        """What outlives a pass."""
+        """Records of tensors and Python state that outlive a pass."""
         return self._checker.memory
 
     def _in_parts(self, batch: Batch, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:

@@ -27,9 +27,9 @@ class EngineSettings:
             the sum is stored so. Then the whole sum is proven to move by at most C, not each example's part of it
             alone: see docs/explanation/rounding.md. Slower; the noise hides the difference from all but an adversary
             who picks the data for it.
-        capture: passes are captured, and done again as the operations that a proven pass over as many examples was, in
+        capture: replay the operations of a checked pass over as many examples, in
             which Python takes no part (on a GPU a `torch.cuda.CUDAGraph`): several times faster where Python is what
-            takes the time, for small models and on GPUs. What is done again is what was proven, and what the proof
+            takes the time, for small models and on GPUs. A replay runs the checked operations, and what the check
             compared in it is compared again. Where what the program keeps has changed (a weight of the loss, from epoch
             to epoch), the pass is done in Python and captured anew; a change that nothing of what it keeps shows (it
             reads a clock or a file) is found by passes in Python alone, ever fewer: then, and where a pass cannot be

@@ -72,7 +72,7 @@ def factors_of(
     """The clip factors of a pass; those after the first ``rows`` (padding) are zero.
 
     ``narrow``: whether anything in it has the rounding of float32; ``wide``: it is summed in float64. As tensors, rows
-    and limit may be others when the same operations are done again.
+    and limit may be others when the same operations are replayed.
     """
     losses = losses.to(norms.device)  # of a model that lies on several
     own, finite = norms, torch.isfinite(losses)

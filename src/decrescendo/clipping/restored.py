@@ -99,6 +99,6 @@ def gradients_kept(parameters: Iterable[nn.Parameter]) -> Generator[None]:
     if changed:
         raise UnsupportedModel(
             "the backward pass must leave .grad as it is, but a function of the model calls backward() in its own "
-            "backward pass (as reversible blocks do), where the engine sees no example apart. Use the plain form of "
+            "backward pass (as reversible blocks do), where no example is seen by itself. Use the plain form of "
             "these blocks, with torch.utils.checkpoint(use_reentrant=False) to save memory"
         )

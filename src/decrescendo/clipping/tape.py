@@ -51,7 +51,7 @@ class Tape(TorchDispatchMode):
         dynamic = READS.intersection(func.tags) and (name != "index" or has_mask(args[1]))
         if dynamic or isinstance(named.get("generator"), torch.Generator):
             raise UnsupportedModel(
-                f"{func} reads numbers in Python (in the program, or where the proof looks at an index), or draws by a "
+                f"{func} reads numbers in Python (in the model, or where the check inspects an index), or draws by a "
                 "generator of its own"
             )
         if name == "lift_fresh" and not args[0].dim():
@@ -158,7 +158,7 @@ class Tape(TorchDispatchMode):
         return run
 
     def _is_there(self, output: Tensor, args: tuple[Any, ...]) -> bool:
-        """Whether a tensor that an operation gave is a view that there is already (nothing is to be done again for it),
+        """Whether a tensor that an operation gave is a view that there is already (it needs no replay),
         or is one of a constant, and so a constant, too."""
         key = storage_key(output)
         of = next((one for one in args if isinstance(one, Tensor) and storage_key(one) == key), None)

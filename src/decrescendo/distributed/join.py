@@ -78,7 +78,7 @@ def join(
 def _met(store: Store, rank: int, size: int, seconds: float) -> str:
     """A name for this life of the ranks, made up by rank 0, once all of them live.
 
-    ``torchrun`` restarts ranks with the store of their lives before, in which torch would find addresses of the dead.
+    ``torchrun`` restarts ranks with the store of earlier processes, in which torch would find addresses of the dead.
     So each rank makes up a name, and rank 0 answers to it.
     """
     own, end = secrets.token_hex(8), time.monotonic() + seconds

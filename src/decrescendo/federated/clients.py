@@ -43,7 +43,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clients:
-    """A number of clients, and how to get the records of some: nothing is kept for each client.
+    """A number of clients, and a function for the records of some of them: nothing is stored for each client.
 
     Args:
         count: clients, numbered from 0.

@@ -32,7 +32,7 @@ def run_id(plan: Plan, placement: Placement, name: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the server tells the members of a cohort; the model's weights travel beside it.
+    """The server's message to the members of a cohort; the model's weights are sent beside it.
 
     Args:
         run: from `run_id`.
@@ -133,7 +133,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """What a client sends back. Nothing of it is trusted; see `Server.receive`.
+    """The reply of a client. It is not trusted; see `Server.receive`.
 
     Args:
         client: its number, 0 .. clients - 1. Whoever carries the messages says whose they are; a reply that

@@ -49,7 +49,7 @@ class Placement(StrEnum):
         """Whether the replies of a round leave the clients' noise behind even if the round is never finished.
 
         Then a round is spent when it is opened: its replies may have been seen. With CENTRAL a round that was not
-        released was seen by nobody but the trusted server, and may be done again.
+        released was seen by nobody but the trusted server, and may be repeated.
         """
         return self is not Placement.CENTRAL
 

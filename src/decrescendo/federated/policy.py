@@ -12,7 +12,7 @@ from decrescendo.federated.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a client must remember from round to round, also through a restart: keep `to_json` where it lasts.
+    """State of a client from round to round, also through a restart: store `to_json` in a place that lasts.
 
     Noise is drawn from the client's seed, the run and the round's number, so answering one round of a run twice with
     different updates would show their difference without noise. A client that forgets is not protected.
@@ -50,7 +50,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A client's own limits. A round outside of them is refused, with the reason; nothing is computed for it.
+    """A client's own limits. A round outside of them is refused with the reason, and nothing is computed for it.
 
     Args:
         max_clip_norm: > 0, C_t may not be above it.

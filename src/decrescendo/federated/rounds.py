@@ -42,7 +42,7 @@ class Rounds:
     What is written when, if there is a journal:
 
     - CENTRAL: a round is written when it is released, *before* the optimiser moves: ledger, noisy mean and streams
-      together. Killed before that, the server has shown nobody anything of the round, and it is done again with the
+      together. Killed before that, the server has shown nobody anything of the round, and it is repeated with the
       same cohort and the same noise. Killed after it, the written noisy mean is applied on the next start.
     - DISTRIBUTED, LOCAL: a round is written as spent when it is *opened*, because replies that were sent may have been
       seen. Killed after that, the round is lost: the next start goes on with the next round of the plan, so the run has
@@ -134,7 +134,7 @@ class Rounds:
         self._between.look()
         index = self._books.spent
         if index == 0 and not self._placement.shows_replies:
-            self._write(None)  # the streams: the first round, too, is done again as it was
+            self._write(None)  # the streams: the first round, too, is repeated as it was
         cohort = next(self._coins.at(index).batches(1, self.sampling))
         asked = Round.of(self._plan, self._placement, self._run, index, len(cohort))
         if self._placement.shows_replies:

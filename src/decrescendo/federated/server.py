@@ -53,7 +53,7 @@ class Server:
         model: moved in place.
         plan: of `Unit.CLIENT`.
         optimizer: of ``torch.optim``, over the model's parameters: post-processing. LBFGS and SparseAdam are refused.
-        seed: `Secure()` for weights that leave the house: cohorts and noise that nobody can predict. Or a whole number
+        seed: `Secure()` for weights that are published: cohorts and noise that nobody can predict. Or a whole number
             >= 0, as sensitive as the data; its streams "sampling" and "noise" are used. Where a journal is gone on
             with, it must be of the same kind and is not used: the journal has the streams' states.
         placement: who adds the noise, and so who is protected against whom.
@@ -139,7 +139,7 @@ class Server:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PlanViolation(
-            "a server must stay one, got a copy asked for. Both would release their sums with the same noise"
+            "a server must not be copied, got a request for a copy. Both would release their sums with the same noise"
         )
 
     @property
@@ -189,7 +189,7 @@ class Server:
         return self._rounds.open()
 
     def receive(self, reply: Reply) -> Received:
-        """Judge one reply and, if it is fit, add it. Never raises for what a client sends; every reply is counted.
+        """Check one reply and add it if it is accepted. Never raises because of a reply; every reply is counted.
 
         ==============================================  =====================================================
         reply                                           verdict
@@ -254,7 +254,7 @@ class Server:
 
     @one_at_a_time
     def read(self) -> None:
-        """Private diagnostics of a round were looked at; see `Progress.diagnostics`."""
+        """Private diagnostics of a round were read; see `Progress.diagnostics`."""
         self._rounds.read()
 
     @one_at_a_time
@@ -264,7 +264,7 @@ class Server:
 
     @one_at_a_time
     def finish(self, *, secure_sum: bool | None = None) -> Outcome:
-        """What the run is so far: may be asked at any time between rounds. One that ends early is judged by the whole
+        """The run so far: may be called at any time between rounds. One that ends early is accounted by the whole
         plan, as in `Trainer.finish`.
 
         Args:

@@ -11,7 +11,7 @@ from decrescendo.plans.plan import Plan
 
 
 def local_guarantee(plan: Plan, rounds: int | None = None) -> Guarantee:
-    """LOCAL: what a client's replies say of its records, by its own noise alone, exact.
+    """LOCAL: the exact guarantee for a client's records against a reader of its replies, by its own noise alone.
 
     Each reply is one un-subsampled Gaussian release of noise multiplier z_t: nothing is amplified, because who reads
     the reply knows that the client took part.
@@ -34,7 +34,7 @@ def local_guarantee(plan: Plan, rounds: int | None = None) -> Guarantee:
 def server_guarantee(
     plan: Plan, attendance: Sequence[tuple[int, int]], rounds: int | None = None
 ) -> Guarantee:
-    """DISTRIBUTED: what a curious server that knows the cohort learns of a client's records, exact.
+    """DISTRIBUTED: the exact guarantee for a client's records against a curious server that knows the cohort.
 
     In a round with k members of which j replied, the sum that the server sees holds the noise of j shares:
     N(0, s_t^2 j / k), its own top-up protects nobody against itself, and it knows who took part. That is one

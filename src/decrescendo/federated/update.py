@@ -195,7 +195,7 @@ def _digest_of(values: Mapping[str, Tensor], share_std: float) -> str:
 def prepare(
     update: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream | None
 ) -> dict[str, Tensor]:
-    """What leaves the client: ``update`` clipped to C_t, with the client's share of noise.
+    """The message of a client: ``update`` clipped to C_t, with the client's share of noise.
 
     Args:
         update: from `client_update`.

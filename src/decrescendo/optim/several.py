@@ -69,7 +69,7 @@ class Several(torch.optim.Optimizer):
 
     @property
     def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
-        """What all optimisers remember of their steps, by parameter."""
+        """The state of all optimisers, by parameter."""
         return {key: value for optimizer in self.optimizers for key, value in optimizer.state.items()}
 
     @state.setter
@@ -77,7 +77,7 @@ class Several(torch.optim.Optimizer):
         """Nothing: each optimiser keeps its own."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: say which of the optimisers is to hold it."""
+        """Refused: add it to one of the optimisers instead."""
         del param_group
         if self._made:
             raise InvalidValue(

@@ -30,7 +30,7 @@ _KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
 @final
 @dataclass(frozen=True, slots=True)
 class AdaptivePlan:
-    """What was agreed before an adaptive run: all of it public, none of it changed by the run. The adaptive form of an
+    """The decisions before an adaptive run: all public, none changed by the run. The adaptive form of an
     `Agreement`.
 
     Args:

@@ -26,7 +26,7 @@ Kind = Literal["plan", "adaptive_plan"]
 
 @runtime_checkable
 class Agreement(Protocol):
-    """What was decided before a run: frozen, public, one small file; `Plan` and `AdaptivePlan` are its two forms."""
+    """The decisions before a run: frozen, public, one small file; `Plan` and `AdaptivePlan` are its two forms."""
 
     @property
     def kind(self) -> Kind:
@@ -64,7 +64,7 @@ class Agreement(Protocol):
         ...
 
     def price(self, judge: Accountant) -> Guarantee:
-        """What the whole run costs, whatever it says of itself."""
+        """The cost of the whole run by an accountant, whatever its guarantee says."""
         ...
 
     def covered(self, ledger: Ledger) -> Ledger:
@@ -107,7 +107,7 @@ class Agreement(Protocol):
         ...
 
     def gap(self, ledger: Ledger) -> str:
-        """What deciding on the way cost, in words; empty where nothing was decided so."""
+        """The cost of deciding noise during the run, in words; empty if nothing was decided so."""
         ...
 
     @property

@@ -104,7 +104,7 @@ def allocate(
 
 
 def noise_cost(plan: Plan, influence: CurveOrValues) -> float:
-    """sum_t q_t C_t^2 z_t^2: the noise of a plan on the clipped sum, times how much of it is felt at the end.
+    """sum_t q_t C_t^2 z_t^2: the variance of a plan's noise on the sum, weighted by its influence on the final loss.
 
     Args:
         plan: any plan.

@@ -105,8 +105,8 @@ def calibrate(
         )
     if isinstance(sampling, RandomAllocation) and batch is not None:
         raise InvalidValue(
-            "batches of records that each take part once an epoch must have one expected size, got batch=. The proof "
-            "is of equal chances of all steps of an epoch: leave batch out, or take PoissonSampling"
+            "batches of records that each take part once an epoch must have one expected size, got batch=. The "
+            "theorem is for equal chances of all steps of an epoch: leave batch out, or take PoissonSampling"
         )
     drawn: Sampling = sampling
     if isinstance(sampling, PoissonSampling) and batch is not None:
@@ -145,8 +145,8 @@ def _relative(
     epochs, rest = divmod(steps, each)
     if rest:
         raise InvalidValue(
-            f"steps must be of whole epochs of {each} steps, got steps={steps}. The proof is of epochs in which "
-            f"everybody takes part: take {sampling.whole(steps)}"
+            f"steps must be of whole epochs of {each} steps, got steps={steps}. The theorem is for epochs in "
+            f"which every record takes part: take {sampling.whole(steps)}"
         )
     if callable(privacy):
         return np.repeat(evaluate("privacy", privacy, epochs), each)
@@ -155,8 +155,8 @@ def _relative(
     if moving.size:
         raise InvalidValue(
             f"privacy must be constant within each epoch of {each} steps, got values that move within epoch "
-            f"{moving[0] + 1}. The proof is of equal noise in all steps of an epoch: let it move between epochs, or "
-            "take PoissonSampling"
+            f"{moving[0] + 1}. The theorem is for equal noise in all steps of an epoch: change it between epochs, "
+            "or take PoissonSampling"
         )
     return found
 

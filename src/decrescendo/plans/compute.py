@@ -94,7 +94,7 @@ def allocate_compute(
             batch=rates * size, accountant=judge,
         )  # fmt: skip
 
-    # The shape hangs on the price that the theorem gives the run, which is a little off: once more at the price of the
+    # The shape follows the price that the theorem gives the run, which is a little off: once more at the price of the
     # noise that was certified.
     first = plan(mu_of(budget.epsilon, budget.delta) ** 2, Pld(rtol=1e-2) if accountant is None else judge)
     p, x = first.sampling.rates(count), 1 / first.noise_multiplier**2

@@ -213,7 +213,7 @@ class Plan:
 
     def confirm(self, ledger: Ledger, guarantee: Guarantee | None = None) -> Iterator[str]:
         """The plan's numbers again, here and by an independent library; the plan's, whatever ``ledger`` has of them.
-        What a run says of itself is held against them too."""
+        The run's own guarantee is compared with them, too."""
         del ledger
         yield from confirmed(self, guarantee)
 

@@ -15,7 +15,7 @@ from decrescendo.errors import InvalidValue, check_array, check_integer, check_r
 from decrescendo.plans.sampling_arguments import LARGEST, at_most_of, check_rng, checked_cap, checked_count
 
 _THESE = (
-    "What a plan promises is proven of these very batches: move their size by a curve (batch=), or cut them by "
+    "The promise of a plan holds for these batches only: change their size by a curve (batch=), or truncate them by "
     "max_batch_size"
 )
 

@@ -15,14 +15,14 @@ def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
     """
     if isinstance(sampling, RandomAllocation):
         raise InvalidValue(
-            f"{what} must have Poisson batches, got {sampling}. Nothing is proven here of records that each take part "
-            "once an epoch. Take PoissonSampling"
+            f"{what} must have Poisson batches, got {sampling}. There is no theorem here for records that each take "
+            "part once an epoch. Take PoissonSampling"
         )
     return sampling
 
 
 def uncut(sampling: Sampling, what: str) -> None:
-    """Refuse, for ``what``, batches that are cut to a largest size.
+    """Refuse, for ``what``, truncated batches.
 
     >>> uncut(PoissonSampling(100, 10, max_batch_size=30), "a filter")
     Traceback (most recent call last):

@@ -129,7 +129,7 @@ def draw_scores(
         scores: by the name shown in the legend; at least one.
         path: the PNG file to write.
         title: what was measured, on what data.
-        compared: the method that others are held against, and those, with the same steps and seeds; empty: one panel.
+        compared: the method that others are compared with, and those, with the same steps and seeds; empty: one panel.
 
     Raises:
         InvalidValue: no scores, or none of a name in ``compared``.

@@ -92,7 +92,7 @@ class Paired:
 
 
 def largest(*series: Mapping[int, float]) -> float:
-    """Size of the numbers by seed that differences are made of.
+    """Largest absolute value of the numbers that are compared seed by seed.
 
     >>> largest({0: -3.0}, {}, {0: 2.0, 1: 1.0})
     3.0

@@ -13,7 +13,7 @@ from decrescendo.row_independence.comparison import Comparison
 from decrescendo.row_independence.dataflow import Memory
 from decrescendo.row_independence.inputs import drawing, labelled_rows
 from decrescendo.row_independence.python_state import Numbers, numbers_of
-from decrescendo.row_independence.refusals import Refusal, RowsDependent, reads_a_number
+from decrescendo.row_independence.refusals import Refusal, reads_a_number
 from decrescendo.row_independence.result import check_own
 from decrescendo.row_independence.trace import draws, rejects
 from decrescendo.row_independence.tracer import Tracer
@@ -117,9 +117,9 @@ def check(
     function, rows = _Function(program, comparison.memory, devices), count_rows(batch)
     try:
         comparison.checked(function, batch, rows, max(rows, 2), seed)
-    except RowsDependent as error:
-        return error.refusal
     except UnsupportedModel as error:
+        if isinstance(error.refusal, Refusal):
+            return error.refusal
         why, _, remedy = str(error).partition(". ")
         return Refusal(why, remedy=remedy)
     return Independent(rows, tuple(sorted(comparison.memory.assumed)))

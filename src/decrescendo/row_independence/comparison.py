@@ -20,7 +20,7 @@ from decrescendo.row_independence.dataflow import Guess, Memory
 from decrescendo.row_independence.dynamic_sizes import not_seen
 from decrescendo.row_independence.inputs import drawing, labelled_rows
 from decrescendo.row_independence.program import Passed, Program
-from decrescendo.row_independence.python_state import Numbers, following
+from decrescendo.row_independence.python_state import Numbers, following, without_keys
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
 from decrescendo.row_independence.rules import declared_changes
 from decrescendo.row_independence.trace import Trace
@@ -170,7 +170,7 @@ class Comparison(Generic[Passed]):
                 "a pass must not depend on how many examples earlier ones had, got a program that does something else "
                 f"than before and keeps their number in {names[0]}. Count steps, not examples, or outside of the loss"
             )
-        self.memory.assumed |= {assumed("stored-count", name) for name in names}
+        self.memory.assumed |= {assumed("stored-count", without_keys(name)) for name in names}
 
     def is_known(self, trace: Trace) -> bool:
         """Whether an accepted pass did the same; where one of as many examples did, only that is compared."""

@@ -1,4 +1,4 @@
-"""What Python gets to see of the data in a pass: answers that do not depend on them, or a refusal."""
+"""Reads of data by Python code (bool, float, shape): a constant answer, or a refusal."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,7 +60,7 @@ class DataReads:
     def look(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
     ) -> Any:
-        """What Python gets to see of the data: an answer that does not depend on them."""
+        """A read of data by Python code: an answer that does not depend on them."""
         first = cast("Tensor", tensors[0])
         labels = [self.label(tensor) for tensor in tensors if tensor is not None]
         data = [label for label in labels if is_data(label)]

@@ -54,7 +54,7 @@ STALE = Mixed(
 _PARTS = Mixed(PARTS)
 _SOME = replace(_PARTS, counted=True)
 _STORAGE = cast("Any", torch.UntypedStorage)
-# Weak references to storages that passes have made from data: an address that has one is not given to another storage.
+# Weak references to storages that passes have made from data: a weak reference stops reuse of the address.
 _STALE: set[int] = set()
 _ENDING = threading.Lock()
 

@@ -34,7 +34,7 @@ _MADE = frozenset({
     "zeros", "ones", "empty", "full", "rand", "randn", "new_zeros", "new_ones", "new_empty", "new_full", "arange",
 })  # fmt: skip
 _MOVED = frozenset({"view", "reshape", "expand", "broadcast_to"})
-# What C code reads: so long that a program that goes by it does something else than it says, which is compared.
+# The value that C code sees for a hidden size: unusual on purpose, so that code which uses it fails the comparison.
 _NONE = 1013
 
 

@@ -1,9 +1,9 @@
-"""Entries chosen by index: examples stay apart where each index chooses from its own example.
+"""Entries chosen by index: examples stay independent if each index chooses from its own example.
 
 Whether it does is looked up in the values of the index, which an index that is a constant or an example's own may have
 in many ways: ``logits[torch.arange(n), last]``, a mask, sorted rows that are put back later.
 
-Longer than most files: every way to choose by index is judged by one question.
+Longer than most files: every way to choose by index is decided by one question.
 """
 
 from collections.abc import Sequence

@@ -35,8 +35,8 @@ class Mixed:
     # And of the column that is numbers of rows, of which each example may have several: where these lie, the key of its
     # memory, its first number and step.
     rows: tuple[RowLayout, int, tuple[int, int]] | None = None
-    # Of whole numbers of each example's own data, to which so many times the example's number was added, as an index of
-    # folded rows is: how many times, the key of their memory, and where the examples lie in it.
+    # An index into flattened rows, own_index + example * rows_per_example: here rows_per_example, the key of the
+    # index's memory, and where the examples lie in it.
     folded: tuple[int, int, Span] | None = None
     # Made from constants alone: it depends on how many examples there are, or on places, but on none of them.
     public: bool = False
@@ -212,4 +212,4 @@ LAID_ALONG = (
 PARTS = "only some of the examples are taken, or examples are taken in groups"
 SUMMED = "several examples are put together"
 LONG = "a constant depends on the number of examples"
-NO_RULE = "the proof has no rule for "
+NO_RULE = "the check of independence has no rule for "

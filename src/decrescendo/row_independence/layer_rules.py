@@ -74,7 +74,7 @@ def convolution(call: Call) -> Label | Sequence[Label]:
     own = given.shape[1] // groups
     outputs = weight.shape[1] if transposed else weight.shape[0] // groups
     if label.outer != 1 or label.inner % own:
-        return call.mixed("its groups do not keep the examples apart")
+        return call.mixed("its groups do not keep examples independent")
     inner = label.inner // own * outputs
     filters = RowLayout(0, label.inner if transposed else inner, 1, label.owners)
     found, after = call.label(weight), RowLayout(1, inner, 1, label.owners)
@@ -101,7 +101,7 @@ def convolution(call: Call) -> Label | Sequence[Label]:
 
 
 def _is_single(call: Call, dim: int) -> bool:
-    """Whether a convolution keeps the places along a dimension apart: its kernel has size one there."""
+    """Whether a convolution mixes nothing along a dimension: its kernel has size one there."""
     at, one = dim - 2, {"stride": 1, "padding": 0, "output_padding": 0}
 
     def entry(name: str) -> int:

@@ -83,7 +83,7 @@ def _bag_of(starts: Tensor, ids: int) -> Tensor:
 
 
 def _bag_weights(call: Call) -> Label:
-    """Gradients of the weights in bags: where the bags are those of the offsets, and these keep examples apart."""
+    """Gradients of the weights in bags: if the bags are those of the offsets, and these keep examples independent."""
     gradient, indices, offsets = call.args["grad"], call.args["indices"], call.args["offsets"]
     label, own, bag = call.label(gradient), call.label(indices), call.args["offset2bag"]
     if isinstance(label, Mixed) or isinstance(call.label(call.args["weight"]), RowLayout | Mixed):

@@ -59,12 +59,11 @@ def numbers_of(model: nn.Module, loss: object, *, which: bool = False) -> Number
             found[f"len({name})"] = size = kind.__len__(value)
             if size > _ENTRIES:
                 continue
-            entries = (
-                enumerate(kind.__iter__(value))
-                if kind is not dict
-                else dict[Any, Any].items(cast("Any", value))
-            )
-            left += [(f"{name}.{key}", item) for key, item in list(entries)]
+            if kind is dict:
+                items = list(dict[Any, Any].items(cast("Any", value)))
+                left += [(f"{name}[{key}]", item) for key, item in items]
+            else:
+                left += [(f"{name}.{at}", item) for at, item in enumerate(list(kind.__iter__(value)))]
         if isinstance(value, np.ndarray):
             found[f"len({name})"] = value.size
             left += [
@@ -151,6 +150,16 @@ def moved(before: Numbers, now: Numbers) -> list[str]:
 
 def _plain(name: str) -> str:
     return name[len("len(") : -1] if name.startswith("len(") else name
+
+
+def without_keys(place: str) -> str:
+    """A place without the keys of dictionaries, which may be data, as names of people are.
+
+    >>> without_keys("loss.seen[ann].total")
+    'loss.seen[...].total'
+    """
+    first, last = place.find("["), place.rfind("]")
+    return place if first < 0 else f"{place[:first]}[...]{place[last + 1 :]}"
 
 
 def following(one: tuple[int, Numbers, Numbers], two: tuple[int, Numbers, Numbers]) -> list[str]:

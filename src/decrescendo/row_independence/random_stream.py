@@ -35,8 +35,8 @@ class Stream:
     capturing: bool = False
     # Whether nothing may be drawn again: a captured pass goes on with new numbers.
     once: bool = False
-    # By the state that an operation began at: the how manieth it is of those that took as many numbers as the data
-    # wanted, or that it is none.
+    # Generator state -> index among the operations that draw a data-dependent number of random values; None for an
+    # operation that does not.
     jumps: dict[int, int | None] = field(default_factory=dict[int, int | None])
     _at: int = 0
 

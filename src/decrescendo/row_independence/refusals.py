@@ -163,18 +163,13 @@ class Refusal:
         return f"{self.why}. {self.remedy}" if self.remedy else self.why
 
 
-class RowsDependent(UnsupportedModel):
-    """A row's result may depend on other rows.
-
-    Args:
-        refusal: why.
-    """
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
-        if refusal.where:
-            self.add_note(f"That operation is called at {refusal.where}")
+def refused(found: Refusal) -> UnsupportedModel:
+    """The error of a refusal: its words, the line as a note, and the refusal itself."""
+    error = UnsupportedModel(str(found))
+    error.refusal = found
+    if found.where:
+        error.add_note(f"That operation is called at {found.where}")
+    return error
 
 
 def refusal(label: Label, of: str, *, hosts: bool = False, where: str = "") -> Refusal:

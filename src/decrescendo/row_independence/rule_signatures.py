@@ -1,4 +1,4 @@
-"""Operations by the dimensions of what they take and give: one line says which examples stay apart in them."""
+"""Operations by the dimensions of what they take and give: one line says which examples stay independent in them."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def symbols(spec: str, dims: int) -> tuple[_Symbol, ...]:
 def signature(text: str) -> Rule:
     """The rule of an operation that treats every index along a named dimension alike and apart.
 
-    ``"ik,kj->ij"`` is a matrix product: examples along ``i`` or ``j`` stay apart, along ``k`` they are summed. A
+    ``"ik,kj->ij"`` is a matrix product: examples along ``i`` or ``j`` stay independent, along ``k`` they are summed. A
     capital letter and ``*`` name dimensions along which the operation mixes. ``+`` is an argument that broadcasts
     with the first output, ``_`` one that is not looked at (sizes, or what the others imply).
     """

@@ -1,4 +1,4 @@
-"""What each operation does to where the examples are: the tables, and the door for operations of others."""
+"""What each operation does to where the examples are: the tables, and `register_rule` for custom operations."""
 
 import torch
 from torch import Tensor
@@ -164,12 +164,12 @@ BY_VALUE = frozenset((*indexing.RULES.values(), *packed.RULES.values()))
 
 
 def register_rule(operation: str, text: str) -> None:
-    """Tell the proof how an operation of yours treats the examples.
+    """Tell the check of independence how an operation of yours treats the examples.
 
     Args:
         operation: its full name, ``"namespace::name"``.
         text: the dimensions of its tensor arguments and outputs, in order. Examples along a dimension that a lower-case
-            letter names stay apart, and are found along the dimension of that name in the outputs. A capital letter,
+            letter names stay independent, and lie along the dimension of that name in the outputs. A capital letter,
             or ``*`` for any number of dimensions, says that the operation mixes along it; ``.`` stands for leading
             dimensions that broadcast; ``+`` for an argument that broadcasts with the first output.
 

@@ -70,7 +70,7 @@ class Operation:
     # The positions of the arguments that are sizes.
     sized: frozenset[int]
     seeded: bool
-    # Draws again where a number does not suit it: how many random numbers it takes hangs on what it is given.
+    # Draws again where a number does not suit it: the number of random numbers depends on its arguments.
     rejecting: bool
     # The argument that is the probability of drawing anything, where it has one.
     chance: int

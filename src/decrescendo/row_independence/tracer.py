@@ -57,8 +57,8 @@ from decrescendo.row_independence.random_stream import Stream, hosts_drew
 from decrescendo.row_independence.refusals import (
     GENERATOR,
     STATISTICS,
-    RowsDependent,
     refusal,
+    refused,
     written_by_the_pass,
 )
 from decrescendo.row_independence.replayed_operations import NUMBERS, arguments_of, as_before
@@ -127,7 +127,7 @@ class Tracer(Pausable):
         replays: the trace of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
         before: an accepted pass over as many examples. This one is another of that trace, and what it does is written
-            down, to be done again (`clipping.capture`): nothing is there to be read. What is compared
+            down for replay (`clipping.capture`): nothing is there to be read. What is compared
             is as it was there, and the device sees to it (``guards``).
     """
 
@@ -165,7 +165,7 @@ class Tracer(Pausable):
             before, self.guards,
         )  # fmt: skip
         self.counts = DynamicSizes(self.labels, self.reads)
-        # Of tensors: what they depend on, and the door for what the engine makes by itself.
+        # Of tensors: what they depend on, and how the engine labels what it makes by itself.
         self.label, self.assign = self.labels.label, self.labels.assign
         self.units, self.owners, self.end = self.labels.units, self.labels.owners, self.labels.end
         # The names of the model's parameters and buffers, by their storage: nothing may be written there.
@@ -219,7 +219,7 @@ class Tracer(Pausable):
         if drawn and self.generator:
             raise UnsupportedModel(GENERATOR.format(self.generator))
         where = self.lines.get(label.name, "") if isinstance(label, Mixed) else ""
-        raise RowsDependent(refusal(label, of, hosts=self.hosts, where=where))
+        raise refused(refusal(label, of, hosts=self.hosts, where=where))
 
     def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
         """Note which tensors leave the pass, or go where the engine works by itself: a choice between two must show."""
@@ -275,7 +275,7 @@ class Tracer(Pausable):
             return func(*args, **kwargs or {})
         if isinstance(func, HigherOrderOperator):
             self.refuse(
-                f"the proof must see what an operation does, but {func.name()} runs functions of the program where "
+                f"the check must see each operation, but {func.name()} runs functions of the model where "
                 "nothing is seen. Use torch's ordinary operations (torch.where, scaled_dot_product_attention)"
             )
         for kind in types:
@@ -463,7 +463,7 @@ class Tracer(Pausable):
         found, looked = self._label_data(op, args, kwargs or {}, output, given.tensors, given.known)
         if any(tensor.layout is _OPAQUE for tensor in made):
             self.refuse(
-                f"the proof must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
+                f"the check must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
                 "Leave out to_mkldnn"
             )
         self.labels.keep_all(output, found, given.marks, at)
@@ -764,7 +764,7 @@ class Tracer(Pausable):
                     Mixed(LAID_ALONG, op.name, public=True) if isinstance(labels[0], RowLayout) else labels[0]
                 )
                 labels = [by_place if alike is None else alike, *labels[1:]]
-        missing = Mixed(f"the proof has no rule for this output of {op.name}")
+        missing = Mixed(f"the check of independence has no rule for this output of {op.name}")
         return labels + [missing] * (len(made) - len(labels)), call.looked
 
     def _each(

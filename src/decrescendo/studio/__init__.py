@@ -1,1 +1,1 @@
-"""A local web page to plan by eye, extra `studio`. `server` is its door; all computing is the library's."""
+"""A local web page to plan by eye, extra `studio`. Public API: `server`; all computing is the library's."""

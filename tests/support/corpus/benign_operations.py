@@ -395,10 +395,6 @@ def _latent(m: Any, x: Tensor) -> Tensor:
     return m.b(z - 0.1 * g)
 
 
-def _tangent(m: Any, x: Tensor) -> Tensor:
-    return torch.func.jvp(lambda v: m.b(m.a(v).tanh()), (x,), (torch.ones_like(x),))[1]
-
-
 def _expert(m: Any, x: Tensor) -> Tensor:
     gate = m.g(x).softmax(1)
     return (torch.stack([m.e(x), m.f(x)], 1) * gate[:, :, None]).sum(1)

@@ -129,21 +129,6 @@ def _weight_hook_within(m: Any, x: Tensor) -> Tensor:
     return m.b((x @ w.T).tanh())
 
 
-def _saved(m: Any, x: Tensor) -> Tensor:
-    """What is kept for the backward pass is centred over the batch on the way."""
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: t, lambda t: t - t.mean(0) if t.dim() == 2 else t
-    ):
-        return m.b(m.a(x).tanh())
-
-
-def _saved_place(m: Any, x: Tensor) -> Tensor:
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: t, lambda t: t.flip(0) if t.shape[:1] == x.shape[:1] else t
-    ):
-        return m.b(m.a(x).tanh())
-
-
 def _inner_scale(m: Any, x: Tensor) -> Tensor:
     """A gradient computed inside scales the pass."""
     h = m.a(x)
@@ -174,8 +159,6 @@ hooks.net(
         "one hook feeds another": _multi,
         "a quadratic hook": _retained,
         "a hook that writes into its gradient": _inplace,
-        "saved tensors centred": _saved,
-        "saved tensors reversed": _saved_place,
         "an input gradient's norm as scale": _inner_scale,
         "a shared inner step": _inner_step,
     },
@@ -232,7 +215,7 @@ class Product(torch.autograd.Function):
 
 
 class Centred(torch.autograd.Function):
-    """Mixes forwards, pretends backwards that it did not."""
+    """A straight-through estimator: mixes forwards, the identity backwards."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

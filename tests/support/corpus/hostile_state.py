@@ -513,7 +513,6 @@ writes.net(
         "frozen": nn.Parameter(torch.zeros(WIDE), requires_grad=False),
         "buffer": nn.Buffer(torch.zeros(WIDE)),
         "rows": nn.Buffer(torch.zeros((), dtype=torch.long)),
-        "keeper": _Keeper(),
         "done": False,
     },
 )
@@ -533,20 +532,6 @@ writes.losses(
         "an optimiser step in the loss": lambda m, b: (_step(m, b), ce(m, b))[1],
     }
 )
-
-
-class _Keeper(nn.Module):
-    """Extra state: published with the weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = torch.zeros(WIDE)
-
-    def get_extra_state(self) -> Any:
-        return self.seen
-
-    def set_extra_state(self, state: Any) -> None:
-        self.seen = state
 
 
 def _step(m: nn.Module, b: Any) -> None:

@@ -1,4 +1,4 @@
-"""Numbers that differ by rounding only, so that no sentence and no choice hangs on the last digit of a sum.
+"""Numbers that differ by rounding only, so that no sentence and no choice depends on the last digit of a sum.
 
 Sums of the same numbers differ in their last digits between processors, numbers of threads and orders of the terms, by
 1e-16 to 1e-13 of the largest of them. What is told apart on purpose differs by one test example of at most a million,

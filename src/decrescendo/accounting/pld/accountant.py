@@ -224,7 +224,7 @@ def _crossing(curve: Callable[[float], float], delta: float, near: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Pld:
-    """Certified accountant for any sequence of Poisson-subsampled Gaussian releases, all of them different if need be.
+    """Certified accountant for any sequence of Poisson-subsampled Gaussian releases, which may all be different.
 
     The exact privacy loss distribution is composed between two discrete bounds, in both neighbour directions, each on
     its own; `bracket` gives both ends of epsilon, `epsilon` the upper one. How it works and why both ends are bounds:
@@ -274,7 +274,7 @@ class Pld:
 
     @one_blas_thread()
     def bracket(self, ledger: Ledger, delta: float) -> tuple[float, float]:
-        """(lower, upper): the true epsilon at ``delta`` lies between them. Kept: plans come again and again."""
+        """(lower, upper): the true epsilon at ``delta`` lies between them. Results are cached."""
         check_poisson(ledger, self.name)
         return self._bracket(ledger, check_delta(delta))
 
@@ -326,7 +326,7 @@ class Pld:
 
     @one_blas_thread()
     def estimate(self, ledger: Ledger, delta: float) -> float:
-        """Epsilon within a few percent, some ten times faster: for steering searches and drawing, not for promising.
+        """Epsilon within a few percent, some ten times faster: for searches and figures, not for a promise.
 
         >>> Pld().estimate(Ledger(), 1e-5)
         0.0

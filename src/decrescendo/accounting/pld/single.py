@@ -58,7 +58,7 @@ def _from_sampled(epsilon: float, rate: float) -> float:
 def _from_added(epsilon: float, rate: float, side: int) -> float:
     """log(1 + expm1(-epsilon)/rate), -inf where 1 + .. is not above 0; D grows with it.
 
-    Rounded up or down with ``side``: near a quotient of -1 the logarithm hangs on its last digits.
+    Rounded up or down with ``side``: near a quotient of -1 the logarithm depends on its last digits.
     """
     quotient = math.expm1(-epsilon) / rate
     if quotient > -0.5 or rate < 2 / 3:

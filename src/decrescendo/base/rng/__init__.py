@@ -1,4 +1,4 @@
-"""Where random numbers come from: repeatable for experiments, unpredictable for weights that leave the house."""
+"""Where random numbers come from: repeatable for experiments, unpredictable for weights that are published."""
 
 from decrescendo.base.rng.keystream import Keystream
 from decrescendo.base.rng.pair import sampling_and_noise

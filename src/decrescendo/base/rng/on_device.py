@@ -1,7 +1,7 @@
 """The noise of `rounded`, made where the sums are: ChaCha20 (RFC 8439) and the rounding in one kernel, or by operations
 of torch.
 
-Nothing goes to the CPU but the few coordinates that float64 leaves open. Which bits a coordinate gets hangs on the key
+Nothing goes to the CPU but the few coordinates that float64 leaves open. The bits of a coordinate depend on the key
 and on its place in the stream alone. The key is derived from the stream's own, with which AES draws.
 """
 

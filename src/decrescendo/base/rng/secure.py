@@ -22,7 +22,7 @@ _COINS = 2**20
 class Secure:
     """In place of a seed: sampling and noise that nobody can predict or repeat, safe from floating-point attacks.
 
-    The recommended setting for weights that leave the house. There is no argument: a seed that can be passed can be
+    The recommended setting for weights that are published. There is no argument: a seed that can be passed can be
     guessed, kept, or used twice.
 
     >>> Secure()

@@ -2,7 +2,7 @@
 
 Streams by purpose mean that changing the model cannot change the noise. These generators are fast and repeatable:
 whoever knows the seed knows the noise, so a seed is as sensitive as the data. A seed that can be
-guessed (0, 1, 2, ..) is known: for weights that leave the house take ``secrets.randbits(128)``. Nor may two trainings
+guessed (0, 1, 2, ..) is known: for weights that are published take ``secrets.randbits(128)``. Nor may two trainings
 on the same data that are both published share one: their noise is the same, and cancels in the difference.
 """
 

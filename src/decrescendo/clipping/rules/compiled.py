@@ -147,7 +147,7 @@ WATCHING = threading.local()
 
 
 def is_captured() -> bool:
-    """Whether what is done now is going to be done again on other numbers, so that none may be read."""
+    """Whether operations are being captured for replay on other numbers, so that none may be read."""
     return getattr(WATCHING, "tape", None) is not None
 
 

@@ -37,7 +37,7 @@ else:
 
 
 class PrivateMixin(_Base):
-    """Before a ``transformers.Trainer`` among the bases of a class: its training follows a plan.
+    """Mixin for subclasses of ``transformers.Trainer`` (list it first): their training follows a plan.
 
     The plan's sampling, clipping and noise take the place of its batches and its backward pass; optimiser, scheduler,
     callbacks, evaluation and saving stay the trainer's own. After ``trainer.follow(plan, seed=Secure())``,
@@ -156,7 +156,7 @@ class PrivateMixin(_Base):
             ignore_keys_for_eval: the trainer's own.
 
         Raises:
-            PlanViolation: another plan, seed or other data than the checkpoint's; a step that is done again and comes
+            PlanViolation: another plan, seed or other data than the checkpoint's; a repeated step that comes
                 out otherwise; a training that was not finished in ``output_dir``, and is not gone on with.
             FileRefused: no checkpoint there that this training can go on from.
         """
@@ -225,7 +225,7 @@ class PrivateMixin(_Base):
         super()._save_checkpoint(model, trial)
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Refused: each trial would be a training, and the plan pays for one."""
+        """Refused: each trial would be a training, and the plan covers one."""
         raise PlanViolation(
             "a plan must pay for each training, got a search over many. See decrescendo.training.search_privately, or "
             "search on public data"

@@ -30,8 +30,8 @@ RULES: tuple[Rule, ...] = (
     ),
     ("packing", _off, "be False: several examples in one row cannot be clipped one by one"),
     ("padding_free", _off, "be False: examples in one row cannot be clipped one by one"),
-    ("deepspeed", _off, "be None: its engine keeps gradients where no example can be seen apart"),
-    ("fsdp", _off, "be off: its engine keeps gradients where no example can be seen apart"),
+    ("deepspeed", _off, "be None: its engine stores gradients of whole batches, not of each example"),
+    ("fsdp", _off, "be off: its engine stores gradients of whole batches, not of each example"),
     ("parallelism_config", _off, "be None: one process trains"),
     ("fp16", _off, "be False: its loss scaling steps on other gradients than were released. Take bf16=True"),
     (
@@ -49,8 +49,8 @@ RULES: tuple[Rule, ...] = (
     ("debug", _off, "be empty: it reads the values of a pass in Python. Look at a step without privacy"),
     ("label_smoothing_factor", _off, "be 0: the loss is the one given to follow(..). Smooth it there"),
     ("use_liger_kernel", _off, "be False: its fused loss sums over examples inside one operation"),
-    ("torch_compile", _off, "be False: what a compiled region does cannot be proven"),
-    ("auto_find_batch_size", _off, "be False: no step may be done again. EngineSettings(memory_limit=..) cuts batches"),
+    ("torch_compile", _off, "be False: the check cannot see the operations of a compiled region"),
+    ("auto_find_batch_size", _off, "be False: no step may be repeated. EngineSettings(memory_limit=..) splits batches"),
     ("dataloader_drop_last", _off, "be False: the plan draws the batches, and each is a step"),
     (
         "train_sampling_strategy", lambda value: _word(value) == "random",

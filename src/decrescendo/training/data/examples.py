@@ -56,8 +56,8 @@ class Examples:
     Guarantee:
         where the data and ``collate_fn`` keep nothing of one example for another, row i of a batch is a function of
         example i, and of random numbers (torch's, NumPy's and Python's global ones) that begin anew for each example,
-        at a place that hangs on the step and the example alone. So no example is padded to the length of another:
-        `joined` puts examples of one shape together, others apart. The process's own generators are afterwards where
+        at a position that depends on the step and the example alone. So no example is padded to the length of another:
+        `joined` puts examples of one shape together, others not. The process's own generators are afterwards where
         they were.
         That they keep nothing is certain of arrays, lists and frames without a ``collate_fn``. Of other code it is
         assumed (`assumption`), and compared: the first example of each batch is made again after the last.

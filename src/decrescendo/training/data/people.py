@@ -1,4 +1,4 @@
-"""Whose row each is: data held against the number of examples of one person that a plan was made for."""
+"""Whose row each is: data compared with the number of examples of one person that a plan was made for."""
 
 import hashlib
 import math

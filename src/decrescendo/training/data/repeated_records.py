@@ -37,7 +37,6 @@ def check_distinct(data: object, *, columns: bool = False) -> Assumption | None:
         InvalidValue: a record that has several rows.
 
     >>> check_distinct([torch.zeros(2), torch.zeros(2)])
-    ''
     >>> check_distinct([torch.zeros(2)] * 2)
     Traceback (most recent call last):
     decrescendo.errors.InvalidValue: a plan for examples must be given each record once, got a list with 1 rows ...

@@ -173,7 +173,7 @@ def registered(
 
 
 def _check_listed(store: Store, life: Life, keeper: Keeper | None) -> None:
-    """That the store has what was released by lives before: each release is written down here first, then there."""
+    """That the store has what earlier processes released: each release is written down here first, then there."""
     releases = None if keeper is None else keeper.releases
     written = 0 if releases is None else releases.steps
     listed = {entry.id: entry.released.steps for entry in store.entries()}.get(life.run_id)

@@ -66,7 +66,7 @@ class Drawing:
     """Batches of a training's steps, one iterator at a time.
 
     Attributes:
-        place: where the batch drawn last left the streams, put here by who has it in hand: a batch that got lost on the
+        place: stream position after the last batch handed to the caller: a batch that got lost on the
             way (no memory on its device, an interruption) is drawn again. Draws that were made ahead count for nothing:
             a checkpoint has this place, and a later iterator begins there.
     """

@@ -54,7 +54,7 @@ def train(
             protects nobody, and the run says so.
         optimizer: any ``torch.optim`` optimiser; or a list of several, each over its own parameters (Muon for matrices,
             AdamW for the rest), which together hold all that are trained.
-        seed: `Secure()` for weights that leave the house; there is no default. Or a whole number >= 0, for
+        seed: `Secure()` for weights that are published; there is no default. Or a whole number >= 0, for
             experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw
             the same noise, which the difference of their weights cancels: publish at most one of them.
         collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it, given one example at a time:

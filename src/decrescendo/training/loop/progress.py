@@ -54,7 +54,7 @@ class Progress:
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """What the clipping saw in this step: private, covered by no guarantee. A run remembers that it was asked for:
+        """Diagnostics of this step's clipping: private, covered by no guarantee. A run remembers that it was asked for:
         where it then ends early, or the optimiser's settings change, that is among its assumptions."""
         self._read()
         return self._diagnostics

@@ -139,7 +139,7 @@ class Planned:
 
 
 def check_promise(plan: Plan, found: Guarantee) -> None:
-    """A plan that was put together by hand, or by a wrong accountant, must not be what the weights are shown with."""
+    """Refuse a plan whose promise is below its certified epsilon: one made by hand, or by a wrong accountant."""
     if plan.guarantee.kind == "estimate":
         return
     if plan.guarantee.epsilon < found.epsilon * (1 - APART):

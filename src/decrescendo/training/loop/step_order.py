@@ -75,7 +75,7 @@ class StepOrder:
         if self.drawn is None or self.settings is None:
             raise PlanViolation(
                 "each step must take a batch of its own, got a step without a draw from batches(data). "
-                "Using a batch twice is not the sampling that the plan was judged for"
+                "Using a batch twice is not the sampling that the plan was accounted for"
             )
         if given != self.drawn:
             raise PlanViolation(

@@ -19,6 +19,6 @@ class StepResult:
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """What the clipping saw: private, covered by no guarantee. A run remembers that it was asked for."""
+        """Diagnostics of the clipping: private, covered by no guarantee. The run records that they were read."""
         self._read()
         return self._diagnostics

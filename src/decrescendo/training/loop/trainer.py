@@ -72,7 +72,7 @@ class Trainer:
             and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters; or a list of several, each over its own
             part of them (`optim.Several`).
-        seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
+        seed: `Secure()` for weights that are published: batches and noise that nobody can predict or repeat. Or a
             whole number >= 0, as sensitive as the data; its streams "sampling", "noise", "model" and "data" are used.
             The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
             last: global generators are neither read nor moved. With a store, each run but its first has streams of its
@@ -109,7 +109,7 @@ class Trainer:
         teacher's average, a mask), those that are not as constructed, and frozen ones are published as they are: the
         run lists them by name among its assumptions.
         a loop that changes the rows of a batch before it gives it to `step`, or ends on a batch that it does not give:
-            what is supposed of either is among the run's assumptions.
+            what is assumed of either is among the run's assumptions.
 
     Raises:
         PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
@@ -222,7 +222,7 @@ class Trainer:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PlanViolation(
-            "a training must stay one, got a copy asked for. Both would release their sums with the same noise"
+            "a training must not be copied, got a request for a copy. Both would release their sums with the same noise"
         )
 
     def batches(
@@ -246,7 +246,7 @@ class Trainer:
                 shapes are a `Ragged` batch.
             num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
                 the random numbers of transforms.
-            people: whose row each is, an id a row, for a plan that protects people: held against the number of
+            people: whose row each is, an id a row, for a plan that protects people: compared with the number of
                 examples that it allows one of them, before anything is drawn.
             require_finite: refuse data with NaN or infinity in a row of which the model makes no finite gradient: such
                 a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
@@ -425,7 +425,7 @@ class Trainer:
     def finish(self) -> Run:
         """The run so far. Ending before the plan does is allowed, and said in the run.
 
-        A run that took all its steps is judged by its own ledger. One that ended early is judged by the whole
+        A run that took all its steps is accounted by its own ledger. One that ended early is accounted by the whole
         plan's: when to stop may have depended on what was released, and then the smaller epsilon of the steps
         taken is no guarantee (stopping is post-processing of the whole plan only). An adaptive run has its
         filter's whole budget as its guarantee, wherever it ended.
@@ -466,7 +466,7 @@ class Trainer:
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
     def assume(self, assumption: Assumption | str) -> None:
-        """Have the run say what is assumed beside what is found here: a declaration of who trains.
+        """Add an assumption of your own to the run's list: a declaration of whoever trains.
 
         Args:
             assumption: for `Run.assumptions`; of a text the code is ``declared``.

@@ -34,10 +34,10 @@ class Life:
 
     Args:
         run_id: in a store; empty without one.
-        began: by the monotonic clock, moved back by the seconds of earlier lives.
+        began: by the monotonic clock, moved back by the seconds of earlier processes.
         resumed: the steps at which it was gone on with.
-        supposed: what was assumed in earlier lives, and of the data.
-        accumulate: the dtype that the sums of all lives were held in: of two the narrower.
+        supposed: what was assumed in earlier processes of the run, and of the data.
+        accumulate: the dtype of the sums of all processes of the run: of two the narrower.
         gamma: of automatic clipping; 0 without.
         place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
             store, and where a checkpoint does not say.
@@ -60,7 +60,7 @@ class Life:
 
     @property
     def seconds(self) -> float:
-        """Of all lives."""
+        """Of all processes of the run."""
         return max(0.0, time.monotonic() - self.began)  # a broken clock must not lose a run
 
 
@@ -77,8 +77,8 @@ class Keeper:
     ) -> None:
         if agreed.planned is None:
             raise InvalidValue(
-                "a run with checkpoints must have a plan, got noise decided on the way: what a policy remembers is not "
-                "kept. Calibrate a plan, or train without checkpoints"
+                "a run with checkpoints must have a plan, got noise decided during the run: the state of a policy is "
+                "not saved. Calibrate a plan, or train without checkpoints"
             )
         self._checkpoints, self._agreed, self._planned = checkpoints, agreed, agreed.planned
         self._world, self._streams, self._life, self._saved = world, streams, life, -1
@@ -146,7 +146,7 @@ class Keeper:
         Raises:
             FileRefused: it is of something else, or fits neither model nor optimiser.
             PlanViolation: it is of another plan, of a run with a store where there is none or the other way round, or
-                steps after it must be done again by another number of ranks.
+                steps after it must be repeated by another number of ranks.
         """
         handed = self._world.draw(self._newest)
         step, state, life = handed["step"], handed["state"], self._life
@@ -220,7 +220,7 @@ class Keeper:
         again = self.releases.steps - found.step
         if ranks != size and again > 0:
             raise PlanViolation(
-                f"steps that are done again must be done by as many processes, got {size} for {ranks} with "
+                f"repeated steps must be taken by as many processes as before, got {size} for {ranks} with "
                 f"{again} steps after the checkpoint of step {found.step}: sums of other "
                 f"shares are rounded otherwise. Go on with {ranks} until the next checkpoint"
             )

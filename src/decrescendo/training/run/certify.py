@@ -31,7 +31,7 @@ def certified_epsilon(plan: Plan) -> float:
 def certify(ledger: Ledger, budget: Budget) -> Guarantee:
     """What `accounting.Pld` says of ``ledger`` at the budget's delta: its upper end, and the lower end beside it; where
     batches were cut, with what that costs (`accounting.Truncated`). A plan made with a narrower bracket than usual is
-    judged by a narrower one, too.
+    certified with a narrower one, too.
 
     >>> from decrescendo.accounting.release import Release
     >>> round(certify(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
@@ -48,7 +48,7 @@ def certify(ledger: Ledger, budget: Budget) -> Guarantee:
 
 def check_claim(agreed: Agreement, given: Guarantee) -> None:
     """A run has its plan's guarantee, or the one that its releases are certified for, which may be less where the plan
-    was judged by a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
+    has a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
     may have been edited."""
     planned, own = agreed.planned, agreed.guarantee
     if planned is None:

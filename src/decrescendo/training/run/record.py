@@ -117,7 +117,7 @@ class Run:
 
     @property
     def covered(self) -> Ledger:
-        """What the guarantee is about: the releases, or the whole plan's if the run ended early.
+        """The releases that the guarantee covers: those of the run, or the whole plan's if it ended early.
 
         Of an adaptive run the releases: its guarantee covers whatever its filter would have granted.
         """
@@ -184,7 +184,7 @@ class Run:
         audit: Mapping[str, Any] | None = None,
         spent: int = 0,
     ) -> Statement:
-        """What may be said of this training's privacy, for a program and for people.
+        """The privacy statement of this training, for programs and for people.
 
         Args:
             declaration: what only the owner of the data can say.
@@ -198,7 +198,7 @@ class Run:
         )  # fmt: skip
 
     def check_statement(self, folder: str | os.PathLike[str]) -> str | None:
-        """Hold the statement in ``folder`` against this run: see `training.statement.beside`.
+        """Compare the statement in ``folder`` with this run: see `training.statement.beside`.
 
         Returns:
             in words, that it says what the run says; ``None`` where there is none.

@@ -14,7 +14,7 @@ from decrescendo.training.processes.bits import is_part
 
 
 def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:
-    """Copies on the CPU of what may be published: the named parameters, and the named buffers that torch would save.
+    """Copies on the CPU of the weights to publish: the named parameters, and the named buffers that torch would save.
 
     They are taken from the modules themselves and not from ``model.state_dict()``, in which code of the model
     (``get_extra_state``, ``_save_to_state_dict``, hooks) can put anything, raw data too. Names are those of the state

@@ -18,7 +18,7 @@ from decrescendo.training.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What plans came to on public data.
+    """Scores of several plans on public data.
 
     Args:
         scores: of each plan, one a seed; the same seeds for all.

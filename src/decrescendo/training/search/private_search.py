@@ -55,7 +55,7 @@ class PrivateSearch:
             raise InvalidValue("task must have a score, got none. It is what trials are compared by")
         if self.task.people is not None:
             raise InvalidValue(
-                "a private search must be of examples, got a task with people: what is proven of the best of many "
+                "a private search must be of examples, got a task with people: the theorem on the best of many "
                 "trials is for one example, and a person has several. Take a task without people, or search on public "
                 "data (tune)"
             )

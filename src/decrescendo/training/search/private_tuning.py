@@ -60,7 +60,7 @@ def search_privately(
 
     Args:
         asked: what to search.
-        seed: `Secure()` for weights that leave the house: nobody knows the number of trials, and each has noise and
+        seed: `Secure()` for weights that are published: nobody knows the number of trials, and each has noise and
             batches keyed by the operating system. Or a whole number >= 0, secret and unguessable: it tells the number
             of trials and all their noise. The number is drawn from the stream "selection" before anything else. Trial
             i gets the streams of its ``i``-th child (`Streams.child`): settings, initial weights, batches and noise are
@@ -72,7 +72,7 @@ def search_privately(
 
     Guarantee:
         that of `accounting.Selection` at the ledger of the plan, which is the ledger of every trial to the bit.
-        It supposes that the seed and the time that the search took stay secret, that the task's test rows are public,
+        It assumes that the seed and the time that the search took stay secret, that the task's test rows are public,
         and that nothing else of the process (its memory, its temperature, an interruption's moment) is watched.
         It does not cover an error in a trial that comes from the data (a batch too large for the memory): that there
         was one is seen, and it is the likelier the more trials there are. What settings alone can break is refused
@@ -82,7 +82,7 @@ def search_privately(
         equal scores: the smaller SHA-256 of the weights loses, so that any two outputs have an order of their own
             and the theorem's order is total.
         a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
-            it loses would hang on when it was tried.
+            it loses would depend on when it was tried.
         trials that reach each other by their initial weights (a model that goes on from the best so far): an error.
             What else a task keeps of a trial (a loss that its score changes) is not looked at.
         an error in a trial: ends the search, and there is no winner. Not covered: see above.

@@ -18,7 +18,7 @@ RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything about a run but its task and its budget.
+    """All settings of a run except its task and its budget.
 
     Args:
         schedule: what moves, a key of `plans.SCHEDULES`.

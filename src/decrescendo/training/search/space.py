@@ -96,7 +96,7 @@ Choose = Callable[[str, Dimension], Value]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Settings that move, and settings that are fixed; what is in neither is the task's own.
+    """Settings to search over, and settings that are fixed; for all others the task's own values are used.
 
     Args:
         moving: from a name of `NAMES` to what it may be.
@@ -203,7 +203,7 @@ def default_space(task: Task) -> Space:
 
 
 def free_space(task: Task) -> Space:
-    """What costs no privacy to move: everything that leaves the noise and the sampling alone.
+    """Settings that change without a privacy cost: all that leave noise and sampling unchanged.
 
     With the schedule ``optimal`` the noise follows the fall of the clip norm: rho_c must be fixed there.
 

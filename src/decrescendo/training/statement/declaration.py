@@ -16,7 +16,7 @@ NOT_STATED = "not stated by the owner of the data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What a library cannot see and a reader of a statement needs. What is left empty is shown as not stated.
+    """Facts for a statement that the library cannot see. An empty entry is shown as not stated.
 
     Args:
         data: what the data set is, how it was collected, and who is in it.
@@ -26,7 +26,7 @@ class Declaration:
         tuning: how learning rate, clip norm and schedule were chosen, on which data, in how many tries, and what that
             adds to the guarantee.
         public_data: what public data were used, pre-training included.
-        released: what leaves the house: final weights, all iterates, scores.
+        released: what is released: final weights, all iterates, scores.
         other_releases: what else was, or will be, released from the same data.
         groups: results for groups of people, who may be served worse under privacy.
         contact: whom to ask.

@@ -35,7 +35,7 @@ AUDITED = (
 
 
 def check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarantee) -> None:
-    """An audit of this very plan must be held against the promise that it stands beside, not against one of its own."""
+    """An audit of this very plan must be compared with the promise beside it, not with one of its own."""
     check_instance("audit", audit, Mapping)
     # What is found at a larger delta holds at a smaller one too.
     delta = check_real("an audit's delta", audit.get("delta", 0.0), at_least=0)
@@ -47,7 +47,7 @@ def check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarante
     if lower > guarantee.epsilon:
         raise InvalidValue(
             "an audit that found nothing must be below what its plan promises, got one of at least "
-            f"{lower:.6g} beside epsilon={guarantee.epsilon:.6g}. It was held against another promise: audit again"
+            f"{lower:.6g} beside epsilon={guarantee.epsilon:.6g}. It was compared with another promise: audit again"
         )
 
 
@@ -74,7 +74,7 @@ def gap_lines(provenance: Provenance | None) -> list[str]:
         )
     if provenance.random != SECURE:
         gaps.append(
-            "whoever knows or guesses the seed, which fixes the noise. For models that leave the house train with "
+            "whoever knows or guesses the seed, which fixes the noise. For models that are published train with "
             "Secure()"
         )
     if not provenance.account:

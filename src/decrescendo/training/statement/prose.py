@@ -15,7 +15,7 @@ LABELS = {
     "private_uses": "Other uses of the private data",
     "tuning": "Choice of settings",
     "public_data": "Public data",
-    "released": "What leaves the house",
+    "released": "What is released",
     "other_releases": "Other releases from the same data",
     "groups": "Groups",
     "contact": "Contact",
@@ -124,7 +124,7 @@ def _accounting(accounting: Mapping[str, Any]) -> str:
     ]
     if cut := accounting.get("cut"):
         lines.append(
-            "Batches that were cut: the probability that somebody is ever drawn into a batch that is full without them "
+            "Truncated batches: the probability that somebody is ever drawn into a batch that is full without them "
             f"is at most {rounded(cut['overflow'], 'up', 3)}, which costs {rounded(cut['delta'], 'up', 3)} of delta."
         )
     if accounting["error_budget"] is not None:
@@ -210,7 +210,7 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
         lines += [
             *_assumed(provenance["assumptions"], facts["mechanism"].get("row", facts["promise"]["unit"])),
             f"Random numbers: {random[provenance['random']]}.",
-            f"Resumed after a stop, after step: {resumed}. A step that is done again has the same batch and the same "
+            f"Resumed after a stop, after step: {resumed}. A repeated step has the same batch and the same "
             "noise, is the same release, and counts once.",
             f"Trust: {provenance['trust'] or 'whoever runs the training sees the raw data.'}",
             f"Ledger of the data set: {provenance['account'] or 'none'}.",

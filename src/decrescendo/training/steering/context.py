@@ -36,7 +36,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """All that a policy is shown: what was released, and what follows from it. Nothing here is private.
+    """The arguments of a policy: what was released, and what follows from it. Nothing here is private.
 
     The clipping's diagnostics, losses and batch sizes are not in it: they are private and free of noise, and a policy
     that used them would release them.

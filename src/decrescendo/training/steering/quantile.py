@@ -24,7 +24,7 @@ _ROUNDING = 2.0**-30
 @final
 @dataclass(frozen=True, slots=True)
 class QuantileClip:
-    """A plan whose clip norm is only where C_t begins: it then follows a quantile of the gradients' lengths.
+    """A plan whose clip norm is only the first C_t: later ones follow a quantile of the gradients' norms.
 
     Each step releases, in one vector and under one noise, the clipped sum and how many gradients were not clipped:
     sum_i (g_i min(1, a C_t / |g_i|), 2 s C_t (b_i - 1/2)), with b_i 1 where |g_i| is below 0.95 a C_t, 0 where it is

@@ -26,7 +26,7 @@ class Reserved(NamedTuple):
 
 @runtime_checkable
 class Composition(Protocol):
-    """A rule by which costs of runs are held against one budget."""
+    """A rule by which the costs of runs are compared with one budget."""
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class Composition(Protocol):
         ...
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """Whether ``cost``, as it was read, can be what a run of this plan was held against: a file has no checksum of
+        """Whether ``cost``, as it was read, can be the cost of a run of this plan: a file has no checksum of
         it."""
         ...
 
@@ -124,7 +124,7 @@ class RenyiSum:
             if release.steps_per_epoch:
                 raise InvalidValue(
                     "a run whose records take part once an epoch must be in a store that adds epsilons, got one by "
-                    'Renyi, of which nothing is proven here. Make the store with composition="sum"'
+                    'Renyi, for which there is no theorem here. Make the store with composition="sum"'
                 )
             if release.overflow:
                 raise InvalidValue(
@@ -199,14 +199,14 @@ class Declared:
         """The certified epsilon."""
         return (
             f"reserved ({rounded(self._epsilon(runs), 'up', 6)}, {self._budget.delta:g}) of ({self._budget.epsilon:g}, "
-            f"{self._budget.delta:g}); all runs judged together, declared before the first release"
+            f"{self._budget.delta:g}); all runs composed together, declared before the first release"
         )
 
     def _epsilon(self, runs: Sequence[Reserved]) -> float:
         joint = sum((run.ledger for run in runs), Ledger())
         if joint.is_allocated and (joint.steps_per_epoch == 0).any():
             raise InvalidValue(
-                "runs that are judged together must all draw Poisson batches, or all have each record once an epoch, "
+                "runs that are composed together must all draw Poisson batches, or all have each record once an epoch, "
                 'got both. Make the store with composition="sum"'
             )
         return Truncated().certify(joint, self._budget).epsilon if len(joint) else 0.0

@@ -33,7 +33,7 @@ KNOWN = {"digits": "decrescendo.training.digits:task"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is trained, and the settings it starts from: each can be changed on the command line.
+    """A model, a loss and data to train, with default settings: each can be changed on the command line.
 
     Args:
         model: a module; or what builds a fresh one from a seed, a whole number below 2^32. What it draws from the

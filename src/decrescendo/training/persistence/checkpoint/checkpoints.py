@@ -30,7 +30,7 @@ _NAME = re.compile(_PREFIX + "[0-9]{9}")
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What has a state of its own beside the optimiser: a learning-rate scheduler, an average of iterates."""
+    """An object with a state of its own beside the optimiser: a learning-rate scheduler, an average of iterates."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""
@@ -52,20 +52,20 @@ class Checkpoint:
 @final
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Where, and how often, a training keeps what it needs to go on after a crash.
+    """Where, and how often, a training saves the state from which it goes on after a crash.
 
     A checkpoint holds the random streams: whoever reads one knows the noise to come, and that of the steps since. It
     holds all of the model's state dict, whatever code of the model puts there. It is as sensitive as the data, readable
     by its owner only, and should be deleted when the run is done.
 
-    Beside the checkpoints lies a list of what was released (`Releases`): a step that is done again is what it was, or
+    Beside the checkpoints lies a list of what was released (`Releases`): a repeated step is what it was, or
     is refused. A copy of the folder cannot be told from the original. Two runs that go on from copies, with different
     data, release the same noise on different sums, and the difference has none: never go on from a copy or a backup.
 
     Args:
         folder: of this training alone.
         every: steps between two checkpoints, >= 1. A crash costs the time of as many steps at most, and no privacy:
-            steps that are done again have the same batches and the same noise, are the same releases to the last bit
+            repeated steps have the same batches and the same noise, are the same releases to the last bit
             (or are refused), and count once.
         also: by name, whatever else has a state: averages, a scheduler that your own code steps. (The one that `train`
             is given as ``scheduler=`` is kept without it.)

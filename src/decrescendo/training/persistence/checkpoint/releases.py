@@ -27,9 +27,9 @@ class Releases:
     """A digest of each release of one training, in a file that only grows: a line a step, on the disk when `record`
     returns.
 
-    A checkpoint has the random streams, so a step that is done again after a crash has the same noise. If its sum is
+    A checkpoint has the random streams, so a step repeated after a crash has the same noise. If its sum is
     another (a record was changed, another machine adds in another order), the difference of the two releases has no
-    noise in it. So each step that is done again is held against what was released.
+    noise in it. So each repeated step is compared with what was released.
 
     Guarantee:
         no two releases of one step, of this training or of others that went on in this folder, in one life or in
@@ -112,7 +112,7 @@ class Releases:
             )
 
     def record(self, position: int, digest: bytes) -> bool:
-        """Write down a release before anything of it is seen; or hold it against what was written down before.
+        """Record a release before anything of it is seen; or compare it with what was recorded before.
 
         Args:
             position: of the step in the run, from 0.

@@ -1,4 +1,4 @@
-"""What fuzzing and faults found, each with the smallest input that showed it."""
+"""Inputs that were read wrongly once, each the smallest of its kind: refused, or read as what they say."""
 
 import gzip
 import json
