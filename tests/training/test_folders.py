@@ -1,8 +1,6 @@
 """Two processes write to one folder of checkpoints; folders that may not be read are refused."""
 
-import multiprocessing
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
