@@ -31,8 +31,8 @@ from decrescendo.plans.curves import constant
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import train
-from decrescendo.training.data import Rows
-from decrescendo.training.progress import Progress
+from decrescendo.training.data.rows import Rows
+from decrescendo.training.loop.progress import Progress
 from decrescendo_papers.data import InfiniteMnist
 from decrescendo_papers.data.infinite import ORIGINALS, TEST
 from decrescendo_papers.models import infinite_cnn

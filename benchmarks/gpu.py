@@ -151,7 +151,7 @@ def _training(device: str, world: Any = None) -> tuple[dict[str, Any], float]:
     from decrescendo.clipping import Engine
     from decrescendo.optim import apply, privatise
     from decrescendo.plans.sampling import PoissonSampling
-    from decrescendo.training.world import Alone
+    from decrescendo.training.processes.world import Alone
 
     ranks = Alone() if world is None else world
     torch.manual_seed(0)

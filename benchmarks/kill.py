@@ -53,7 +53,7 @@ def live(folder: Path, steps: int) -> None:
     from decrescendo.distributed import join
     from decrescendo.plans.plan import Plan
     from decrescendo.training import Trainer, cross_entropy
-    from decrescendo.training.checkpoint import Checkpoints
+    from decrescendo.training.persistence.checkpoint import Checkpoints
     from decrescendo.training.store import Store
     from decrescendo_papers.data import mnist
     from decrescendo_papers.models import paper_cnn

@@ -21,9 +21,9 @@ from benchmarks.engine.machine import machine
 from decrescendo.base.markdown import table
 from decrescendo.base.rng import Streams
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.training.data import table_of
-from decrescendo.training.examples import Draw
-from decrescendo.training.loading import made
+from decrescendo.training.data.examples import Draw
+from decrescendo.training.data.loading import made
+from decrescendo.training.data.rows import table_of
 
 ROWS, BATCH, STEPS, WORKERS, SECONDS, ROUNDS = 2_000, 64, 30, 2, 0.002, 5
 BAR = 1.15

@@ -20,8 +20,8 @@ from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import constant
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Trainer
-from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.digits import digits
+from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.statement import Declaration
 
 WIDTH = 8  # of noise as small as the test's least difference in one coordinate there is one in thirty; in eight, none

@@ -14,11 +14,11 @@ from rich.console import Console
 
 import decrescendo as dc
 from decrescendo.clipping import Diagnostics
-from decrescendo.training import progress
 from decrescendo.training.digits import ROWS
-from decrescendo.training.progress import Progress, bar
+from decrescendo.training.loop import progress
+from decrescendo.training.loop.progress import Progress, bar
 from decrescendo.training.run import Run
-from decrescendo.training.script import DIGITS, script
+from decrescendo.training.tasks.script import DIGITS, script
 
 from .conftest import SMALL, Invoke
 

@@ -8,9 +8,9 @@ import pytest
 from often import some
 from ranks import run_ranks
 
-from decrescendo.training.between import ROWS_CHANGED, WRITTEN
+from decrescendo.training.loop.between import ROWS_CHANGED, WRITTEN
+from decrescendo.training.processes.world import RANKS_ALIKE
 from decrescendo.training.run import Run
-from decrescendo.training.world import RANKS_ALIKE
 
 # Coordinates that one life of `rank_life.noises` sees: four steps of 30,000.
 COUNT = 4 * 30_000

@@ -16,7 +16,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer
-from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.run import Run
 from decrescendo.training.store import Store
 from decrescendo.training.store import store as stores

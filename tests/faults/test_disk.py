@@ -32,7 +32,7 @@ from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import DecrescendoError, FileRefused
 from decrescendo.federated.journal import Journal
 from decrescendo.plans.plan import Plan
-from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.run import Run
 from decrescendo.training.store import Store
 

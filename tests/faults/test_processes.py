@@ -12,8 +12,9 @@ from fuzzing.seeds import ROWS, plan
 from often import some
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.training.checkpoint import Releases
+from decrescendo.training.persistence.checkpoint import Releases
 from decrescendo.training.store import Store
+from decrescendo.training.store.reading import read_entries
 
 TAKE = """
 import sys
@@ -62,14 +63,16 @@ def test_two_processes_on_one_store_never_overspend(tmp_path: Path) -> None:
     with closing(Store(path)) as store:
         entries = store.entries()
         assert [entry.released for entry in entries] == [plan().ledger] * 5
-        total = sum((cost[0] for _, cost in store._entries(store._connection)), Fraction(0))
+        total = sum(
+            (cost[0] for _, cost in read_entries(store._connection, path, store.composition)), Fraction(0)
+        )
         assert total <= Fraction(store.budget.epsilon)
 
 
 STEPS = 40
 RELEASE = """
 import json, sys
-from decrescendo.training.checkpoint import Releases
+from decrescendo.training.persistence.checkpoint import Releases
 from decrescendo.errors import PlanViolation
 releases, own = Releases(sys.argv[1]), int(sys.argv[3])
 releases.go_on(sys.argv[2], 0)

@@ -9,7 +9,7 @@ from decrescendo.errors import InvalidValue
 from decrescendo.federated import Clients, Outcome, Placement, Records, simulate
 from decrescendo.federated.clients import CLIENTS_APART
 from decrescendo.training import Rows
-from decrescendo.training.examples import EXAMPLES_APART
+from decrescendo.training.data.examples import EXAMPLES_APART
 
 from .conftest import loss, make_model, make_plan, records, sgd
 

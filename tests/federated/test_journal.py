@@ -22,9 +22,9 @@ from decrescendo.federated import journal as journal_module
 from decrescendo.federated import rounds as rounds_module
 from decrescendo.federated.journal import Journal
 from decrescendo.optim import AdamBC
-from decrescendo.training.checkpoint import checkpoints as checkpoints_module
-from decrescendo.training.checkpoint.checkpoints import read_state
-from decrescendo.training.progress import Progress
+from decrescendo.training.loop.progress import Progress
+from decrescendo.training.persistence.checkpoint import checkpoints as checkpoints_module
+from decrescendo.training.persistence.checkpoint.checkpoints import read_state
 from decrescendo.training.store import Account, Store
 
 from .conftest import adam, loss, make_model, make_plan, momentum, records, sgd

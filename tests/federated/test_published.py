@@ -10,8 +10,8 @@ from torch import nn
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated import Clients, Placement, Server, simulate
 from decrescendo.federated.rounds import REPLIES
-from decrescendo.training.assumptions import STATE_SET
-from decrescendo.training.between import ENDED_EARLY, WRITTEN
+from decrescendo.training.loop.assumptions import STATE_SET
+from decrescendo.training.loop.between import ENDED_EARLY, WRITTEN
 
 from .conftest import loss, make_model, make_plan, records
 

@@ -32,10 +32,10 @@ from decrescendo.federated.rounds import REPLIES
 from decrescendo.federated.simulation import DROPOUTS_APART, Dropouts
 from decrescendo.federated.verdict import Verdict
 from decrescendo.training import train
-from decrescendo.training.between import ENDED_EARLY, READ_AND_ENDED
-from decrescendo.training.data import Rows
+from decrescendo.training.data.rows import Rows
 from decrescendo.training.digits import digits_cnn
-from decrescendo.training.progress import Progress
+from decrescendo.training.loop.between import ENDED_EARLY, READ_AND_ENDED
+from decrescendo.training.loop.progress import Progress
 
 from .conftest import CLIENTS, adam, loss, make_model, make_plan, momentum, records, sgd
 

@@ -28,7 +28,7 @@ from decrescendo.plans.curves import constant
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.report.ledgers import read_ledger
-from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.run import Run
 from decrescendo.training.store import Store
 from decrescendo_papers.data.idx import parse_idx

@@ -28,8 +28,8 @@ from decrescendo.errors import (
 )
 from decrescendo.integrations.hf.records import ONE_ROW_A_RECORD
 from decrescendo.training import Trainer
-from decrescendo.training.data import table_of
-from decrescendo.training.examples import EXAMPLES_APART, Draw
+from decrescendo.training.data.examples import EXAMPLES_APART, Draw
+from decrescendo.training.data.rows import table_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 
@@ -39,7 +39,7 @@ RATE = 0.02
 
 @pytest.fixture(autouse=True)
 def _without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.training.source.certify", lambda ledger, budget: PLAN.guarantee)
+    monkeypatch.setattr("decrescendo.training.loop.source.certify", lambda ledger, budget: PLAN.guarantee)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
@@ -673,7 +673,7 @@ def test_a_loop_of_accelerates_own_steps_the_optimiser_on_a_noisy_mean() -> None
 def test_what_accelerate_prepared_is_judged_by_what_it_wraps() -> None:
     import accelerate
 
-    from decrescendo.training.optimizers import assumed_of_optimizer
+    from decrescendo.training.loop.optimizers import assumed_of_optimizer
 
     class Own(torch.optim.SGD):
         pass

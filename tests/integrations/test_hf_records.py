@@ -11,7 +11,7 @@ from hf_tiny import bert, gpt2, plan_of, texts, tokenizer
 import decrescendo as dc
 from decrescendo.errors import InvalidValue
 from decrescendo.integrations.hf.records import ONE_ROW_A_RECORD, Records
-from decrescendo.training.repeated_records import check_distinct, share_records
+from decrescendo.training.data.repeated_records import check_distinct, share_records
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 

@@ -29,7 +29,7 @@ OTHER = plan_of((2.0, 1.5, 1.2, 1.0, 1.1), (1.0, 0.8, 0.5, 0.5, 0.5), batch=15)
 
 @pytest.fixture(autouse=True)
 def _without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.training.source.certify", lambda ledger, budget: PLAN.guarantee)
+    monkeypatch.setattr("decrescendo.training.loop.source.certify", lambda ledger, budget: PLAN.guarantee)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 

@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/hugging-face.md"
 def test_the_recipe_on_the_page_is_the_plain_trainers_run(monkeypatch: pytest.MonkeyPatch) -> None:
     lightning = pytest.importorskip("lightning", exc_type=ImportError)
     plan = plan_of((2.0, 1.5, 1.2), (1.0, 0.8, 0.5), batch=6)
-    monkeypatch.setattr("decrescendo.training.source.certify", lambda ledger, budget: plan.guarantee)
+    monkeypatch.setattr("decrescendo.training.loop.source.certify", lambda ledger, budget: plan.guarantee)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")

@@ -25,7 +25,7 @@ from decrescendo.plans.plan import _EXAMPLE, Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
-from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.run import Run
 from decrescendo.training.statement import Declaration, Provenance
 from decrescendo.training.statement.declaration import NOT_STATED

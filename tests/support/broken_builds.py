@@ -18,16 +18,17 @@ from decrescendo.clipping import Batch, ClippedSum, Engine
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
-from decrescendo.training import loading, trainer
-from decrescendo.training.data import Rows, table_of
-from decrescendo.training.examples import Examples
+from decrescendo.training.data import data_set, loading
+from decrescendo.training.data.examples import Examples
+from decrescendo.training.data.rows import Rows, table_of
+from decrescendo.training.loop import releasing, trainer
 from decrescendo.training.steering.quantile import COUNT
 
 Build = Callable[[Plan], AbstractContextManager[object]]
 
 
 def _with_privatise(change: Callable[..., NoisyMean]) -> AbstractContextManager[object]:
-    return mock.patch.object(trainer, "privatise", change)
+    return mock.patch.object(releasing, "privatise", change)
 
 
 def no_noise(plan: Plan) -> AbstractContextManager[object]:
@@ -137,7 +138,7 @@ def padded_to_the_longest(plan: Plan) -> Iterator[None]:
 
         return Rows(table.count, take)
 
-    with mock.patch.object(trainer, "table_of", cut), mock.patch.object(loading, "check_apart"):
+    with mock.patch.object(data_set, "table_of", cut), mock.patch.object(loading, "check_apart"):
         yield
 
 

@@ -25,8 +25,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.utils.data import default_collate
 
 import decrescendo.optim.noise
-import decrescendo.training.source
-import decrescendo.training.world
+import decrescendo.training.loop.source
+import decrescendo.training.processes.world
 from decrescendo import distributed
 from decrescendo.accounting import RenyiFilter
 from decrescendo.accounting.budget import Budget, Guarantee, Unit
@@ -39,9 +39,9 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Adaptive, Checkpoints, Run, Store, Trainer, digits, train
+from decrescendo.training.processes.world import Alone, World, weight_facts
 from decrescendo.training.run import versions
 from decrescendo.training.steering import QuantileClip, Settings, ValidationDecay
-from decrescendo.training.world import Alone, World, weight_facts
 
 ROWS, STEPS = 40, 6
 STAND_IN = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "nobody", "estimate")
@@ -52,7 +52,7 @@ def _unjudged(ledger: Ledger, budget: Budget) -> Guarantee:
     return STAND_IN
 
 
-decrescendo.training.source.judged = _unjudged
+decrescendo.training.loop.source.judged = _unjudged
 
 
 class Cnn(nn.Module):
@@ -517,7 +517,7 @@ def mistaken(mistake: str) -> dict[str, Any]:
     if mistake == "another step length" and odd:
         lr = 0.25
     found = versions() | ({"torch": "1.0.0"} if mistake == "another version" and odd else {})
-    decrescendo.training.world.versions = lambda: found
+    decrescendo.training.processes.world.versions = lambda: found
     if mistake == "other engine settings" and odd:
         options["settings"] = EngineSettings(accumulate="float64")
     if mistake == "another kind of seed" and odd:

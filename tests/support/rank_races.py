@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from decrescendo import distributed
 from decrescendo.training import Checkpoints, Run, Trainer, train
-from decrescendo.training.world import World
+from decrescendo.training.processes.world import World
 
 
 class Wordless(Exception):

@@ -23,7 +23,7 @@ certify_once = cache(certify)
 
 @pytest.fixture(autouse=True)
 def _judge_each_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.training.source.certify", certify_once)
+    monkeypatch.setattr("decrescendo.training.loop.source.certify", certify_once)
 
 
 def make_plan(

@@ -33,8 +33,8 @@ from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
-from decrescendo.training.checkpoint.streams import stream_state
-from decrescendo.training.progress import Progress
+from decrescendo.training.loop.progress import Progress
+from decrescendo.training.persistence.checkpoint.streams import stream_state
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive, FromSchedule, PolicyContext, Settings, ValidationDecay
 from decrescendo.training.steering.adaptive_run import FILTERED
@@ -97,7 +97,7 @@ def test_a_fixed_schedule_under_a_filter_is_the_plan_bit_for_bit(
     plan = make_plan(noise, clip, batch=batch, judge=False)
     planned, steered = make_model(), make_model()
     with pytest.MonkeyPatch.context() as patch:  # judging costs more than the rest
-        patch.setattr("decrescendo.training.source.certify", lambda *_: plan.guarantee)
+        patch.setattr("decrescendo.training.loop.source.certify", lambda *_: plan.guarantee)
         trainer = trainer_for(plan, planned, seed)
     for drawn in trainer.batches(data):
         trainer.step(drawn)
@@ -293,13 +293,13 @@ def test_an_error_after_the_grant_leaves_it_spent(
     cost = filter.cost(Release(0.2, 2.0))
     released = 0
     if where == "draw":
-        monkeypatch.setattr("decrescendo.training.drawing.map_rows", power_cut)
+        monkeypatch.setattr("decrescendo.training.loop.drawing.map_rows", power_cut)
     elif where == "gradient":
         trainer._engine.clipped_sum = power_cut  # type: ignore[method-assign]
     elif where == "noise":
-        monkeypatch.setattr("decrescendo.training.trainer.privatise", power_cut)
+        monkeypatch.setattr("decrescendo.training.loop.releasing.privatise", power_cut)
     else:
-        monkeypatch.setattr("decrescendo.training.trainer.apply", power_cut)
+        monkeypatch.setattr("decrescendo.training.loop.trainer.apply", power_cut)
         released = 1
     with pytest.raises(RuntimeError, match="power cut"):
         trainer.step(next(trainer.batches(data)))
@@ -325,7 +325,7 @@ def test_a_run_that_released_something_else_has_no_guarantee(
     def weaker(clipped: Any, noise_multiplier: float, *others: Any) -> Any:
         return privatise(clipped, noise_multiplier / 2, *others)
 
-    monkeypatch.setattr("decrescendo.training.trainer.privatise", weaker)
+    monkeypatch.setattr("decrescendo.training.loop.releasing.privatise", weaker)
     model = make_model()
     with pytest.raises(PlanViolation, match="These weights have no guarantee"):
         train(model, loss, data, adaptive(steps=2), sgd(model), seed=0)

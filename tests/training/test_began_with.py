@@ -16,9 +16,10 @@ import decrescendo as dc
 from decrescendo.accounting.budget import Unit
 from decrescendo.federated import Clients, Placement, simulate
 from decrescendo.plans.plan import Plan
-from decrescendo.training import cross_entropy, earlier_runs, fit
-from decrescendo.training.assumptions import PUBLIC_PARAMETERS
-from decrescendo.training.earlier_runs import BEGAN_TRAINED, BEGAN_WITHOUT_NOISE, EarlierRuns
+from decrescendo.training import cross_entropy, fit
+from decrescendo.training.loop import earlier_runs
+from decrescendo.training.loop.assumptions import PUBLIC_PARAMETERS
+from decrescendo.training.loop.earlier_runs import BEGAN_TRAINED, BEGAN_WITHOUT_NOISE, EarlierRuns
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
 SAMPLING = dc.PoissonSampling(60, 60)

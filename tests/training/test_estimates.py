@@ -12,7 +12,8 @@ from decrescendo.accounting import GdpClt
 from decrescendo.errors import ImpossibleBudget
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Among, Space, Task, cross_entropy
-from decrescendo.training.tuning import Recipe, tune
+from decrescendo.training.search.recipe import Recipe
+from decrescendo.training.search.tuning import tune
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
 SAMPLING = dc.PoissonSampling(60, 60)

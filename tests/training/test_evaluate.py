@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from decrescendo.errors import InvalidValue
-from decrescendo.training.evaluate import accuracy
+from decrescendo.training.tasks.evaluate import accuracy
 
 
 @given(rows=st.integers(1, 40), right=st.integers(0, 40), batch_size=st.integers(1, 50))

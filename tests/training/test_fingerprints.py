@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from decrescendo.training.bits import fingerprint
+from decrescendo.training.processes.bits import fingerprint
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_they_tell_places_and_signs_apart(
     dtype: torch.dtype, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if place == "elsewhere":  # the form of other devices, on this one
-        monkeypatch.setattr("decrescendo.training.bits._HASHED", "nowhere")
+        monkeypatch.setattr("decrescendo.training.processes.bits._HASHED", "nowhere")
     for count in (2, 300_000):
         values = (torch.arange(count) % 7 + 1).to(dtype)
         values[0] = 0

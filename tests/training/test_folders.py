@@ -1,8 +1,6 @@
 """Two processes write to one folder of checkpoints; folders that may not be read are refused."""
 
-import multiprocessing
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import decrescendo as dc
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.plans.plan import Plan
 from decrescendo.training import cross_entropy
-from decrescendo.training.checkpoint.checkpoints import read_state, states_in, write_state
+from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
 SAMPLING = dc.PoissonSampling(60, 60)
@@ -40,17 +38,16 @@ def _write_states(folder: Path) -> None:
 class TestTwoProcessesInOneFolder:
     def test_write_one_after_the_other(self, tmp_path: Path) -> None:
         """One took for what a killed one had left what the other was writing, which ended in a FileNotFoundError."""
-        forked = multiprocessing.get_context(
-            "fork"
-        )  # three new interpreters would take most of the time to begin
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, which wait
-            lives = [forked.Process(target=_write_states, args=(tmp_path,)) for _ in range(3)]
-            for life in lives:
-                life.start()
-        for life in lives:
-            life.join(timeout=100)
-        assert [life.exitcode for life in lives] == [0, 0, 0]
+        code = """
+import sys
+from pathlib import Path
+import torch
+from decrescendo.training.persistence.checkpoint.checkpoints import write_state
+for step in range(60):
+    write_state(Path(sys.argv[1]), step % 3, {"x": torch.ones(9)}, kept=2)
+"""
+        lives = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(3)]
+        assert [life.wait(timeout=100) for life in lives] == [0, 0, 0]
         assert len(states_in(tmp_path)) == 2
         assert all(read_state(path).state["x"].sum() == 9 for path in states_in(tmp_path))
         assert not list(tmp_path.glob(".*"))

@@ -20,8 +20,8 @@ from decrescendo.base.batches import Ragged, map_rows
 from decrescendo.base.rng import Secure
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, PlanViolation
 from decrescendo.training import Checkpoints, Trainer, train
-from decrescendo.training.data import rows, table_of
-from decrescendo.training.examples import EXAMPLES_APART, Draw, Examples
+from decrescendo.training.data.examples import EXAMPLES_APART, Draw, Examples
+from decrescendo.training.data.rows import rows, table_of
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -146,8 +146,8 @@ import random
 import torch
 from torch.utils.data import TensorDataset
 from decrescendo.errors import DecrescendoError
-from decrescendo.training.data import table_of
-from decrescendo.training.examples import Draw
+from decrescendo.training.data.rows import table_of
+from decrescendo.training.data.examples import Draw
 import numpy as np
 
 table = table_of(TensorDataset(torch.arange(9.0)), lambda items: torch.tensor([random.random()]))

@@ -12,7 +12,7 @@ from decrescendo.accounting import Budget, RenyiFilter
 from decrescendo.base.rng import Secure
 from decrescendo.plans import PoissonSampling, RandomAllocation, calibrate
 from decrescendo.training import Trainer
-from decrescendo.training.drawing import Drawing
+from decrescendo.training.loop.drawing import Drawing
 from decrescendo.training.steering import Adaptive, Settings
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd

@@ -12,7 +12,7 @@ from torch import nn
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, ClippedSum
 from decrescendo.training import Trainer, train
-from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.persistence.checkpoint import Checkpoints
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

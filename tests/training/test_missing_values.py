@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from decrescendo.clipping import Engine
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training import Run, Trainer, train
-from decrescendo.training.checkpoint import Checkpoints
-from decrescendo.training.fitting import cross_entropy, fit
+from decrescendo.training.persistence.checkpoint import Checkpoints
+from decrescendo.training.tasks.fitting import cross_entropy, fit
 
 from .conftest import ROWS, make_model, make_plan, sgd
 from .conftest import loss as of_pairs

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from decrescendo.optim import AdamBC, averaged
 from decrescendo.training import Trainer
-from decrescendo.training.evaluate import accuracy
+from decrescendo.training.tasks.evaluate import accuracy
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

@@ -16,10 +16,11 @@ from decrescendo.audit.probe import with_canaries
 from decrescendo.base.batches import Ragged
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import InvalidValue, UnsupportedModel
-from decrescendo.training import Task, Trainer, train_task, tuning
-from decrescendo.training.data import rows, table_of
-from decrescendo.training.examples import EXAMPLES_APART, Draw
-from decrescendo.training.space import default_space
+from decrescendo.training import Task, Trainer, train_task
+from decrescendo.training.data.examples import EXAMPLES_APART, Draw
+from decrescendo.training.data.rows import rows, table_of
+from decrescendo.training.search import tuning
+from decrescendo.training.search.space import default_space
 
 from .conftest import make_plan
 

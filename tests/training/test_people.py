@@ -22,8 +22,8 @@ from decrescendo.errors import FileRefused, InvalidType, InvalidValue
 from decrescendo.plans import Plan, calibrate, curves
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.training import Checkpoints, Store, Task, train_task
-from decrescendo.training.people import check_people
-from decrescendo.training.progress import Progress
+from decrescendo.training.data.people import check_people
+from decrescendo.training.loop.progress import Progress
 
 ROWS, MOST = 40, 3
 BUDGET = dc.Budget(3.0, 1e-3, Unit.PERSON, MOST)
@@ -356,5 +356,5 @@ class TestAudit:
 
         assert attacked(honest, 60) <= 1.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("decrescendo.training.source.check_promise", print)
+            patch.setattr("decrescendo.training.loop.source.check_promise", print)
             assert attacked(broken, 120) > 1.0

@@ -28,17 +28,10 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Among, Between, Settings, Space, Task, accuracy, cross_entropy, initialised
-from decrescendo.training import private_tuning as private_search
-from decrescendo.training.private_tuning import (
-    FREE,
-    PrivateSearch,
-    Tried,
-    check_fresh,
-    parse_trials,
-    save_winner,
-    search_privately,
-    train_and_score,
-)
+from decrescendo.training.search import private_search, private_tuning
+from decrescendo.training.search.private_search import FREE, PrivateSearch, parse_trials
+from decrescendo.training.search.private_tuning import Tried, search_privately, train_and_score
+from decrescendo.training.search.winner import check_fresh, save_winner
 from decrescendo.training.store import Store
 
 EPSILON, GEOMETRIC = 4.0, Trials(mean=3, shape=1)
@@ -229,14 +222,14 @@ class TestTheGuarantee:
         spec = search.settings(search.space.draw(np.random.default_rng(0))).seeded(5)
         tried = train_and_score(toy_task(), spec, plan, toy_task().load())
         assert 0 <= tried.score <= 1
-        real = private_search.train_with
+        real = private_tuning.train_with
 
         def short(*arguments: Any) -> Any:
             run, model = real(*arguments)
             object.__setattr__(run, "ledger", run.ledger.first(2))
             return run, model
 
-        monkeypatch.setattr(private_search, "train_with", short)
+        monkeypatch.setattr(private_tuning, "train_with", short)
         with pytest.raises(InvalidValue, match="every trial must spend what was planned"):
             train_and_score(toy_task(), spec, plan, toy_task().load())
 

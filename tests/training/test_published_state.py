@@ -16,14 +16,14 @@ from decrescendo.accounting import Budget
 from decrescendo.base.assumption import Assumption
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.training import Run, Store, Trainer, train
-from decrescendo.training.assumptions import (
+from decrescendo.training.loop.assumptions import (
     PARAMETERS_MADE,
     PUBLIC_BUFFERS,
     PUBLIC_PARAMETERS,
     STATE_SET,
     WRITTEN,
 )
-from decrescendo.training.constructed import is_as_constructed
+from decrescendo.training.loop.constructed import is_as_constructed
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

@@ -20,9 +20,9 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
 from decrescendo.errors import DecrescendoError, FileRefused, PlanViolation
 from decrescendo.training import Trainer
-from decrescendo.training.checkpoint import Checkpoints, Releases
-from decrescendo.training.checkpoint import releases as written
-from decrescendo.training.checkpoint.releases import RELEASES
+from decrescendo.training.persistence.checkpoint import Checkpoints, Releases
+from decrescendo.training.persistence.checkpoint import releases as written
+from decrescendo.training.persistence.checkpoint.releases import RELEASES
 from decrescendo.training.store import Store
 
 from .conftest import ROWS, loss, make_plan

@@ -10,7 +10,7 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 import decrescendo as dc
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training import Trainer
-from decrescendo.training.repeated_records import OVERLAPPING, check_distinct
+from decrescendo.training.data.repeated_records import OVERLAPPING, check_distinct
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

@@ -16,12 +16,11 @@ from decrescendo.errors import PlanViolation
 from decrescendo.plans import BatchSchedule, PoissonSampling, RandomAllocation, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train
-from decrescendo.training import trainer as trainer_module
-from decrescendo.training.assumptions import PUBLIC_BUFFERS, STATE_SET
+from decrescendo.training.loop.assumptions import PUBLIC_BUFFERS, STATE_SET
+from decrescendo.training.loop.trainer import SAME_ORDER
 from decrescendo.training.run import certify
 from decrescendo.training.steering import FromSchedule, PolicyContext, Settings
 from decrescendo.training.steering.adaptive_run import DECIDED
-from decrescendo.training.trainer import SAME_ORDER
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

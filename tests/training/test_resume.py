@@ -21,8 +21,8 @@ from decrescendo.base.rng import Secure
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Trainer, train
-from decrescendo.training.checkpoint import Checkpoint, Checkpoints
-from decrescendo.training.checkpoint.tree import pack, unpack
+from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints
+from decrescendo.training.persistence.checkpoint.tree import pack, unpack
 from decrescendo.training.steering import Adaptive, Settings
 from decrescendo.training.store import Store
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from decrescendo.base.batches import map_rows
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.training.data import rows
+from decrescendo.training.data.rows import rows
 
 X, Y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
 CHOSEN = np.array([1, 4, 5])

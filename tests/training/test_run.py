@@ -75,7 +75,7 @@ def test_a_whole_run_is_judged_by_what_happened(
     def weaker(clipped: Any, noise_multiplier: float, *others: Any) -> Any:
         return privatise(clipped, noise_multiplier / 2, *others)
 
-    monkeypatch.setattr("decrescendo.training.trainer.privatise", weaker)
+    monkeypatch.setattr("decrescendo.training.loop.releasing.privatise", weaker)
     model = make_model()
     run = train(model, loss, data, make_plan(), sgd(model), seed=SEED)
     happened = Ledger.of(make_plan().schedule.noise_multiplier / 2, 0.2)

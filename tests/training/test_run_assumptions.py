@@ -14,9 +14,9 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import FileRefused, InvalidType
 from decrescendo.training import Trainer, train
-from decrescendo.training.between import WRITTEN
-from decrescendo.training.bits import fingerprint
-from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.loop.between import WRITTEN
+from decrescendo.training.persistence.checkpoint import Checkpoints
+from decrescendo.training.processes.bits import fingerprint
 from decrescendo.training.run import Run
 from decrescendo.training.statement import UNRECORDED, Provenance
 

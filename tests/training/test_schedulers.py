@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training import Checkpoints, Trainer, train
-from decrescendo.training.assumptions import READ_AND_SET, SET
+from decrescendo.training.loop.assumptions import READ_AND_SET, SET
 
 from .conftest import loss, make_model, make_plan, sgd
 

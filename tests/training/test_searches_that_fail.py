@@ -14,7 +14,9 @@ import decrescendo as dc
 from decrescendo.accounting import Trials
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training import Between, Space, Task, cross_entropy
-from decrescendo.training.private_tuning import PrivateSearch, Winner, save_winner, search_privately
+from decrescendo.training.search.private_search import PrivateSearch
+from decrescendo.training.search.private_tuning import search_privately
+from decrescendo.training.search.winner import Winner, save_winner
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
 

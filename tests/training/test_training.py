@@ -24,7 +24,7 @@ from decrescendo.errors import (
     UnsupportedModel,
 )
 from decrescendo.training import Trainer, train
-from decrescendo.training.progress import Progress
+from decrescendo.training.loop.progress import Progress
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -86,7 +86,7 @@ def test_it_is_dp_sgd_for_every_schedule_batch_size_and_seed(
     plan = make_plan(noise, clip, batch=batch, judge=False)
     model, expected = make_model(), make_model()
     with mock.patch(
-        "decrescendo.training.source.certify", return_value=plan.guarantee
+        "decrescendo.training.loop.source.certify", return_value=plan.guarantee
     ):  # it costs more than the rest
         trainer = Trainer(model, loss, plan, sgd(model), seed=seed)
     for drawn in trainer.batches(data):
@@ -102,7 +102,7 @@ def test_a_plan_that_cannot_be_judged_is_refused_before_the_training(
     def refuse(*_: Any) -> None:
         raise AccountingError("cannot")
 
-    monkeypatch.setattr("decrescendo.training.source.certify", refuse)
+    monkeypatch.setattr("decrescendo.training.loop.source.certify", refuse)
     model = make_model()
     before = weights(model)
     with pytest.raises(AccountingError, match="cannot"):

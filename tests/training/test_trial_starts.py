@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from decrescendo.accounting import Trials
 from decrescendo.errors import InvalidValue
 from decrescendo.training import Task, accuracy, cross_entropy
-from decrescendo.training.private_tuning import ATTEMPTED, PrivateSearch, Tried, search_privately
-from decrescendo.training.space import Between, Space
+from decrescendo.training.search.private_search import PrivateSearch
+from decrescendo.training.search.private_tuning import ATTEMPTED, Tried, search_privately
+from decrescendo.training.search.space import Between, Space
 
 from .conftest import ROWS
 

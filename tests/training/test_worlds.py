@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import decrescendo as dc
-from decrescendo.training.world import Alone
+from decrescendo.training.processes.world import Alone
 
 
 class Own:

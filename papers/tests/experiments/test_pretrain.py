@@ -8,7 +8,7 @@ import torch
 
 from decrescendo.base.rng import Streams
 from decrescendo.errors import FileRefused, InvalidValue
-from decrescendo.training.evaluate import accuracy
+from decrescendo.training.tasks.evaluate import accuracy
 from decrescendo_papers.data import Dataset
 from decrescendo_papers.experiments import pretrain, stand_ins, tasks
 from decrescendo_papers.experiments.perform import data_of, perform

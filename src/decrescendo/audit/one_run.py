@@ -23,7 +23,7 @@ from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import check_integer, check_real
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Trainer
-from decrescendo.training.progress import Callback, as_one
+from decrescendo.training.loop.progress import Callback, as_one
 from decrescendo.training.run import certified_epsilon
 from decrescendo.training.store import Store
 

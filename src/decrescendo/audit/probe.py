@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from decrescendo.base.batches import Ragged, map_rows
 from decrescendo.clipping import Batch, Loss
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.training.data import rows
+from decrescendo.training.data.rows import rows
 
 STEEPNESS = 1e3
 

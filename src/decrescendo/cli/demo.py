@@ -21,7 +21,7 @@ from decrescendo.plans import Plan, PoissonSampling, calibrate, schedule_curves
 from decrescendo.report import Scores, draw_schedules, draw_scores, paired
 from decrescendo.training import Decay, Run, accuracy, cross_entropy, decay_scheduler, rows, train
 from decrescendo.training.digits import Half, digits, digits_cnn
-from decrescendo.training.progress import Progress as TrainingProgress
+from decrescendo.training.loop.progress import Progress as TrainingProgress
 
 Tick = Callable[[], None]
 Digits = tuple[Half, Half]  # to train on, to test on

@@ -28,7 +28,7 @@ def new_command(name: Annotated[str, typer.Argument(help="Of the script: NAME.py
 
     Example: decrescendo new patients
     """
-    from decrescendo.training.script import DIGITS, script
+    from decrescendo.training.tasks.script import DIGITS, script
 
     module = name.removesuffix(".py")
     path = Path(f"{module}.py")

@@ -93,7 +93,7 @@ def tune_command(
     from decrescendo.accounting import Budget
     from decrescendo.cli.asked import whom
     from decrescendo.training import default_space, tune
-    from decrescendo.training.tuning import Trial
+    from decrescendo.training.search.recipe import Trial
 
     check_out(out)
 
@@ -139,7 +139,7 @@ def _privately(
         save_winner,
         search_privately,
     )
-    from decrescendo.training.private_tuning import check_fresh
+    from decrescendo.training.search.winner import check_fresh
 
     if not trials:
         raise InvalidValue("--trials must be given with --private, like geometric:10, got none")

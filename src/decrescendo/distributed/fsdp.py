@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from decrescendo.errors import UnsupportedModel
-from decrescendo.training.bits import checksum
+from decrescendo.training.processes.bits import checksum
 
 _PLACEMENTS = ((Shard(0),), (Replicate(), Shard(0)))
 

@@ -37,8 +37,8 @@ from decrescendo.distributed.messages import (
 from decrescendo.distributed.one_training import OneTraining
 from decrescendo.errors import PlanViolation
 from decrescendo.optim.noise import NoisyMean
-from decrescendo.training.bits import is_part
-from decrescendo.training.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
+from decrescendo.training.processes.bits import is_part
+from decrescendo.training.processes.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
 
 _SEEN = struct.Struct("<3q2d")
 

@@ -12,7 +12,7 @@ from torch.distributed import PrefixStore, Store, rendezvous
 
 from decrescendo.distributed.group import Group
 from decrescendo.errors import InvalidValue, RankLost, check_instance, check_integer, check_real
-from decrescendo.training.world import Alone, World
+from decrescendo.training.processes.world import Alone, World
 
 _LEAD = "decrescendo/lead"
 _ASKED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

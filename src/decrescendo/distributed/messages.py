@@ -14,9 +14,9 @@ from torch import Tensor
 from decrescendo import errors
 from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.errors import RankLost
-from decrescendo.training.bits import is_part
-from decrescendo.training.checkpoint.tree import pack, unpack
-from decrescendo.training.world import Tree
+from decrescendo.training.persistence.checkpoint.tree import pack, unpack
+from decrescendo.training.processes.bits import is_part
+from decrescendo.training.processes.world import Tree
 
 # Numbers sent at once: a copy of so many is what a sum takes beyond the gradients.
 BUCKET = 2**24

@@ -11,7 +11,7 @@ from torch import nn
 from decrescendo.accounting.release import Release
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics
 from decrescendo.optim.noise import NoisyMean
-from decrescendo.training.world import Noised, Parts, Tree
+from decrescendo.training.processes.world import Noised, Parts, Tree
 
 if TYPE_CHECKING:
     from decrescendo.distributed.group import Group

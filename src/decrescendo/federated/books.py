@@ -10,7 +10,7 @@ from decrescendo.federated.journal import Journal, registered
 from decrescendo.federated.placement import Placement
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.plans.plan import Plan
-from decrescendo.training.bits import digest
+from decrescendo.training.processes.bits import digest
 from decrescendo.training.store import Account, Store, new_id
 
 

@@ -11,7 +11,7 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import count_rows
 from decrescendo.clipping import Batch
 from decrescendo.errors import InvalidValue, check_instance, check_integer
-from decrescendo.training.data import ROWS_APART, assumption_of, held_by, rows, table_of
+from decrescendo.training.data.rows import ROWS_APART, assumption_of, held_by, rows, table_of
 
 CLIENTS_APART = assumed("own-clients")
 

@@ -18,7 +18,7 @@ from decrescendo.clipping.clipped import accumulator, check_loss, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
-from decrescendo.training.data_memory import memory_of
+from decrescendo.training.data.data_memory import memory_of
 
 LOCAL_STEPS = assumed("rows-local-steps")
 

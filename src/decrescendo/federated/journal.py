@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 from decrescendo.base.whole_file import identity
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
 from decrescendo.plans.plan import Plan
-from decrescendo.training.checkpoint.checkpoints import read_state, states_in, write_state
+from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in, write_state
 from decrescendo.training.store import Account, Store
 
 LOCK = "journal.lock"

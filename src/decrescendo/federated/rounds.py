@@ -25,9 +25,9 @@ from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling_refusals import poisson
 from decrescendo.training import FrozenStateGuard
-from decrescendo.training.between import ENDED_EARLY, BetweenSteps
-from decrescendo.training.checkpoint.streams import stream_at, stream_state
-from decrescendo.training.earlier_runs import BEGAN_WITHOUT_NOISE
+from decrescendo.training.loop.between import ENDED_EARLY, BetweenSteps
+from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
+from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.run import cpu_weights
 
 REPLIES = assumed("rows-client-replies")

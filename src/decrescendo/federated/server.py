@@ -24,7 +24,7 @@ from decrescendo.federated.turns import Turns, one_at_a_time
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.plans.plan import Plan
 from decrescendo.training import check_promise
-from decrescendo.training.checkpoint.tree import pack
+from decrescendo.training.persistence.checkpoint.tree import pack
 from decrescendo.training.run import certify
 from decrescendo.training.statement import SECURE, SEEDED
 from decrescendo.training.store import Store

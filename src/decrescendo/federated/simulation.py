@@ -23,7 +23,7 @@ from decrescendo.federated.rounds import OWN_NOISE, REPLIES, SUMS
 from decrescendo.federated.server import Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
-from decrescendo.training.progress import Callback, Progress, as_one
+from decrescendo.training.loop.progress import Callback, Progress, as_one
 from decrescendo.training.store import Store
 
 # Whether a client does not answer, from the round's number and its own.

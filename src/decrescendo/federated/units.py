@@ -11,7 +11,7 @@ import numpy as np
 
 from decrescendo.accounting import Bound, Ledger, Pld
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.training.people import ids_of, numbered
+from decrescendo.training.data.people import ids_of, numbered
 
 _DIGITS = 1e-3  # the relative width of the bracket in which an epsilon for two halves is searched
 

@@ -25,7 +25,7 @@ import torch
 
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.plans import Plan
-from decrescendo.training.progress import Progress
+from decrescendo.training.loop.progress import Progress
 
 Write = Callable[[Mapping[str, float], int], None]
 

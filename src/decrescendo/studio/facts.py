@@ -145,7 +145,7 @@ def _claims(subject: Subject) -> list[list[str]]:
 
 def text_of(subject: Subject, name: str) -> str:
     """The file called ``name``, one of those that the outline names."""
-    from decrescendo.training.script import script
+    from decrescendo.training.tasks.script import script
 
     if name not in _names(subject) or subject.plan is None:
         raise InvalidValue(f"{name} must be a file of what is shown, got {subject.title}")

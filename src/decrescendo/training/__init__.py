@@ -20,12 +20,37 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from decrescendo.training import digits, steering
-    from decrescendo.training.batch_norm import without_batch_norm
-    from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
-    from decrescendo.training.comparing import Comparison, compare
-    from decrescendo.training.data import Rows, rows
-    from decrescendo.training.evaluate import accuracy, mean_loss
-    from decrescendo.training.fitting import (
+    from decrescendo.training.data.rows import Rows, rows
+    from decrescendo.training.loop.frozen_state import FrozenStateGuard
+    from decrescendo.training.loop.loop import train
+    from decrescendo.training.loop.progress import Callback, Progress
+    from decrescendo.training.loop.source import check_promise
+    from decrescendo.training.loop.step_result import StepResult
+    from decrescendo.training.loop.trainer import Trainer
+    from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
+    from decrescendo.training.run import Run, cpu_weights, versions
+    from decrescendo.training.search.comparing import Comparison, compare
+    from decrescendo.training.search.private_search import PrivateSearch, parse_trials
+    from decrescendo.training.search.private_tuning import search_privately
+    from decrescendo.training.search.recipe import Recipe
+    from decrescendo.training.search.settings import Settings
+    from decrescendo.training.search.space import (
+        Among,
+        Between,
+        Space,
+        default_space,
+        free_space,
+        parse_fixed,
+        parse_moving,
+    )
+    from decrescendo.training.search.tuning import tune
+    from decrescendo.training.search.winner import save_winner
+    from decrescendo.training.statement import Assumption, Declaration, Provenance, Statement
+    from decrescendo.training.steering import Adaptive
+    from decrescendo.training.store import Store
+    from decrescendo.training.tasks.batch_norm import without_batch_norm
+    from decrescendo.training.tasks.evaluate import accuracy, mean_loss
+    from decrescendo.training.tasks.fitting import (
         OPTIMIZERS,
         Decay,
         cross_entropy,
@@ -35,52 +60,35 @@ if TYPE_CHECKING:
         make_optimizer,
         train_task,
     )
-    from decrescendo.training.frozen_state import FrozenStateGuard
-    from decrescendo.training.loop import train
-    from decrescendo.training.private_tuning import PrivateSearch, parse_trials, save_winner, search_privately
-    from decrescendo.training.progress import Callback, Progress
-    from decrescendo.training.run import Run, cpu_weights, versions
-    from decrescendo.training.settings import Settings
-    from decrescendo.training.source import check_promise
-    from decrescendo.training.space import (
-        Among,
-        Between,
-        Space,
-        default_space,
-        free_space,
-        parse_fixed,
-        parse_moving,
-    )
-    from decrescendo.training.statement import Assumption, Declaration, Provenance, Statement
-    from decrescendo.training.steering import Adaptive
-    from decrescendo.training.store import Store
-    from decrescendo.training.task import Task, find_task
-    from decrescendo.training.trainer import StepResult, Trainer
-    from decrescendo.training.tuning import Recipe, tune
+    from decrescendo.training.tasks.task import Task, find_task
 
 _HOMES = {
-    "checkpoint": ("Checkpoint", "Checkpoints", "Releases", "Stateful"),
-    "comparing": ("Comparison", "compare"),
-    "evaluate": ("accuracy", "mean_loss"),
-    "fitting": (
+    "persistence.checkpoint": ("Checkpoint", "Checkpoints", "Releases", "Stateful"),
+    "search.comparing": ("Comparison", "compare"),
+    "tasks.evaluate": ("accuracy", "mean_loss"),
+    "tasks.fitting": (
         "OPTIMIZERS", "Decay", "cross_entropy", "decay_scheduler", "fit", "initialised", "make_optimizer", "train_task",
     ),
-    "loop": ("train",),
-    "progress": ("Callback", "Progress"),
-    "data": ("Rows", "rows"),
+    "loop.loop": ("train",),
+    "loop.progress": ("Callback", "Progress"),
+    "data.rows": ("Rows", "rows"),
     "run": ("Run", "cpu_weights", "versions"),
-    "private_tuning": ("PrivateSearch", "parse_trials", "save_winner", "search_privately"),
-    "settings": ("Settings",),
-    "space": ("Among", "Between", "Space", "default_space", "free_space", "parse_fixed", "parse_moving"),
-    "tuning": ("Recipe", "tune"),
-    "source": ("check_promise",),
+    "search.private_search": ("PrivateSearch", "parse_trials"),
+    "search.private_tuning": ("search_privately",),
+    "search.recipe": ("Recipe",),
+    "search.winner": ("save_winner",),
+    "search.settings": ("Settings",),
+    "search.space": ("Among", "Between", "Space", "default_space", "free_space", "parse_fixed", "parse_moving"),
+    "search.tuning": ("tune",),
+    "loop.source": ("check_promise",),
     "statement": ("Assumption", "Provenance", "Declaration", "Statement"),
     "steering": ("Adaptive",),
     "store": ("Store",),
-    "task": ("Task", "find_task"),
-    "trainer": ("StepResult", "Trainer"),
-    "frozen_state": ("FrozenStateGuard",),
-    "batch_norm": ("without_batch_norm",),
+    "tasks.task": ("Task", "find_task"),
+    "loop.step_result": ("StepResult",),
+    "loop.trainer": ("Trainer",),
+    "loop.frozen_state": ("FrozenStateGuard",),
+    "tasks.batch_norm": ("without_batch_norm",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = ("digits", "steering")

@@ -20,10 +20,10 @@ from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
 from decrescendo.report.ledgers import read_ledger
-from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
-from decrescendo.training.checkpoint import checkpoints as kept
-from decrescendo.training.checkpoint import releases as listed
-from decrescendo.training.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.persistence.checkpoint import checkpoints as kept
+from decrescendo.training.persistence.checkpoint import releases as listed
+from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.run import History, Run
 from decrescendo.training.run import record as runs
 from decrescendo.training.statement import Declaration, Provenance

@@ -23,12 +23,12 @@ from decrescendo.integrations.hf.resuming import Beginning, States
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
-from decrescendo.training.data import check_by_number, check_one_data_set, table_of
+from decrescendo.training.data.rows import check_by_number, check_one_data_set, table_of
+from decrescendo.training.loop.schedulers import goes_by_scores
+from decrescendo.training.loop.source import Source, source_of
+from decrescendo.training.processes.world import data_facts
 from decrescendo.training.run import cpu_weights
-from decrescendo.training.schedulers import goes_by_scores
-from decrescendo.training.source import Source, source_of
 from decrescendo.training.steering import QuantileClip
-from decrescendo.training.world import data_facts
 
 if TYPE_CHECKING:
     _Base = Any  # whatever trainer comes after it among the bases

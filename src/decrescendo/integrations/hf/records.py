@@ -10,7 +10,7 @@ from decrescendo.accounting.budget import Unit
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.training.repeated_records import check_distinct, is_hugging_face, share_records
+from decrescendo.training.data.repeated_records import check_distinct, is_hugging_face, share_records
 
 ONE_ROW_A_RECORD = assumed("one-row-a-record")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from decrescendo.base.rng import Secure
 from decrescendo.errors import FileRefused, PlanViolation
-from decrescendo.training.checkpoint.checkpoints import Checkpoints, Stateful, states_in
-from decrescendo.training.checkpoint.releases import RELEASES
+from decrescendo.training.persistence.checkpoint.checkpoints import Checkpoints, Stateful, states_in
+from decrescendo.training.persistence.checkpoint.releases import RELEASES
 
 # In ``output_dir``. `Trainer.push_to_hub` leaves names with an underscore out: whoever reads it knows the noise.
 FOLDER = "_decrescendo"

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.training.evaluate import accuracy
-from decrescendo.training.fitting import cross_entropy, initialised
-from decrescendo.training.task import Task
+from decrescendo.training.tasks.evaluate import accuracy
+from decrescendo.training.tasks.fitting import cross_entropy, initialised
+from decrescendo.training.tasks.task import Task
 
 Half = tuple[Tensor, Tensor]  # inputs and their classes
 ROWS, LARGEST = 1438, 16

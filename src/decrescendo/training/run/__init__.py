@@ -1,8 +1,10 @@
 """Runs: what was planned, what happened, what it cost, and the weights; in memory and as a folder."""
 
 from decrescendo.training.run.certify import certified_epsilon, certify
+from decrescendo.training.run.entries import PLAN
+from decrescendo.training.run.folder import check_free
 from decrescendo.training.run.history import History
-from decrescendo.training.run.record import PLAN, Run, check_free
+from decrescendo.training.run.record import Run
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import (
     assumed_of,

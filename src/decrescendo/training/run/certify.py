@@ -5,6 +5,7 @@ from contextlib import suppress
 from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Truncated
 from decrescendo.errors import AccountingError
 from decrescendo.plans import Plan
+from decrescendo.plans.agreement import Agreement
 
 # So far beyond the promise that a bracket of `Pld`'s own width leaves it open, and the narrowest there is.
 _NEAR, _NARROWEST = 2e-3, 1e-5
@@ -43,3 +44,19 @@ def certify(ledger: Ledger, budget: Budget) -> Guarantee:
                 found, Truncated(Pld(rtol=_NARROWEST)).certify(ledger, budget), key=lambda one: one.epsilon
             )
     return found
+
+
+def check_claim(agreed: Agreement, given: Guarantee) -> None:
+    """A run has its plan's guarantee, or the one that its releases are certified for, which may be less where the plan
+    has a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
+    may have been edited."""
+    planned, own = agreed.planned, agreed.guarantee
+    if planned is None:
+        return  # its filter was asked
+    again = certify(planned, agreed.budget)
+    as_planned = (own.accountant, own.kind) == (given.accountant, given.kind) and given.epsilon >= own.epsilon
+    if not as_planned and given.accountant != again.accountant:
+        raise AccountingError(
+            f"a run must name who certified its releases, {again.accountant}, got {given.accountant}"
+        )
+    agreed.held_up(again, given)

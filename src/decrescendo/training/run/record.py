@@ -1,65 +1,58 @@
 """`Run`: what was planned, what happened, what it cost, and the weights; and the folder of it, written whole or not at
 all and read with every part checked against the others.
-
-Longer than most files: the entries of the folder are the fields of the run, and go with them.
 """
 
-import hashlib
 import math
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo.accounting.budget import Guarantee, check_unit, rounded
+from decrescendo.accounting.budget import Guarantee, rounded
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.release import Release
-from decrescendo.base import sealed
 from decrescendo.base.assumption import Assumption, are_independent, assumption_lines
-from decrescendo.base.assumptions import assumptions_in
 from decrescendo.base.whole_file import read_whole
 from decrescendo.errors import (
     AccountingError,
     DecrescendoError,
     FileRefused,
-    InvalidValue,
     check_array,
     check_instance,
     check_real,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.plans.sampling import drawn_by
-from decrescendo.training.run.certify import certify
+from decrescendo.training.run.certify import check_claim
+from decrescendo.training.run.entries import (
+    ADAPTIVE_VERSION,
+    CLIP_NORM,
+    DIAGNOSTICS,
+    PROVENANCE,
+    RUN,
+    WEIGHTS,
+    checked_content,
+    read_diagnostics,
+    read_guarantee,
+    read_ledger,
+    read_provenance,
+    read_texts,
+    run_facts,
+    sha256_of,
+)
+from decrescendo.training.run.folder import check_free
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import separate
 from decrescendo.training.statement import UNRECORDED, Declaration, Provenance, Statement, state
 from decrescendo.training.statement.beside import check_beside
-
-FORMAT, VERSION = "decrescendo-run", 1
-# A run whose noise was decided on the way has an adaptive plan, and says more of itself.
-ADAPTIVE_VERSION = 2
-RUN, PLAN, ADAPTIVE_PLAN, WEIGHTS, DIAGNOSTICS = (
-    "run.json",
-    "plan.json",
-    "adaptive_plan.json",
-    "weights.safetensors",
-    "diagnostics-private.json",
-)
-KEYS = {
-    "format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds", "versions",
-}  # fmt: skip
-ADAPTIVE_KEYS = KEYS | {"stopped"}
-# In runs since it was recorded; where clip norms were decided on the way.
-PROVENANCE, CLIP_NORM = "provenance", "clip_norm"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,7 +230,7 @@ class Run:
             if include_diagnostics and self.diagnostics is not None:
                 (staging / DIAGNOSTICS).write_text(self.diagnostics.to_json(), encoding="utf-8")
             self.statement().save(staging)
-            (staging / RUN).write_text(_to_json(self, staging), encoding="utf-8")
+            (staging / RUN).write_text(run_facts(self, staging), encoding="utf-8")
             staging.chmod(0o755)
             os.replace(staging, target)
         except BaseException:
@@ -253,11 +246,11 @@ class Run:
                 know.
         """
         source = Path(folder)
-        content = _checked_content(source / RUN)
+        content = checked_content(source / RUN)
         kind = "adaptive_plan" if content["version"] == ADAPTIVE_VERSION else "plan"
         agreed = source / f"{kind}.json"
         for name, key in ((agreed.name, "plan_sha256"), (WEIGHTS, "weights_sha256")):
-            if _sha256(read_whole(source / name)) != content[key]:
+            if sha256_of(read_whole(source / name)) != content[key]:
                 raise FileRefused(
                     f"{source / name} must be the file that {RUN} was written with, got other bytes"
                 )
@@ -265,19 +258,19 @@ class Run:
             text = read_whole(agreed).decode("utf-8", errors="replace")
             plan = read_agreement(kind, text, source=str(agreed))
             # Epochs, and what cutting batches costs, are not in the file: they follow from the plan's sampling.
-            ledger = drawn_by(plan.sampling, _ledger(content["ledger"]))
+            ledger = drawn_by(plan.sampling, read_ledger(content["ledger"]))
             run = cls(
                 plan=plan,
                 ledger=ledger,
-                guarantee=_guarantee(content["guarantee"]),
+                guarantee=read_guarantee(content["guarantee"]),
                 weights=load_tensors(read_whole(source / WEIGHTS)),
                 metrics=content["metrics"],
                 seconds=content["seconds"],
-                versions=_texts(content["versions"]),
-                diagnostics=_diagnostics(source / DIAGNOSTICS),
+                versions=read_texts(content["versions"]),
+                diagnostics=read_diagnostics(source / DIAGNOSTICS),
                 clip_norm=tuple(check_array("clip_norm", content.get(CLIP_NORM, ()), above=0).tolist()),
-                stopped=_texts({"stopped": content.get("stopped", "")})["stopped"],
-                provenance=_provenance(content[PROVENANCE]) if PROVENANCE in content else None,
+                stopped=read_texts({"stopped": content.get("stopped", "")})["stopped"],
+                provenance=read_provenance(content[PROVENANCE]) if PROVENANCE in content else None,
             )
         except FileRefused:
             raise
@@ -289,135 +282,7 @@ class Run:
             ) from error
         try:
             run.plan.check(ledger, run.guarantee)
-            _check_claim(run)
+            check_claim(run.plan, run.guarantee)
         except AccountingError as error:
             raise FileRefused(f"{source / RUN} must fit what was agreed: {error}") from None
         return run
-
-
-def _check_claim(run: Run) -> None:
-    """A run has its plan's guarantee, or the one that its releases are certified for, which may be less where the plan
-    has a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
-    may have been edited."""
-    planned, own, given = run.plan.planned, run.plan.guarantee, run.guarantee
-    if planned is None:
-        return  # its filter was asked
-    again = certify(planned, run.plan.budget)
-    as_planned = (own.accountant, own.kind) == (given.accountant, given.kind) and given.epsilon >= own.epsilon
-    if not as_planned and given.accountant != again.accountant:
-        raise AccountingError(
-            f"a run must name who certified its releases, {again.accountant}, got {given.accountant}"
-        )
-    run.plan.held_up(again, given)
-
-
-def check_free(folder: Path) -> None:
-    """``folder`` can be written as a new one, or an error; asked before a training too, so that none is
-    lost."""
-    try:
-        used = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
-    except OSError as error:
-        raise InvalidValue(
-            f"folder must be one that can be read, got folder={str(folder)!r} ({error.strerror})"
-        ) from None
-    if used:
-        raise InvalidValue(
-            f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
-        )
-    if folder.absolute() == Path.cwd():  # which no other folder can take the place of
-        raise InvalidValue(
-            f"folder must be another than the one worked in, got folder={str(folder)!r}. Name a new one in it"
-        )
-    parent = next(path for path in folder.absolute().parents if path.exists())
-    try:
-        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=parent).cleanup()
-    except OSError as error:
-        raise InvalidValue(
-            f"folder must be in a place that can be written, got folder={str(folder)!r} ({error.strerror})"
-        ) from None
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _to_json(run: Run, staging: Path) -> str:
-    adaptive = run.plan.planned is None
-    content: dict[str, Any] = {
-        "format": FORMAT,
-        "version": ADAPTIVE_VERSION if adaptive else VERSION,
-        "plan_sha256": _sha256((staging / f"{run.plan.kind}.json").read_bytes()),
-        "weights_sha256": _sha256((staging / WEIGHTS).read_bytes()),
-        "ledger": {
-            "sample_rate": run.ledger.sample_rate.tolist(),
-            "noise_multiplier": run.ledger.noise_multiplier.tolist(),
-            "count": run.ledger.count.tolist(),
-        },
-        "guarantee": _guarantee_facts(run.guarantee),
-        "metrics": {name: float(value) for name, value in run.metrics.items()},
-        "seconds": run.seconds,
-        "versions": dict(run.versions),
-    }
-    if run.provenance is not None:
-        # As texts, as before they had codes: both versions read them.
-        written = [assumption.written() for assumption in run.provenance.assumptions]
-        content[PROVENANCE] = asdict(run.provenance) | {"assumptions": written}
-    if adaptive or run.clip_norm:
-        content[CLIP_NORM] = list(run.clip_norm)
-    if adaptive:
-        content["stopped"] = run.stopped
-    return sealed.seal(content, indent=1, finite=False)
-
-
-def _guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
-    """JSON has no infinity: what protects nothing has epsilon null."""
-    facts = {**asdict(guarantee), "unit": str(guarantee.unit)}
-    if guarantee.examples_per_person == 1:
-        del facts["examples_per_person"]
-    return (
-        facts | dict[str, Any](epsilon=None, epsilon_lower=None) if math.isinf(guarantee.epsilon) else facts
-    )
-
-
-def _guarantee(found: Mapping[str, Any]) -> Guarantee:
-    facts: dict[str, Any] = dict(found)
-    if facts["epsilon"] is None:
-        facts |= {"epsilon": math.inf, "epsilon_lower": math.inf}
-    facts["unit"] = check_unit(facts["unit"])
-    return Guarantee(**facts)
-
-
-def _checked_content(path: Path) -> dict[str, Any]:
-    keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
-    return sealed.opened(
-        read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={PROVENANCE, CLIP_NORM}
-    )
-
-
-def _ledger(columns: Mapping[str, Any]) -> Ledger:
-    if set(columns) != {"sample_rate", "noise_multiplier", "count"}:
-        raise FileRefused(f"a ledger must have three columns, got {', '.join(sorted(columns))}")
-    rates, counts = columns["sample_rate"], columns["count"]
-    noise = check_array("noise_multiplier", columns["noise_multiplier"], at_least=0)
-    if noise.size and set(counts) == {1} and len(set(rates)) == 1 and len(rates) == len(counts) == noise.size:
-        return Ledger.of(noise, rates[0])
-    rows = zip(rates, noise.tolist(), counts, strict=True)
-    return Ledger(Release(rate, multiplier, count) for rate, multiplier, count in rows)
-
-
-def _provenance(facts: Mapping[str, Any]) -> Provenance:
-    """As it was recorded; by versions before `Provenance.assumptions`, without them: then nothing is known of rows."""
-    lists: dict[str, Any] = {"resumed": tuple(facts["resumed"]), "assumptions": assumptions_in(facts)}
-    return Provenance(**dict(facts) | lists)
-
-
-def _texts(values: Any) -> dict[str, str]:
-    if not isinstance(values, dict) or not all(
-        isinstance(text, str) for text in cast("dict[str, Any]", values).values()
-    ):
-        raise TypeError("something else than texts where texts must be")
-    return cast("dict[str, str]", values)
-
-
-def _diagnostics(path: Path) -> History | None:
-    return History.from_json(read_whole(path), source=str(path)) if path.exists() else None

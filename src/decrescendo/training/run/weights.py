@@ -10,7 +10,7 @@ from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import pieces
 from decrescendo.errors import UnsupportedModel, check_instance
-from decrescendo.training.bits import is_part
+from decrescendo.training.processes.bits import is_part
 
 
 def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:

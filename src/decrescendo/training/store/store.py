@@ -1,7 +1,4 @@
-"""`Store`: many runs on one data set, one budget, one file.
-
-Longer than most files: what is reserved, recorded and refused under one lock is to be read together.
-"""
+"""`Store`: many runs on one data set, one budget, one file."""
 
 import hashlib
 import json
@@ -11,16 +8,12 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
 
 from decrescendo.accounting.budget import Budget, check_budget, check_unit, rounded
-from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.release import Release
 from decrescendo.base.whole_file import identity
 from decrescendo.errors import (
-    DecrescendoError,
     FileRefused,
     ImpossibleBudget,
     InvalidValue,
@@ -28,12 +21,12 @@ from decrescendo.errors import (
     check_integer,
     check_path,
 )
-from decrescendo.plans.agreement import Agreement, read_agreement
-from decrescendo.plans.sampling import drawn_by
+from decrescendo.plans.agreement import Agreement
 from decrescendo.training.store.account import Account
 from decrescendo.training.store.composition import Cost, Reserved
 from decrescendo.training.store.composition import composition as rule_named
-from decrescendo.training.store.entry import COST, EXAMPLES, Entry, checked_text, new_id, planned, user_name
+from decrescendo.training.store.entry import EXAMPLES, Entry, checked_text, new_id, planned, user_name
+from decrescendo.training.store.reading import read_entries, read_plan
 from decrescendo.training.store.schema import connect, create
 
 EXPORT_FORMAT, EXPORT_VERSION = "decrescendo-store", 1
@@ -145,7 +138,7 @@ class Store:
         # Judged before the lock is taken: it may take a second.
         cost, text = self.composition.cost(agreed), agreed.to_json()
         with self._writing() as connection:
-            entries = self._entries(connection)
+            entries = read_entries(connection, self._path, self.composition)
             if (old := next((entry for entry, _ in entries if entry.id == id), None)) is not None:
                 if old.agreed != agreed:
                     raise InvalidValue(
@@ -198,15 +191,15 @@ class Store:
             raise InvalidValue(
                 f"id must be of a run in {self._path}, got {id!r}. `decrescendo ledger` lists them"
             )
-        return Account(self, found[0], id, self._agreed(*found[1:]))
+        return Account(self, found[0], id, read_plan(self._path, *found[1:]))
 
     def entries(self) -> list[Entry]:
         """All runs, the oldest first."""
-        return [entry for entry, _ in self._entries(self._reading())]
+        return [entry for entry, _ in read_entries(self._reading(), self._path, self.composition)]
 
     def describe(self) -> str:
         """What is reserved and what is left, in words."""
-        entries = self._entries(self._reading())
+        entries = read_entries(self._reading(), self._path, self.composition)
         return self.composition.describe(_reserved(entries))
 
     def to_json(self) -> str:
@@ -294,44 +287,6 @@ class Store:
             raise FileRefused(
                 f"{self._path} must be a store that can be written, got: {error}. Nothing was released"
             ) from None
-
-    def _entries(self, connection: sqlite3.Connection) -> list[tuple[Entry, Cost]]:
-        query = "SELECT run, position, sample_rate, noise_multiplier FROM releases ORDER BY run, position"
-        try:
-            released: dict[int, list[Release]] = {}
-            for run, position, rate, noise in connection.execute(query):
-                done = released.setdefault(run, [])
-                if position != len(done):
-                    raise InvalidValue(f"step {position + 1} follows step {len(done)}")
-                done.append(Release(rate, noise))
-            rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
-            return [self._entry(row, Ledger(released.get(row[0], ()))) for row in rows]
-        except FileRefused:
-            raise
-        except (sqlite3.Error, DecrescendoError, ValueError) as error:
-            raise FileRefused(
-                f"{self._path} must be as it was written, got: {error}. Restore it from a copy"
-            ) from None
-
-    def _entry(self, row: Sequence[Any], released: Ledger) -> tuple[Entry, Cost]:
-        _, id, label, who, started, kind, text, digest, cost, state = row
-        agreed = self._agreed(kind, text, digest)
-        # A row has no column for what the plan's own sampling says.
-        released = drawn_by(agreed.sampling, released)
-        # SQLite has no checksums: what was released must be what was planned.
-        if not agreed.begins(released):
-            raise InvalidValue(f"run {id} has released something else than its plan")
-        if not COST.fullmatch(cost):
-            raise InvalidValue(f"run {id} has a cost that is no exact number")
-        parts = tuple(Fraction(part) for part in cost.split(",") if part)
-        if not self.composition.owes(agreed, parts):
-            raise InvalidValue(f"run {id} has a cost that is not its plan's")
-        return Entry(id, label, who, started, agreed, released, state), parts
-
-    def _agreed(self, kind: str, text: str, digest: str) -> Agreement:
-        if hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise FileRefused(f"{self._path} must hold plans as they were registered, got another text")
-        return read_agreement(kind, text, source=str(self._path))
 
 
 def _reserved(entries: Sequence[tuple[Entry, Cost]]) -> list[Reserved]:

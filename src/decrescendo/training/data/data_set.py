@@ -1,0 +1,78 @@
+"""A data set as a training knows it: asked everything once, before the first batch is drawn."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from decrescendo.accounting.budget import Budget, Unit
+from decrescendo.base.assumption import Assumption
+from decrescendo.errors import InvalidValue
+from decrescendo.training.data.data_memory import memory_of
+from decrescendo.training.data.examples import Collate, Examples
+from decrescendo.training.data.people import check_people
+from decrescendo.training.data.repeated_records import check_distinct
+from decrescendo.training.data.rows import Rows, assumption_of, held_by, table_of
+from decrescendo.training.processes.world import data_facts
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What is known of the data of a training.
+
+    Args:
+        table: its rows by number: how batches are made.
+        people: a digest of whose row each is; empty where a plan protects examples.
+        assumptions: what is assumed of the data and of the code that makes rows.
+        given: as it was given to the training.
+    """
+
+    table: Rows | Examples
+    people: str
+    assumptions: frozenset[Assumption]
+    given: object = field(repr=False)
+
+    def memory(self) -> Iterator[Tensor | np.ndarray]:
+        """Where its rows lie: what no model, optimiser or loss may hold or read beside its batch."""
+        kept = held_by(self.table)
+        return memory_of(self.given if kept is self.given else (kept, self.given))
+
+    def facts(self, workers: int) -> tuple[dict[str, str], bool]:
+        """What several processes, of ``workers`` each, must have in common, in digests; and whether these are of all
+        rows."""
+        found, all_rows = data_facts(self.table)
+        return found | {"num_workers": str(workers), "people": self.people}, all_rows
+
+
+def data_set_of(
+    data: object, collate_fn: Collate | None, people: object, size: int, budget: Budget
+) -> DataSet:
+    """``data`` held against what a plan was made for.
+
+    Args:
+        data: see `training.rows`.
+        collate_fn: from a list of examples to a batch.
+        people: an id a row, for a plan that protects people.
+        size: rows that the plan was made for.
+        budget: of the plan: whom it protects.
+
+    Raises:
+        InvalidValue: another number of rows; a person or a record with more rows than the plan allows.
+    """
+    table = table_of(data, collate_fn)
+    if isinstance(data, list) and isinstance(table, Rows) and len(data) == size > 1:
+        raise InvalidValue(
+            f"columns must be in a tuple where they are as many as there are rows, got a list of {size} tensors, "
+            "which may be rows. Give torch.stack(rows), or tuple(columns)"
+        )
+    if table.count != size:
+        raise InvalidValue(
+            f"data must have the plan's {size} rows, got {table.count}. "
+            "The sample rate was calibrated for that number: make a plan for this data"
+        )
+    whose = check_people(people, budget, table.count)
+    found = [assumption_of(table)]
+    if budget.unit is Unit.EXAMPLE:
+        found.append(check_distinct(data, columns=isinstance(table, Rows)))
+    return DataSet(table, whose, frozenset(one for one in found if one is not None), data)

@@ -1,0 +1,280 @@
+"""Examples by number, each made by itself: the row that a data set and a collator make of one."""
+
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Generator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset, default_collate
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import Ragged, count_rows, joined, leaves_of, map_rows
+from decrescendo.clipping.clipped import Batch
+from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.training.processes.bits import checksum
+
+EXAMPLES_APART = assumed("own-collate-fn")
+
+# From a list of examples (always of one) to a batch of them, as torch's ``collate_fn``.
+Collate = Callable[[list[Any]], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Who is in a batch: ascending indices, and the key of the random numbers that making the batch takes."""
+
+    indices: Int[np.ndarray, " batch"]
+    key: int = 0
+
+
+@runtime_checkable
+class Items(Protocol):
+    """Examples by number: a list, a map-style ``torch`` or ``datasets`` data set, an array, a memory map."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Examples:
+    """Items that ``collate_fn`` makes batches of, each example by itself.
+
+    Attributes:
+        items: the examples, before ``collate_fn``.
+        count: number of examples.
+        held: the items, where they lie in memory and no code of a user's makes them.
+        assumption: what is assumed of the code that makes examples; `None` where there is none of a user's.
+
+    Guarantee:
+        where the data and ``collate_fn`` keep nothing of one example for another, row i of a batch is a function of
+        example i, and of random numbers (torch's, NumPy's and Python's global ones) that begin anew for each example,
+        at a position that depends on the step and the example alone. So no example is padded to the length of another:
+        `joined` puts examples of one shape together, others not. The process's own generators are afterwards where
+        they were.
+        That they keep nothing is certain of arrays, lists and frames without a ``collate_fn``. Of other code it is
+        assumed (`assumption`), and compared: the first example of each batch is made again after the last.
+
+    Raises:
+        InvalidValue: an example that is made again comes out with other bits.
+    """
+
+    def __init__(self, items: Items, collate_fn: Collate | None) -> None:
+        self.items, self._collate = items, collate_fn
+        self.count = len(items)
+        self.held = items if _are_held(items) else None
+        self.assumption: Assumption | None = (
+            None if collate_fn is None and self.held is not None else EXAMPLES_APART
+        )
+
+    def take(self, draw: Draw) -> Batch:
+        """The batch of a draw, which is not empty."""
+        if len(self.items) != self.count:
+            raise InvalidValue(
+                f"data must keep their number of examples while they are drawn from, {self.count}, got "
+                f"{len(self.items)}. The plan is for the first number: change data between trainings only"
+            )
+        with own_numbers() as begin:
+            made = [self._one(int(index), begin, draw.key) for index in draw.indices]
+            if self.assumption:
+                first = self._joined(made[:1])  # before the example is made again: it may be one object
+                found = bits(first)
+                again = self._joined([self._one(int(draw.indices[0]), begin, draw.key)])
+                if found != bits(again):
+                    raise InvalidValue(
+                        "data[i] and collate_fn must make an example from itself alone, got another one when it was "
+                        "made again. Keep nothing from one example for the next (a running mean, a counter, a "
+                        "generator of your own): the global generators of torch, NumPy and Python begin anew for each, "
+                        "and torch.initial_seed() is a seed for others"
+                    )
+        return self._joined(made)
+
+    def _joined(self, examples: list[Any]) -> Batch:
+        return _stacked(examples) if self._collate is None else joined(examples)
+
+    def _one(self, index: int, begin: Callable[[int, int], None], key: int) -> Any:
+        """The batch of one example; without a collator its item."""
+        begin(key, index)
+        item = self.items[index]
+        if self._collate is None:
+            _check_numbers(item)
+            return item
+        batch = self._collate([item])
+        found = count_rows(batch)
+        if found != 1:
+            raise InvalidValue(
+                f"collate_fn must make one row of one example, got {found} rows. Leave packing and padding-free "
+                "batches out; several views of an example are a dimension after the first"
+            )
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The first ``count`` of the items, or all of them again and again.
+
+    >>> [Repeated(["a", "b"], 3)[i] for i in range(3)]
+    ['a', 'b', 'a']
+    """
+
+    items: Items
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> Any:
+        return self.items[index % len(self.items)]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRows:
+    """Row i of every column."""
+
+    columns: Any
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> Any:
+        return map_rows(lambda column: column[index], self.columns)
+
+
+class FrameRows:
+    """The rows of a data frame, as dicts; each column keeps its dtype.
+
+    Raises:
+        InvalidValue: two columns of one name.
+    """
+
+    def __init__(self, frame: Any) -> None:
+        self.frame, names = frame, list(getattr(frame, "columns", ()))
+        if len(set(names)) < len(names):
+            raise InvalidValue(
+                f"columns of a data frame must have names of their own, got {names}. Of two with one name a row could "
+                "only have one: rename one, or give an array"
+            )
+        self._columns = {name: frame.iloc[:, place].array for place, name in enumerate(names)}
+        self.dtypes: list[object] = list(frame.dtypes) if names else [getattr(frame, "dtype", None)]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, index: int, /) -> Any:
+        if not hasattr(self.frame, "columns"):
+            return self.frame.iloc[index]
+        return {name: column[index] for name, column in self._columns.items()}
+
+
+def _are_held(items: object) -> bool:
+    """Whether an item is what lies there, and no code of a user's runs for it."""
+    if type(items) is Subset:
+        return type(items.indices) in (list, tuple, range, np.ndarray, Tensor) and _are_held(items.dataset)
+    if type(items) is TensorDataset:
+        return is_plain(items.tensors)
+    if type(items) is ColumnRows:
+        return is_plain(items.columns)
+    if type(items) is FrameRows:
+        pandas = sys.modules.get("pandas")
+        known = pandas is not None and type(items.frame) in (pandas.DataFrame, pandas.Series)
+        return known and all(map(_is_of_pandas, items.dtypes))
+    return type(items) in (list, tuple, np.ndarray, np.memmap) and is_plain(items)
+
+
+def _is_of_pandas(dtype: object) -> bool:
+    """Whether a column of it holds numbers, dates or texts, and no objects of a program's."""
+    if isinstance(dtype, np.dtype):
+        return not dtype.hasobject
+    if hasattr(dtype, "categories"):
+        return _is_of_pandas(cast("Any", dtype).categories.dtype)
+    return type(dtype).__module__.split(".")[0] == "pandas"
+
+
+def is_plain(value: object) -> bool:
+    """Whether nothing in it has a method of a user: a subclass of a tensor or a dict may do anything when read."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return type(value).__module__ in ("numpy", "numpy.memmap") and not value.dtype.hasobject
+    if type(value) is dict:
+        return all(map(is_plain, cast("dict[Any, object]", value).values()))
+    if type(value) in (list, tuple):
+        return all(map(is_plain, cast("list[object]", value)))
+    return type(value) in (Tensor, int, float, bool, str, bytes, type(None))
+
+
+def bits(batch: Batch) -> list[object]:
+    """The tensors of a batch to the last bit."""
+    return [(value.dtype, value.shape, checksum(value)) for value in leaves_of(batch)]
+
+
+def _stacked(items: list[Any]) -> Batch:
+    """By torch's ``default_collate``, which stacks rows: those of one kind together."""
+    groups: dict[object, list[Any]] = {}
+    for item in map(_unfrozen, items):
+        groups.setdefault(_kind(item), []).append(item)
+    try:
+        parts = tuple(default_collate(group) for group in groups.values())
+    except TypeError as error:
+        raise InvalidType(
+            "an example without collate_fn must hold numbers, arrays and tensors, got another thing: "
+            f"{str(error).split(':')[-1].strip()}. Give a collate_fn"
+        ) from error
+    for part in parts:
+        count_rows(part)
+    return parts[0] if len(parts) == 1 else Ragged(parts)
+
+
+def _unfrozen(item: object) -> object:
+    """Mappings that cannot be written to as dicts: only who wrote such a class knows how one of it is made."""
+    if type(item) is dict or (isinstance(item, Mapping) and not isinstance(item, MutableMapping)):
+        return {key: _unfrozen(value) for key, value in cast("Mapping[Any, object]", item).items()}
+    return item
+
+
+def _kind(item: object) -> object:
+    """What a row of it looks like: shapes, dtypes and types, no values."""
+    if isinstance(item, (Tensor, np.ndarray, np.generic)):
+        return item.shape, item.dtype
+    if isinstance(item, Mapping):
+        return tuple((key, _kind(value)) for key, value in cast("Mapping[Any, object]", item).items())
+    if isinstance(item, (list, tuple)):
+        return type(item), *map(_kind, cast("list[object]", item))
+    return type(item)
+
+
+def _check_numbers(item: object) -> None:
+    """Refuse lists and texts, of which ``default_collate`` makes something else than rows."""
+    values = cast("Mapping[str, object]", item).items() if isinstance(item, Mapping) else [("", item)]
+    for name, value in values:
+        if isinstance(value, (str, bytes)) or (isinstance(value, list) and isinstance(item, Mapping)):
+            raise InvalidType(
+                f"an example without collate_fn must hold numbers, arrays and tensors, got a {type(value).__name__} "
+                f'in {name or "it"}. Give a collate_fn; for a datasets.Dataset also .with_format("torch") makes tensors'
+            )
+
+
+@contextmanager
+def own_numbers() -> Generator[Callable[[int, int], None]]:
+    """Inside, global generators that the function given begins anew, at a key and a number; afterwards as they were."""
+    # The CPU's alone: `torch.manual_seed` would move those of GPUs as well.
+    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield _begin
+    finally:
+        torch.set_rng_state(kept[0])
+        np.random.set_state(kept[1])
+        random.setstate(kept[2])
+
+
+def _begin(key: int, index: int) -> None:
+    digest = hashlib.sha256(f"decrescendo:example:{key}:{index}".encode()).digest()
+    torch.default_generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    np.random.seed(int.from_bytes(digest[8:12], "big"))
+    random.seed(digest[12:])

@@ -1,0 +1,135 @@
+"""Rows with missing values: found before the first step, where data are held in memory."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils.data import Subset
+
+from decrescendo.base.batches import leaves_of
+from decrescendo.clipping.clipped import Batch
+from decrescendo.errors import InvalidValue
+from decrescendo.training.data.examples import ColumnRows, Draw, Examples, FrameRows, Items
+from decrescendo.training.data.rows import Rows, held_by
+
+# Rows that are read at a time, and rows with NaN or infinity that a model is tried on.
+_READ, _TRIED = 1_024, 32
+
+
+def check_finite(
+    table: Rows | Examples, asked: bool | None, norms: Callable[[Batch], Tensor] | None = None
+) -> None:
+    """That no row is lost because it has NaN or infinity in it.
+
+    A row whose gradient is not finite counts as zero, at every step, and how many there are is private: a run cannot
+    say it. So the data are read once, before anything is drawn. The refusal tells that there is such a row, and neither
+    which nor how many; a training that begins tells that there is none. Whoever may not tell even that sets
+    ``require_finite=False``.
+
+    Args:
+        table: the data.
+        asked: ``None``: data in memory alone (columns of tensors or arrays, data frames, lists of plain examples),
+            whose numbers are there to be read; ``True``: all data, of which each example is then made once; ``False``:
+            none.
+        norms: of the gradients of a batch's rows, at the weights that the run begins from. A model may fill in
+            missing values itself: then those of the rows that are tried are finite, and nothing is refused.
+
+    Raises:
+        InvalidValue: there is a row with NaN or infinity, of which the model makes a gradient that is not finite.
+
+    >>> from decrescendo.training.data.rows import table_of
+    >>> check_finite(table_of((torch.tensor([1.0, 2.0]),)), None)
+    >>> check_finite(table_of((torch.tensor([1.0, float("nan")]),)), None)
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: data must have no NaN and no infinity in them, got a row that has. ...
+    """
+    if asked is False:
+        return
+    found = _in_table(table)
+    if found is None:
+        if not asked:
+            return
+        found = _in_batches(table)
+    some = np.flatnonzero(found)[:_TRIED]
+    if not len(some):
+        return
+    if norms is not None and bool(torch.isfinite(norms(_taken(table, some))).all()):
+        return
+    raise InvalidValue(
+        "data must have no NaN and no infinity in them, got a row that has. Its gradient is not finite and would count "
+        "as zero in every step: fill missing values in with public constants and add a column that says where they "
+        "were, let the model do so, or set require_finite=False to train without such rows"
+    )
+
+
+def _in_table(table: Rows | Examples) -> np.ndarray | None:
+    """Which rows have NaN or infinity, where that is seen without making examples; ``None`` for other data."""
+    held = held_by(table)
+    if isinstance(held, FrameRows):
+        columns = [_array(column) for column in _columns(held.frame)]
+    elif isinstance(held, ColumnRows):
+        columns = leaves_of(held.columns)
+    elif isinstance(table, Rows) and held is not None:
+        columns = cast("list[Tensor]", held)
+    elif isinstance(held, np.ndarray) and not isinstance(held, np.memmap):
+        columns = [_array(held)]
+    elif type(held) in (list, tuple) or (type(held) is Subset and not isinstance(held.dataset, np.memmap)):
+        items = cast("Items", held)
+        return np.array([_lacks(items[row]) for row in range(table.count)], dtype=bool)
+    else:
+        return None
+    found = np.zeros(table.count, dtype=bool)
+    for column in columns:
+        for start in range(0, len(column), _READ):
+            found[start : start + _READ] |= _lacking(column[start : start + _READ])
+    return found
+
+
+def _in_batches(table: Rows | Examples) -> np.ndarray:
+    """The same, of examples that are made for it, one after the other."""
+    found = np.zeros(table.count, dtype=bool)
+    for row in range(table.count):
+        for value in leaves_of(_taken(table, np.array([row]))):
+            found[row] |= bool(_lacking(value).any())
+    return found
+
+
+def _taken(table: Rows | Examples, indices: Int[np.ndarray, " batch"]) -> Batch:
+    return table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
+
+
+def _lacking(value: Tensor) -> np.ndarray:
+    """Which rows of a tensor have a number that is not finite."""
+    if not (value.is_floating_point() or value.is_complex()):
+        return np.zeros(len(value), dtype=bool)
+    return (~torch.isfinite(value)).reshape(len(value), -1).any(1).cpu().numpy()
+
+
+def _lacks(item: object) -> bool:
+    """Whether a number in an example is not finite."""
+    if isinstance(item, Tensor):
+        return bool(_lacking(item[None]).any())
+    if isinstance(item, (np.ndarray, np.generic, float)):
+        return bool(_lacking(_array(item)[None]).any())
+    if isinstance(item, Mapping):
+        item = list(cast("Mapping[object, object]", item).values())
+    return isinstance(item, (list, tuple)) and any(map(_lacks, cast("list[object]", item)))
+
+
+def _array(values: Any) -> Tensor:
+    """Numbers of NumPy's as a tensor; of others, which have no NaN, none."""
+    found = np.asarray(values)
+    return torch.from_numpy(np.array(found)) if found.dtype.kind == "f" else torch.zeros(*found.shape[:1], 0)
+
+
+def _columns(frame: Any) -> Iterator[np.ndarray]:
+    """Of a data frame, or a series, those of floats."""
+    columns = (
+        [frame.iloc[:, place] for place in range(len(frame.columns))]
+        if hasattr(frame, "columns")
+        else [frame]
+    )
+    yield from (column.to_numpy() for column in columns if getattr(column.dtype, "kind", "") == "f")

@@ -1,0 +1,212 @@
+"""What training draws batches from: columns of tensors, or anything with a length and items, as numbered rows."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import count_rows, leaves_of, select_rows
+from decrescendo.clipping.clipped import Batch
+from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.training.data.examples import (
+    Collate,
+    ColumnRows,
+    Draw,
+    Examples,
+    FrameRows,
+    Items,
+    bits,
+    is_plain,
+)
+
+ROWS_APART = assumed("own-rows")
+# What is written alike where it is alike.
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A number of rows, and how to take some of them as one batch.
+
+    Args:
+        count: number of rows.
+        take: from ascending indices (never none) to the batch of these rows, a copy. It sees all of a batch: a run
+            that trains on it assumes, and says so, that each row is made of its own example.
+
+    >>> squares = Rows(5, lambda indices: torch.from_numpy(indices) ** 2)
+    >>> squares.take(np.array([1, 3]))
+    tensor([1, 9])
+    """
+
+    count: int
+    take: Callable[[Int[np.ndarray, " batch"]], Batch]
+
+
+def assumption_of(table: Rows | Examples) -> Assumption | None:
+    """What is assumed of the code that makes examples; `None` where none of it is a user's."""
+    if isinstance(table, Examples):
+        return table.assumption
+    return None if _is_ours(table) else ROWS_APART
+
+
+def held_by(table: Rows | Examples) -> object:
+    """What rows are taken from, where it lies in memory; ``None`` where code of a user's makes them."""
+    if isinstance(table, Examples):
+        return table.held
+    return leaves_of(cast("Any", table.take).args[0]) if _is_ours(table) else None
+
+
+def check_apart(table: Rows, indices: Int[np.ndarray, " batch"]) -> None:
+    """Compare the first of several rows with itself, taken alone; where a batch is not twice the same it tells nothing.
+
+    Raises:
+        InvalidValue: the row differs by more than rounding.
+    """
+    if _is_ours(table):
+        return
+    batch = table.take(indices)
+    if bits(batch) != bits(table.take(indices)):
+        return
+    first, alone = leaves_of(batch), leaves_of(table.take(indices[:1]))
+    if len(alone) != len(first) or not all(map(_close, (value[:1] for value in first), alone)):
+        raise InvalidValue(
+            "Rows.take must make each row from its own example, got another row when it was taken alone. "
+            "Centre, scale and pad by numbers that are fixed before"
+        )
+
+
+def _is_ours(table: Rows) -> bool:
+    take = table.take
+    return isinstance(take, functools.partial) and take.func is _selected and is_plain(take.args[0])
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    scale = float(one.abs().max()) if one.is_floating_point() and one.numel() else 0.0
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
+
+
+def rows(data: object, collate_fn: Collate | None = None) -> Rows:
+    """``data`` as numbered rows.
+
+    Args:
+        data: a tensor, a list of tensors, or a tuple or mapping of tensors (nested as deep as you like) with equal
+            length along dimension 0; or examples by number, anything with ``len`` and ``[i]`` (a map-style
+            `torch.utils.data.Dataset`, a ``datasets.Dataset``, a list of dicts, an array, the rows of a data frame),
+            of which torch's ``default_collate`` makes rows; or `Rows`, which are returned as they are.
+        collate_fn: from a list of one example to a batch of one row, in place of ``default_collate``.
+
+    Raises:
+        InvalidType: something else.
+        InvalidValue: tensors of different lengths, or none.
+
+    >>> toy = rows({"x": torch.arange(8.0).reshape(4, 2), "y": torch.tensor([0, 1, 2, 3])})
+    >>> toy.count, toy.take(np.array([1, 3]))["y"].tolist()
+    (4, [1, 3])
+    >>> rows([{"x": 0.5, "y": 1}, {"x": 1.5, "y": 0}]).take(np.array([1]))
+    {'x': tensor([1.5000], dtype=torch.float64), 'y': tensor([0])}
+    """
+    found = table_of(data, collate_fn)
+    if isinstance(found, Rows):
+        return found
+    return Rows(found.count, lambda indices: found.take(Draw(indices)))
+
+
+def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples:
+    """``data`` as `Rows`, or as `Examples` where they are made one by one; see `rows`.
+
+    With a ``collate_fn`` all data are examples: those of tensors, tuples and mappings are their rows.
+    """
+    if isinstance(data, Rows):
+        if collate_fn is not None:
+            raise InvalidType("Rows must come without collate_fn, got both. Rows make batches by themselves")
+        return data
+    if collate_fn is not None and not callable(collate_fn):
+        raise InvalidType(
+            f"collate_fn must be a function from a list of examples to a batch, got {type(collate_fn).__name__}"
+        )
+    if type(data) is TensorDataset:  # the same rows without a Python call for each
+        data = data.tensors
+    data = _with_tensors(data)
+    if _are_columns(data, listed=collate_fn is None):
+        count = count_rows(data)
+        if collate_fn is None:
+            return Rows(count, functools.partial(_selected, data))
+        return Examples(ColumnRows(data, count), collate_fn)
+    if hasattr(data, "iloc"):
+        data = FrameRows(data)
+    return Examples(_items_of(data), collate_fn)
+
+
+def _selected(columns: Any, indices: Int[np.ndarray, " batch"]) -> Batch:
+    return select_rows(columns, torch.from_numpy(indices))
+
+
+def _with_tensors(data: object) -> object:
+    """Columns of numbers in arrays as tensors of the same memory, where torch can have them so."""
+    if type(data) is tuple:
+        return tuple(map(_column, cast("tuple[object, ...]", data)))
+    if type(data) is dict:
+        return {name: _column(value) for name, value in cast("dict[Any, object]", data).items()}
+    return data
+
+
+def _column(value: object) -> object:
+    if type(value) is np.ndarray and value.dtype.kind in "fiub" and value.ndim:
+        plain = value.flags.writeable and value.dtype.isnative and min(value.strides) >= 0
+        return torch.from_numpy(value if plain else value.astype(value.dtype.newbyteorder("=")))
+    return _with_tensors(value)
+
+
+def _are_columns(data: object, *, listed: bool) -> bool:
+    """Whether rows lie along the first dimension of tensors; ``listed``: of a list of tensors too."""
+    if isinstance(data, list):
+        return listed and all(isinstance(column, Tensor) for column in cast("list[object]", data))
+    check_one_data_set(data)
+    return isinstance(data, (Tensor, Mapping, tuple))
+
+
+def check_one_data_set(data: object) -> None:
+    """Not several by name, as ``datasets`` loads them."""
+    if isinstance(data, Mapping):
+        splits = [
+            key for key, value in cast("Mapping[Any, object]", data).items() if hasattr(value, "column_names")
+        ]
+        if splits:
+            raise InvalidType(
+                f"data must be one data set, got {len(splits)} by name. Give one of them: data[{splits[0]!r}]"
+            )
+
+
+def check_by_number(data: object) -> None:
+    """Not a stream of items, of which none can be drawn alone."""
+    if isinstance(data, IterableDataset) or (hasattr(data, "__iter__") and not hasattr(data, "__getitem__")):
+        is_loader = hasattr(data, "dataset")
+        raise InvalidType(
+            f"data must have items by number, data[i], got {type(data).__name__}. Poisson sampling must be able to "
+            "draw any record at any step: give "
+            + ("the loader's dataset, collate_fn and num_workers" if is_loader else "a map-style data set")
+        )
+
+
+def _items_of(data: object) -> Items:
+    check_by_number(data)
+    if type(data).__module__.split(".")[0] == "pyarrow":
+        raise InvalidType(
+            f"data must have examples by number, data[i], got {type(data).__name__} of pyarrow, of which data[i] is a "
+            "column. Give datasets.Dataset(data)"
+        )
+    if not isinstance(data, Items) or isinstance(data, (str, bytes)):
+        raise InvalidType(
+            "data must be tensors in a tuple, list or mapping, or have examples by number (len(data) and data[i]), "
+            f"got {type(data).__name__}"
+        )
+    return data

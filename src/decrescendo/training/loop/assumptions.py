@@ -1,0 +1,49 @@
+"""What a run assumes of what code of the user's did: rows of the table of assumptions, by name."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed, read_assumption, template
+from decrescendo.training.processes.world import World
+
+WRITTEN = assumed("weights-written")
+SET = assumed("optimizer-settings-changed")
+GRADIENTS_CHANGED = assumed("gradients-changed")
+ROWS_CHANGED = assumed("batches-changed")
+ENDED_ON_A_BATCH = assumed("ended-on-a-batch")
+READ_AND_SET = assumed("settings-changed-after-diagnostics")
+READ_AND_ENDED = assumed("ended-after-diagnostics")
+ENDED_EARLY = assumed("ended-early")
+
+# Of what is published as it is, and of what moves or grows it. Names are put in.
+PUBLIC_BUFFERS = template("public-buffers")
+PUBLIC_PARAMETERS = template("public-frozen-parameters")
+STATE_SET = template("public-changed-state")
+PARAMETERS_MADE = template("parameters-added")
+TRAINED_SET = template("trained-set-changed")
+# Names that are shown one by one; of more, those alike but for their numbers are one, up to so many.
+_FEW, _MANY = 6, 12
+
+
+def named(names: Collection[str]) -> str:
+    """Names for a sentence: few as they are, many with their numbers as ``*``.
+
+    >>> named(["1.running_mean", "1.running_var"])
+    '1.running_mean, 1.running_var'
+    >>> named([f"layer.{i}.weight" for i in range(9)] + ["top"])
+    'layer.*.weight (9), top'
+    """
+    shown = list(names)
+    if len(shown) > _FEW:
+        alike = Counter(re.sub(r"\d+", "*", name) for name in names)
+        shown = [pattern if count == 1 else f"{pattern} ({count})" for pattern, count in alike.items()]
+    more = len(shown) - _MANY
+    return ", ".join(shown[:_MANY]) + (f" and {more} more" if more > 0 else "")
+
+
+def together(world: World, assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    """Those of all ranks, on every rank, sorted."""
+    sentences = world.together(tuple(sorted(assumption.written() for assumption in assumptions)))
+    return tuple(sorted(map(read_assumption, sentences)))

@@ -1,0 +1,201 @@
+"""What is checked, and registered, before the first step of a training."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from decrescendo.accounting.budget import Budget, Unit
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.batches import map_rows
+from decrescendo.base.rng import Secure, Streams
+from decrescendo.clipping import Engine, EngineSettings, Loss
+from decrescendo.clipping.clipped import trainable
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
+from decrescendo.optim.apply import check_optimizer
+from decrescendo.plans.agreement import Agreement
+from decrescendo.training.data.data_set import DataSet
+from decrescendo.training.data.examples import Examples
+from decrescendo.training.data.finite import check_finite
+from decrescendo.training.data.rows import Rows
+from decrescendo.training.loop.between import BetweenSteps
+from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
+from decrescendo.training.loop.source import Source
+from decrescendo.training.persistence.checkpoint import Checkpoints
+from decrescendo.training.persistence.keeping import Keeper, Life
+from decrescendo.training.processes.codes import code_of
+from decrescendo.training.processes.world import RANKS_ALIKE, World, facts_of
+from decrescendo.training.run import check_published
+from decrescendo.training.statement import FLOAT32, FLOAT64
+from decrescendo.training.store import Account, Store, check_name, new_id
+
+
+def no_stream() -> int:
+    """A seed for a pass of which nothing is released."""
+    return 0
+
+
+def seed_at(place: int, seed: int | Secure) -> int | Secure:
+    """The seed of a run with so many before it in its store: what a store adds up is drawn independently."""
+    return seed if isinstance(seed, Secure) or not place else Streams(seed).child(place).seed
+
+
+def check_given(store: Store | None, checkpoints: Checkpoints | None, name: str) -> None:
+    """Where a run is written down, and that gradients are kept."""
+    if store is not None:
+        check_instance(
+            "store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it"
+        )
+    check_name(name, store)
+    if checkpoints is not None:
+        check_instance("checkpoints", checkpoints, Checkpoints, "Checkpoints(folder) is one")
+    if torch.is_inference_mode_enabled():
+        raise InvalidValue("training must be outside of torch.inference_mode(), which keeps no gradients")
+
+
+def check_unit(budget: Budget) -> None:
+    """That a plan protects what is clipped here: rows."""
+    if budget.unit is Unit.CLIENT:
+        raise InvalidValue(
+            f"a plan for training must protect examples or people, got unit={budget.unit}: here each row is clipped, "
+            "not each client. Use decrescendo.federated, or calibrate for examples"
+        )
+
+
+def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name: they have values, and ``optimizer`` steps them."""
+    parameters = trainable(model)
+    for key, tensor in check_published(model).items():
+        if tensor.is_meta:
+            raise UnsupportedModel(
+                f"the model must have values, got {key} on the meta device. Load or initialise it first"
+            )
+    check_optimizer(optimizer, Inventory.of(model), parameters)
+    return parameters
+
+
+def life_of(
+    store: Store | None, place: int, settings: EngineSettings | None, supposed: Iterable[Assumption]
+) -> Life:
+    """The memory of a run that begins, with ``place`` runs before it in ``store`` and what is assumed already."""
+    return Life(
+        "" if store is None else new_id(),
+        supposed=tuple(supposed),
+        place=None if store is None else place,
+        accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
+        gamma=0.0 if settings is None else settings.gamma or 0.0,
+    )
+
+
+def compared(known: DataSet, world: World, workers: int) -> tuple[Assumption, ...]:
+    """What is assumed where several processes compare their data, each with ``workers`` that make batches."""
+    alike = True
+
+    def facts() -> dict[str, str]:
+        nonlocal alike
+        found, alike = known.facts(workers)
+        return found
+
+    world.agree(facts)
+    return () if alike else (RANKS_ALIKE,)
+
+
+def gone_on(
+    keeper: Keeper,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    source: Source,
+    life: Life,
+    between: BetweenSteps,
+) -> None:
+    """A run that begins, or goes on from the newest checkpoint of ``keeper``."""
+    keeper.resume(model, optimizer, source.tracker)
+    if life.taken:
+        noisy = all(release.noise_multiplier for release in life.releases)
+        between.resumed(noisy=noisy and BEGAN_WITHOUT_NOISE not in life.supposed)
+    # The first checkpoint has what is found now; the next may be of a life that does not know of it.
+    between.look_back()
+
+
+def checked_rows(
+    known: DataSet, require_finite: bool | None, looking: Callable[[], Engine] | None, device: torch.device
+) -> Rows | Examples:
+    """How the rows of ``known`` are drawn, once none is found that has no finite gradient (`training.data.finite`);
+    ``looking`` makes an engine that moves no stream of the run."""
+    if looking is not None:
+        here = partial(map_rows, lambda rows: rows.to(device))
+        check_finite(known.table, require_finite, lambda batch: looking().per_example_norms(here(batch)))
+    elif require_finite:
+        check_finite(known.table, require_finite)
+    return known.table
+
+
+def training_facts(
+    model: nn.Module,
+    loss: Loss,
+    agreed: Agreement,
+    optimizer: torch.optim.Optimizer,
+    seed: int | Secure,
+    scheduler: LRScheduler | None,
+    settings: EngineSettings | None,
+    store: Store | None,
+    checkpoints: Checkpoints | None,
+) -> dict[str, str]:
+    """What several processes must agree on before the first step."""
+    others: dict[str, object] = {
+        "code of the loss": code_of(loss),
+        "settings of the engine": settings,
+        "kind of seed": type(seed).__name__,
+        "scheduler": type(scheduler).__name__,
+        "use of a store": store is not None,
+        "use of checkpoints": "none"
+        if checkpoints is None
+        else f"each {checkpoints.every} steps, with {sorted(checkpoints.also)}",
+    }
+    return facts_of(model, optimizer, agreed.sha256, others)
+
+
+def registered(
+    store: Store, agreed: Agreement, name: str, life: Life, keeper: Keeper | None, seed: int | Secure
+) -> Account:
+    """The account of the run in ``store``, with its whole plan reserved."""
+    _check_listed(store, life, keeper)
+    account = store.start(agreed, label=name, id=life.run_id)
+    try:
+        _check_place(store, life, seed)
+    except PlanViolation:
+        account.give_back()
+        raise
+    return account
+
+
+def _check_listed(store: Store, life: Life, keeper: Keeper | None) -> None:
+    """That the store has what earlier processes released: each release is written down here first, then there."""
+    releases = None if keeper is None else keeper.releases
+    written = 0 if releases is None else releases.steps
+    listed = {entry.id: entry.released.steps for entry in store.entries()}.get(life.run_id)
+    if written and (listed is None or listed < written - 1):
+        raise PlanViolation(
+            f"a store must list what its run has released, got {listed or 0} of {written} steps. It is another "
+            "one, or an older copy put back, which has forgotten the runs registered since: put back the newest"
+        )
+
+
+def _check_place(store: Store, life: Life, seed: int | Secure) -> None:
+    """That the run is where in its store it was: with a seed, another in its place draws the same noise."""
+    ids, place = [entry.id for entry in store.entries()], life.place
+    if place is None:
+        return
+    if ids.index(life.run_id) < place:
+        raise PlanViolation(
+            f"a store must list the runs before this one, {place} of them, got {ids.index(life.run_id)}. It "
+            "is another one, or an older copy put back: put back the newest"
+        )
+    if ids[place] != life.run_id and not isinstance(seed, Secure):
+        raise PlanViolation(
+            "runs of one store that have seeds must be registered one after another, got another one where this "
+            "one was to be. Both would have its noise: begin this one again, without its checkpoints"
+        )

@@ -1,0 +1,218 @@
+"""What the loop does between the steps of a training, as far as it can be seen, and what is assumed of it."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.batches import leaves_of
+from decrescendo.clipping.clipped import Batch, trainable
+from decrescendo.errors import UnsupportedModel
+from decrescendo.training.loop.assumptions import (
+    ENDED_EARLY,
+    ENDED_ON_A_BATCH,
+    GRADIENTS_CHANGED,
+    READ_AND_ENDED,
+    READ_AND_SET,
+    ROWS_CHANGED,
+    SET,
+    WRITTEN,
+)
+from decrescendo.training.loop.earlier_runs import EarlierRuns
+from decrescendo.training.loop.optimizers import around_step, assumed_of_optimizer
+from decrescendo.training.loop.schedulers import Settings, set_by_scheduler, settings_of
+from decrescendo.training.loop.trained import TrainedSet
+from decrescendo.training.processes.bits import fingerprint, fingerprints
+
+
+@final
+class BetweenSteps:
+    """Watches what a loop does to weights, optimiser and batch, from the first draw on.
+
+    Args:
+        model: whose trained parameters are watched.
+        optimizer: whose settings and code are.
+        settle: called before the weights are looked at.
+        scheduler: of the run, which a loop with `filled` steps itself.
+
+    Attributes:
+        supposed: what is assumed of what was done.
+
+    >>> model = nn.Linear(2, 1)
+    >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> between.begin()
+    >>> between.look()
+    >>> between.supposed
+    set()
+    >>> _ = model.weight.data.neg_()
+    >>> between.look()
+    >>> between.supposed == {WRITTEN}
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settle: Callable[[], None] = lambda: None,
+        scheduler: LRScheduler | None = None,
+    ) -> None:
+        self._model, self._optimizer, self._settle = model, optimizer, settle
+        self.supposed: set[Assumption] = set()
+        self._read = self._begun = self._restored = False
+        self._earlier = EarlierRuns()
+        self._trained: TrainedSet = TrainedSet(model)
+        self._said: Assumption | None = None
+        # As the step before left them; the batch drawn, by id; and what the pass found.
+        self._weights: dict[str, bytes] | None = None
+        self._settings: Settings = []
+        self._handed: dict[int, tuple[Tensor, bytes]] = {}
+        self._entered: tuple[dict[str, bytes], Settings] | None = None
+        # Of a loop that steps its optimiser, and its scheduler, itself.
+        self._scheduler, self._is_filled = scheduler, False
+        self._handles: list[Any] = []
+
+    def begin(self) -> None:
+        """Before the first draw: what is there now was there before anything private was seen."""
+        if not self._begun:
+            if self._weights is not None:  # resumed; schedulers are made, and moved on, after it
+                self._settings = settings_of(self._optimizer)
+                self.look()
+            self.look_back()
+            self._begun = True
+            self._note()
+
+    def look_back(self) -> None:
+        """Whether some of what is there now is another run's: of a run that goes on, what was not restored."""
+        held = [*self._model.parameters(), *self._model.buffers()]
+        if self._restored:
+            restored = set(map(id, self._model.state_dict(keep_vars=True).values()))
+            held = [value for value in held if id(value) not in restored]
+        self.supposed |= self._earlier.before(held)
+
+    def released(self, *, noisy: bool) -> None:
+        """A release, with noise or without, moves the weights."""
+        self._earlier.trains(trainable(self._model).values(), noisy=noisy)
+
+    def resumed(self, *, noisy: bool) -> None:
+        """Weights are those of a life before, which saw private data."""
+        self._restored = True
+        self.released(noisy=noisy)
+        self._weights = self._now()
+
+    def hand_out(self, batch: Batch | None) -> None:
+        """This is the batch drawn."""
+        tensors = () if batch is None else leaves_of(batch)
+        self._handed = {id(tensor): (tensor, fingerprint(tensor)) for tensor in tensors}
+
+    def take_back(self, batch: Batch | None) -> None:
+        """This is the batch given to a step."""
+        for tensor in () if batch is None else leaves_of(batch):
+            handed = self._handed.get(id(tensor))
+            if handed is None or handed[1] != fingerprint(tensor):
+                self.supposed.add(ROWS_CHANGED)
+
+    def look(self) -> None:
+        """Whether weights and settings are as the step before left them, and by whose code the next moves them."""
+        self._look()
+
+    def _look(self) -> tuple[dict[str, bytes], Settings]:
+        self.supposed |= assumed_of_optimizer(self._optimizer)
+        now, settings = self._now(), settings_of(self._optimizer)
+        if self._weights is None:
+            return now, settings
+        if any(self._weights[name] != code for name, code in now.items() if name in self._weights):
+            self.supposed.add(WRITTEN)
+        if self._begun and self._settings != settings:
+            own = self._scheduler if self._is_filled else None
+            if own is None or not set_by_scheduler(own, self._optimizer, self._settings, settings):
+                self.supposed.add(READ_AND_SET if self._read else SET)
+        return now, settings
+
+    def enter(self) -> None:
+        """The pass begins: from here to `leave` nothing may move weights or set rates."""
+        self._entered = self._look()
+        if self._begun:
+            self.supposed -= {self._said}
+            self._said = self._trained.compare()
+            self.supposed |= set() if self._said is None else {self._said}
+
+    def leave(self) -> None:
+        """The weights are about to be moved.
+
+        Raises:
+            UnsupportedModel: weights or settings are other than when the pass began: data in them have no noise.
+        """
+        entered, self._entered = self._entered, None
+        if entered is not None and entered != (found := (self._now(), settings_of(self._optimizer))):
+            what = "weights" if entered[0] != found[0] else "settings"
+            raise UnsupportedModel(
+                f"no pass may change the weights or their optimizer, got another value of {what} after it. What a "
+                "loss or a hook writes there has no noise: change it between steps"
+            )
+
+    def stepped(self) -> None:
+        """The optimiser has moved the weights."""
+        self._handed = {}
+        self._note()
+
+    def scheduled(self) -> None:
+        """The run's scheduler has set the rates, right after `stepped`."""
+        self._settings = settings_of(self._optimizer)
+
+    def filled(self) -> None:
+        """The noisy mean is in every ``.grad``, and the loop steps its optimiser, once."""
+        self._handed.clear()
+        self._is_filled = True
+        self._forget()
+        gradients = self._gradients()
+
+        def before() -> None:
+            if gradients != self._gradients():
+                self.supposed.add(GRADIENTS_CHANGED)
+            self.look()
+
+        def after() -> None:
+            self._forget()
+            self._note()
+
+        self._handles = around_step(self._optimizer, before, after)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a noisy mean in every ``.grad`` by which nobody has moved the weights."""
+        return bool(self._handles) and self._weights == self._now()
+
+    def read(self) -> None:
+        """Private diagnostics of a step were looked at."""
+        self._read = True
+
+    def ended(self, *, early: bool, drawn: bool) -> tuple[Assumption, ...]:
+        """What is assumed of a run that ends here: before its plan, or on a batch that was drawn."""
+        by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
+        return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
+
+    def _note(self) -> None:
+        self._weights = None
+        self._weights, self._settings = self._now(), settings_of(self._optimizer)
+        self._trained.note()
+
+    def _forget(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _now(self) -> dict[str, bytes]:
+        """Fingerprints of what is trained, and of what the step before trained."""
+        self._settle()
+        before = self._weights or {}
+        named = self._model.named_parameters()
+        held = {name: value for name, value in named if value.requires_grad or name in before}
+        return dict(zip(held, fingerprints(*held.values()), strict=True))
+
+    def _gradients(self) -> bytes:
+        found = [parameter.grad for parameter in trainable(self._model).values()]
+        return fingerprint(*(value for value in found if value is not None))

@@ -1,0 +1,127 @@
+"""The batches of a training: who is in each, drawn on rank 0; made ahead or not, and where each leaves the streams."""
+
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from decrescendo.base.batches import map_rows
+from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, sampling_and_noise
+from decrescendo.clipping.clipped import Batch
+from decrescendo.errors import InvalidType
+from decrescendo.plans.sampling import RandomAllocation
+from decrescendo.training.data.examples import Draw, Examples
+from decrescendo.training.data.loading import made
+from decrescendo.training.data.rows import Rows
+from decrescendo.training.loop.source import Source
+from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.processes.world import Tree, World
+
+
+@dataclass(slots=True)
+class RunStreams:
+    """The streams of a run: who is drawn, the noise, seeds of the model's passes, and keys of transforms."""
+
+    sampling: np.random.Generator | SecureStream
+    noise: Keystream | SecureStream
+    masks: Seeds
+    data: Seeds
+
+    @classmethod
+    def of(cls, seed: int | Secure) -> "RunStreams":
+        """Of a seed, or with keys that nobody chooses."""
+        if seed in cast("Any", (Secure, None)):
+            raise InvalidType(
+                f"seed must be Secure(), which nobody knows, or a whole number, got seed={seed!r}"
+            )
+        return cls(*sampling_and_noise(seed), Seeds.of(seed), Seeds.of(seed, "data"))
+
+    def place(self) -> dict[str, Any]:
+        """Where the streams are that batches are drawn from."""
+        return {"sampling": stream_state(self.sampling), "data": stream_state(self.data.stream)}
+
+    def go_to(self, place: Mapping[str, Any]) -> None:
+        """Back to a `place`."""
+        self.sampling = stream_at(self.sampling, place["sampling"])
+        self.data.stream = stream_at(self.data.stream, place["data"])
+
+    def others(self) -> dict[str, Any]:
+        """Where the other two are."""
+        return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream)}
+
+    def put_others(self, state: Mapping[str, Any]) -> None:
+        """Back to where `others` found them."""
+        self.noise = stream_at(self.noise, state["noise"])
+        self.masks.stream = stream_at(self.masks.stream, state["masks"])
+
+
+@final
+class Drawing:
+    """Batches of a training's steps, one iterator at a time.
+
+    Attributes:
+        place: stream position after the last batch handed to the caller: a batch that got lost on the
+            way (no memory on its device, an interruption) is drawn again. Draws that were made ahead count for nothing:
+            a checkpoint has this place, and a later iterator begins there.
+    """
+
+    def __init__(self, source: Source, world: World, streams: RunStreams, device: torch.device) -> None:
+        self._source, self._world, self._streams, self._device = source, world, streams, device
+        self.place = streams.place()
+        self._epoch: tuple[int, list[Int[np.ndarray, " batch"]], dict[str, Any]] | None = None
+
+    def batches(
+        self, table: Rows | Examples, workers: int, taken: int
+    ) -> Generator[tuple[Batch | None, int, dict[str, Any]]]:
+        """This rank's part of each batch after ``taken`` steps, ``None`` if empty; its number of rows; and the `place`
+        to which it has moved."""
+        self._streams.go_to(self.place)
+        self._epoch = None
+        ahead: deque[tuple[int, dict[str, Any]]] = deque()
+        with closing(made(table, self._draws(ahead, taken), workers, self._device)) as batches:
+            for batch in batches:
+                yield None if batch is None else map_rows(self._to_device, batch), *ahead.popleft()
+
+    def _draws(self, ahead: deque[tuple[int, dict[str, Any]]], taken: int) -> Iterator[Draw]:
+        """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves
+        the streams."""
+        for step in range(taken, self._source.steps):
+            drawn = self._world.draw(partial(self._drawn, step))
+            indices = self._world.share(drawn["indices"])
+            ahead.append((len(indices), self._streams.place()))
+            yield Draw(indices, drawn["key"])
+
+    def _drawn(self, step: int) -> Tree:
+        """On rank 0: who is in the batch after ``step`` steps, and the key of their transforms."""
+        sampling = self._source.sampling.at(step)
+        if isinstance(sampling, RandomAllocation):
+            indices = self._allocated(sampling, step)
+        else:
+            (indices,) = sampling.batches(1, self._streams.sampling)
+        return {"indices": indices, "key": self._streams.data()}
+
+    def _allocated(self, sampling: RandomAllocation, step: int) -> Int[np.ndarray, " batch"]:
+        """Who is in the batch of a step of an epoch.
+
+        The stream stays where the epoch began until its last batch: from there who goes on in its midst draws it again.
+        """
+        number, place = divmod(step, sampling.steps_per_epoch)
+        streams = self._streams
+        if self._epoch is None or self._epoch[0] != number:
+            began = stream_state(streams.sampling)
+            batches = sampling.epoch(streams.sampling)
+            self._epoch = number, batches, stream_state(streams.sampling)
+            streams.sampling = stream_at(streams.sampling, began)
+        _, batches, after = self._epoch
+        if place == sampling.steps_per_epoch - 1:
+            streams.sampling = stream_at(streams.sampling, after)
+        return batches[place]
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)

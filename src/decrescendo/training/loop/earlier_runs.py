@@ -1,0 +1,70 @@
+"""Whether a run begins from parameters that an earlier run of this process trained."""
+
+from collections.abc import Iterable
+from itertools import count
+from threading import Lock
+from typing import final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+from decrescendo.training.processes.bits import local
+
+BEGAN_TRAINED = assumed("began-trained")
+BEGAN_WITHOUT_NOISE = assumed("began-without-noise")
+# Which run trained last what lies in a piece of memory, and whether all in it had noise. Nothing is kept of memory that
+# is gone.
+_TRAINED: WeakKeyDictionary[torch.UntypedStorage, tuple[int, bool]] = WeakKeyDictionary()
+_LOCK, _RUNS = Lock(), count()
+
+
+@final
+class EarlierRuns:
+    """One run, and what others of this process trained before it: told by memory, so that copies are not found.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> one, other = EarlierRuns(), EarlierRuns()
+    >>> one.trains(model.parameters(), noisy=True)
+    >>> one.before(model.parameters()), other.before(model.parameters()) == {BEGAN_TRAINED}
+    (set(), True)
+    """
+
+    def __init__(self) -> None:
+        self._run, self._noisy = next(_RUNS), True
+
+    def trains(self, parameters: Iterable[Tensor], *, noisy: bool) -> None:
+        """A release of this run moves these, with noise or without; or a life before it did."""
+        self._noisy = self._noisy and noisy
+        _note(parameters, self._run, self._noisy)
+
+    def before(self, tensors: Iterable[Tensor]) -> set[Assumption]:
+        """What is assumed where other runs trained some of these."""
+        with _LOCK:
+            found = [_TRAINED.get(memory) for memory in map(_memory, tensors) if memory is not None]
+        others = {noisy for run, noisy in filter(None, found) if run != self._run}
+        # What comes of it has no better a past.
+        self._noisy = self._noisy and False not in others
+        return {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in others}
+
+
+def note_trained(tensors: Iterable[Tensor], *, noisy: bool) -> None:
+    """What is made of a run's weights, such as their average, is a run's, too."""
+    _note(tensors, next(_RUNS), noisy)
+
+
+def _note(tensors: Iterable[Tensor], run: int, noisy: bool) -> None:
+    with _LOCK:
+        for memory in map(_memory, tensors):
+            if memory is not None:
+                _TRAINED[memory] = run, noisy
+
+
+def _memory(tensor: Tensor) -> torch.UntypedStorage | None:
+    """Of this process's part of a tensor; of wrappers of tensors, which nothing trains, none."""
+    try:
+        return local(tensor.detach()).untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None

@@ -1,0 +1,149 @@
+"""What is published beside the trained weights: buffers and frozen parameters, which no noise covers."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TypeAlias, cast
+
+import torch
+from torch import nn
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.storages import parts_of
+from decrescendo.errors import UnsupportedModel
+from decrescendo.training.loop.assumptions import (
+    PARAMETERS_MADE,
+    PUBLIC_BUFFERS,
+    PUBLIC_PARAMETERS,
+    STATE_SET,
+    named,
+)
+from decrescendo.training.loop.constructed import not_as_constructed
+from decrescendo.training.processes.bits import fingerprints
+
+# Of each buffer and frozen parameter: how it is laid out, and its bits.
+_State: TypeAlias = dict[str, tuple[object, bytes]]
+
+
+class FrozenStateGuard:
+    """The buffers and frozen parameters of a model, as they were, and which parameters it has.
+
+    A pass over private rows must not change them (`check_pass`). What other code changes, or what they hold from the
+    beginning, a run cannot judge: it is among its assumptions, by name.
+
+    >>> model = nn.Linear(2, 2)
+    >>> model.register_buffer("temperature", torch.ones(()))
+    >>> state = FrozenStateGuard(model)
+    >>> state.assumptions()
+    ()
+    >>> _ = model.temperature.fill_(0.5)
+    >>> [assumption.code for assumption in state.assumptions()]
+    ['public-changed-state']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        # In the order in which they were found, each once.
+        self._changed, self._made = dict[str, None](), dict[str, None]()
+        self._trained, self._begun = set[str](), False
+        self._note()
+
+    def begin(self) -> None:
+        """Before the first draw: what is there now was there before anything private was seen."""
+        if not self._begun:
+            self._begun = True
+            self._note()
+
+    def _note(self) -> None:
+        self._state, self._names = self._look(), self._names_now()
+        self._public_buffers = list(not_as_constructed(self._model))
+        self._public_parameters = [name for name, value in self._parameters() if not value.requires_grad]
+
+    def trained(self, names: Iterable[str]) -> None:
+        """A step moves these: what is in them is released."""
+        self._trained |= set(names)
+
+    def follow(self) -> None:
+        """Before each step: what was frozen and is trained now is compared, what is frozen now is held. (A look at all
+        would take long where models are large.)"""
+        now = {name for name, value in self._parameters() if not value.requires_grad}
+        before = {name for name in self._state if name in self._names}
+        if now == before and self._names == self._names_now():
+            return
+        self.look(turned=now ^ before)
+
+    def look(self, turned: set[str] | None = None) -> None:
+        """Note what has changed since the last look: of all, or of the parameters ``turned`` alone."""
+        names = self._names_now()
+        self._made |= dict.fromkeys(name for name in names if name not in self._names)
+        now = self._look(turned)
+        for name, found in now.items():
+            before = self._state.get(name)
+            was_there = before is not None or name in self._names
+            if name in self._made or (before is None and was_there):
+                continue  # a new parameter; one that was trained until now
+            if before != found:
+                self._changed[name] = None
+        frozen = {name for name, value in self._parameters() if not value.requires_grad}
+        gone = {name for name in self._state if name in names and name not in frozen}
+        held = self._state | now if turned is not None else now
+        self._state = {name: found for name, found in held.items() if name not in gone}
+        self._names = names
+
+    def check_pass(self) -> None:
+        """After a pass over private rows: that it changed nothing since the last look.
+
+        Raises:
+            UnsupportedModel: a buffer, a frozen parameter or a new parameter that a pass has written to or made.
+        """
+        now = self._look()
+        changed = [name for name, found in now.items() if self._state.get(name) != found]
+        if new := [name for name in self._names_now() if name not in self._names]:
+            raise UnsupportedModel(
+                f"a forward pass must not add parameters to the model, got {named(new)}. What it makes of private rows "
+                "has no noise: make all parameters before the first step"
+            )
+        if changed:
+            raise UnsupportedModel(
+                f"a forward pass must not change the model's buffers or frozen parameters, got a change of "
+                f"{named(changed)}. What it writes there of private rows has no noise: replace BatchNorm by GroupNorm "
+                "(decrescendo.training.without_batch_norm(model)), and train what is to learn by its gradient"
+            )
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed of all that is published beside the trained weights, after another look.
+
+        One each for buffers that are not as constructed (`constructed.not_as_constructed`), for parameters
+        that were frozen from the beginning and never trained, for what code outside of the passes has changed, and for
+        parameters that it added.
+        """
+        self.follow()
+        self.look()
+        frozen = [name for name in self._public_parameters if name not in self._trained]
+        found = {
+            PUBLIC_BUFFERS: self._public_buffers,
+            PUBLIC_PARAMETERS: frozen,
+            STATE_SET: self._changed,
+            PARAMETERS_MADE: self._made,
+        }
+        return tuple(kind.format(named(names)) for kind, names in found.items() if names)
+
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return list(self._model.named_parameters())
+
+    def _names_now(self) -> dict[str, None]:
+        return dict.fromkeys(name for name, _ in self._parameters())
+
+    def _look(self, only: set[str] | None = None) -> _State:
+        """Of all buffers and frozen parameters, or of the parameters ``only`` alone, trained ones of these too."""
+        if only is not None:
+            held = [(name, value) for name, value in self._parameters() if name in only]
+        else:
+            frozen = [(name, value) for name, value in self._parameters() if not value.requires_grad]
+            held = [*self._model.named_buffers(), *frozen]
+        plain = [value.detach().int_repr() if value.is_quantized else value for _, value in held]
+        parts = [cast("Sequence[torch.Tensor]", parts_of(value)) for value in plain]
+        codes = iter(fingerprints(*chain.from_iterable(parts)))
+        return {
+            name: ((value.layout, value.dtype, tuple(value.shape)), b"".join(next(codes) for _ in own))
+            for (name, value), own in zip(held, parts, strict=True)
+        }

@@ -1,0 +1,114 @@
+"""`train`: the loop most people want."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from decrescendo.base.rng import Secure
+from decrescendo.clipping import EngineSettings, Loss
+from decrescendo.plans.plan import Plan
+from decrescendo.training.data.examples import Collate
+from decrescendo.training.loop.progress import Callback, as_one, bar
+from decrescendo.training.loop.schedulers import Scheduler
+from decrescendo.training.loop.trainer import Trainer
+from decrescendo.training.persistence.checkpoint import Checkpoints
+from decrescendo.training.processes.world import World, world_of
+from decrescendo.training.run import Run
+from decrescendo.training.steering import Adaptive, QuantileClip
+from decrescendo.training.store import Store
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    data: object,
+    plan: Plan | Adaptive | QuantileClip,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    seed: int | Secure,
+    collate_fn: Collate | None = None,
+    num_workers: int = 0,
+    people: object = None,
+    scheduler: Scheduler | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
+    settings: EngineSettings | None = None,
+    store: Store | None = None,
+    checkpoints: Checkpoints | None = None,
+    name: str = "",
+    world: World | None = None,
+    progress: bool = False,
+    require_finite: bool | None = None,
+) -> Run:
+    """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the arguments and
+    guarantee.
+
+    Args:
+        model: trained in place.
+        loss: ``loss(model, batch)`` returns one loss an example.
+        data: a pytree of tensors with one row an example, or examples by number (a map-style torch Dataset, a
+            ``datasets.Dataset``, a list of dicts, an array); as many rows as the plan says.
+        plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
+            refuses, the training ends and ``run.stopped`` says so. Or from `Plan.without_privacy`: plain SGD, which
+            protects nobody, and the run says so.
+        optimizer: any ``torch.optim`` optimiser; or a list of several, each over its own parameters (Muon for matrices,
+            AdamW for the rest), which together hold all that are trained.
+        seed: `Secure()` for weights that are published; there is no default. Or a whole number >= 0, for
+            experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw
+            the same noise, which the difference of their weights cancels: publish at most one of them.
+        collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it, given one example at a time:
+            see `Trainer.batches`.
+        num_workers: processes that make batches ahead of their steps; the batches are the same.
+        people: whose row each is, an id a row (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
+            one. A person with more rows than the plan allows is refused before the first step.
+        scheduler: of the learning rate, stepped once a step: a scheduler of torch's over ``optimizer``, or a function
+            that makes one of it. Its numbers (``T_max``, ``total_steps``) count steps, not epochs. Checkpoints keep it.
+        callback: called after every step with a `Progress`, and after the scheduler; the place for scores on public
+            data. A list of callbacks is called in its order. Returning ``True`` ends the training early. Nothing it
+            decides may depend on the diagnostics, which are private and noise-free.
+        settings: of the clipping engine; they cannot change a guarantee.
+        store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
+            its first release is free again, but where checkpoints are kept to go on from.
+        checkpoints: where the run is kept, to go on after a crash.
+        name: of the run in the store's list, for people; only with a store.
+        world: from `decrescendo.distributed.join`, to train in several processes; ``None`` is one.
+        progress: draw a progress bar on standard error.
+        require_finite: refuse data that have a row with NaN or infinity of which the model makes no finite gradient;
+            ``None``: where they lie in memory. See `Trainer.batches`.
+
+    >>> from decrescendo.accounting.budget import Budget
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
+    >>> plan = calibrate(
+    ...     Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=constant(1.0), clip=constant(1.0)
+    ... )
+    >>> model = nn.Linear(1, 1)
+    >>> loss = lambda model, batch: (model(batch[0]) - batch[1]).square().sum(dim=1)
+    >>> data = (torch.zeros(50, 1), torch.ones(50, 1))
+    >>> run = train(model, loss, data, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+    >>> run.steps, run.guarantee.epsilon <= 2.0
+    (3, True)
+    """
+    told = as_one(callback)
+    ranks = world_of(world)
+    with ranks.watched():
+        trainer = Trainer(
+            model, loss, plan, optimizer, seed=seed, scheduler=scheduler, settings=settings, store=store,
+            checkpoints=checkpoints, name=name, world=world,
+        )  # fmt: skip
+        try:
+            with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
+                for batch in trainer.batches(
+                    data, collate_fn, num_workers, people, require_finite=require_finite
+                ):
+                    trainer.step(batch)
+                    if show is not None:
+                        show(trainer.progress())
+                    if told is not None and told(trainer.progress()):
+                        break
+            return trainer.finish()
+        except BaseException:
+            trainer.abandon()
+            raise

@@ -1,0 +1,132 @@
+"""The learning-rate scheduler of a run, and whether the settings of an optimiser are as they were left."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.optim.several import parts_of
+from decrescendo.training.loop.optimizers import inner
+
+# A scheduler, or what makes one of the optimiser.
+Scheduler: TypeAlias = LRScheduler | Callable[[torch.optim.Optimizer], LRScheduler]
+# Of the groups of an optimiser.
+Settings: TypeAlias = list[dict[str, Any]]
+
+
+def scheduler_of(scheduler: object, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
+    """The scheduler, made where ``scheduler`` is a function of the optimiser; ``None`` of ``None``.
+
+    Raises:
+        InvalidType: no scheduler of torch's, and no function that returns one.
+        InvalidValue: one that goes by scores, or that sets the rates of another optimiser.
+
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> made = scheduler_of(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), optimizer)
+    >>> made.get_last_lr()
+    [1.0]
+    >>> scheduler_of(ReduceLROnPlateau(optimizer), optimizer)
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: scheduler must set the rate by the number of steps, got ReduceLROnPlateau, ...
+    """
+    if scheduler is None:
+        return None
+    is_function = not isinstance(scheduler, LRScheduler) and callable(scheduler)
+    made: object = scheduler(optimizer) if is_function else scheduler
+    if not isinstance(made, LRScheduler):
+        raise InvalidType(
+            "scheduler must be a torch.optim.lr_scheduler.LRScheduler, or a function that makes one of the optimizer, "
+            f"got {type(made).__name__}{' from the function' if is_function else ''}. Step one of another kind in a "
+            "callback; the run then lists that the rates were set by other code"
+        )
+    if goes_by_scores(made):
+        raise InvalidValue(
+            f"scheduler must set the rate by the number of steps, got {type(made).__name__}, which sets it by scores: "
+            "scores of private data have no noise, and the rate would carry them into the weights. Take one that goes "
+            "by steps (CosineAnnealingLR, OneCycleLR, LambdaLR)"
+        )
+    held = {id(inner(part)) for part in (optimizer, *parts_of(inner(optimizer)))}
+    if id(inner(cast("Any", made).optimizer)) not in held:
+        raise InvalidValue(
+            "scheduler must set the rates of the optimizer that trains, got one made for another optimizer: the rates "
+            "would stay as they are. Make it of the same optimizer, or give a function of the optimizer"
+        )
+    return made
+
+
+def goes_by_scores(scheduler: LRScheduler) -> bool:
+    """Whether a scheduler must be given something at each step. (Torch takes none of these into another.)
+
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> goes_by_scores(ReduceLROnPlateau(optimizer))
+    True
+    >>> goes_by_scores(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+    False
+    """
+    asked = inspect.signature(scheduler.step).parameters.values()
+    return isinstance(scheduler, ReduceLROnPlateau) or any(
+        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        for one in asked
+    )
+
+
+def assumed_of_scheduler(scheduler: LRScheduler | None) -> tuple[Assumption, ...]:
+    """What is assumed of a scheduler's code; nothing for torch's and Transformers' own classes."""
+    kind = type(scheduler)
+    if scheduler is None or kind.__module__.split(".")[0] in ("torch", "transformers"):
+        return ()
+    return (assumed("own-scheduler", kind.__name__),)
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+    """The numbers of each group, and how many parameters it has."""
+    return [
+        {key: len(value) if key == "params" else _plain(value) for key, value in group.items()}
+        for group in optimizer.param_groups
+    ]
+
+
+def set_by_scheduler(
+    scheduler: LRScheduler, optimizer: torch.optim.Optimizer, before: Settings, now: Settings
+) -> bool:
+    """Whether settings differ in nothing but what a scheduler sets, and the rates are those that it set last.
+
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    >>> before, _ = settings_of(optimizer), optimizer.step()
+    >>> scheduler.step()
+    >>> set_by_scheduler(scheduler, optimizer, before, settings_of(optimizer))
+    True
+    >>> optimizer.param_groups[0]["lr"] = 0.1
+    >>> set_by_scheduler(scheduler, optimizer, before, settings_of(optimizer))
+    False
+    """
+    own = cast("Any", scheduler).optimizer.param_groups
+    if [_plain(group["lr"]) for group in own] != _plain(list(scheduler.get_last_lr())):
+        return False
+    moved = {"lr", "initial_lr"} | (
+        {"momentum", "betas"} if getattr(scheduler, "cycle_momentum", False) else set()
+    )
+    ids = set(map(id, own))
+    for group, old, new in zip(optimizer.param_groups, before, now, strict=True):
+        skipped = moved if id(group) in ids else set[str]()
+        if {key: old[key] for key in old if key not in skipped} != {
+            key: new[key] for key in new if key not in skipped
+        }:
+            return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of tensors, in tuples too (betas): these may be written to where they are."""
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    return value

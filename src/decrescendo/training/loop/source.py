@@ -1,0 +1,174 @@
+"""Where the settings of each step come from: the schedule of a plan here, `steering` for what is decided on the way."""
+
+from functools import singledispatch
+from typing import Protocol, final, runtime_checkable
+
+from torch import nn
+
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.epsilon_curve import EpsilonCurve
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.verify import APART
+from decrescendo.base.assumption import Assumption
+from decrescendo.clipping.clipped import check_clip_norm
+from decrescendo.errors import InvalidValue, check_instance
+from decrescendo.plans.agreement import Agreement
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import RandomAllocation, Sampling
+from decrescendo.training.loop.progress import Spending
+from decrescendo.training.run import certify
+from decrescendo.training.steering import Adaptive, QuantileClip, Settings
+from decrescendo.training.steering.adaptive_run import AdaptiveRun
+from decrescendo.training.steering.quantile import Tracker
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where the settings of each step come from, and what may be promised for them."""
+
+    @property
+    def agreed(self) -> Agreement:
+        """What was fixed before the run."""
+        ...
+
+    @property
+    def sampling(self) -> Sampling:
+        """How batches are drawn."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """The most steps."""
+        ...
+
+    @property
+    def spent(self) -> Spending:
+        """For progress."""
+        ...
+
+    @property
+    def stopped(self) -> str:
+        """Why no step follows, where that was decided on the way."""
+        ...
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed of who decides; none where it is no code of a user's."""
+        ...
+
+    def following(self, taken: int) -> Settings | None:
+        """Settings of the step after ``taken`` steps; ``None`` at the end."""
+        ...
+
+    def follow(self, settings: Settings | None, stopped: str) -> None:
+        """What rank 0 decided for the next step, on another rank."""
+        ...
+
+    def epsilon_spent(self, ledger: Ledger) -> float:
+        """Of the first steps."""
+        ...
+
+    def guarantee(self, ledger: Ledger) -> Guarantee:
+        """Of a run that ends here."""
+        ...
+
+    @property
+    def decided_clip_norm(self) -> tuple[float, ...]:
+        """C_t of the steps granted, where nothing fixed before says them."""
+        ...
+
+    @property
+    def ended(self) -> str:
+        """Why a run that ends here does, where that was decided on the way."""
+        ...
+
+    @property
+    def tracker(self) -> Tracker | None:
+        """What counts beside the sum and moves C_t by it, if anything does."""
+        ...
+
+
+@final
+class Planned:
+    """The schedule of a plan; with a ``tracker``, which moves C_t."""
+
+    stopped = ""
+    assumptions: tuple[Assumption, ...] = ()
+
+    def __init__(self, plan: Plan, tracker: Tracker | None = None) -> None:
+        self.tracker = tracker
+        # The engine would refuse a tiny one too, but at its step.
+        check_clip_norm("clip_norm", float(plan.clip_norm.min()))
+        self.agreed = plan
+        self.sampling, self.steps = plan.sampling, plan.steps
+        # Before any data are touched: a plan that cannot be judged must not be found out at the end.
+        self._planned = certify(plan.ledger, plan.budget)
+        check_promise(plan, self._planned)
+        self.spent = EpsilonCurve(plan.ledger, plan.budget.delta, group=plan.budget.examples_per_person)
+
+    def following(self, taken: int) -> Settings | None:
+        """The schedule's next step."""
+        if taken >= self.steps:
+            return None
+        schedule = self.agreed.schedule
+        clip_norm = schedule.clip_norm if self.tracker is None else self.tracker.norms
+        return Settings(float(schedule.noise_multiplier[taken]), float(clip_norm[taken]))
+
+    def follow(self, settings: Settings | None, stopped: str) -> None:
+        """Nothing to keep: the ranks have one plan."""
+
+    def epsilon_spent(self, ledger: Ledger) -> float:
+        """Of a number of steps fixed in advance; where records take part once an epoch, of whole epochs."""
+        if isinstance(self.sampling, RandomAllocation) and self.agreed.begins(ledger):
+            ledger = self.agreed.ledger.first(self.sampling.whole(len(ledger)))
+        return certify(ledger, self.agreed.budget).epsilon
+
+    def guarantee(self, ledger: Ledger) -> Guarantee:
+        """Of the ledger, or of the whole plan if the run ended early."""
+        return self._planned if self.agreed.begins(ledger) else certify(ledger, self.agreed.budget)
+
+    @property
+    def decided_clip_norm(self) -> tuple[float, ...]:
+        """None, for the plan says them; with a tracker, its own."""
+        return () if self.tracker is None else tuple(self.tracker.norms)
+
+    @property
+    def ended(self) -> str:
+        """Nothing: the plan says how long it was to be."""
+        return ""
+
+
+def check_promise(plan: Plan, found: Guarantee) -> None:
+    """Refuse a plan whose promise is below its certified epsilon: one made by hand, or by a wrong accountant."""
+    if plan.guarantee.kind == "estimate":
+        return
+    if plan.guarantee.epsilon < found.epsilon * (1 - APART):
+        raise InvalidValue(
+            f"a plan must promise what its releases spend, got epsilon={plan.guarantee.epsilon:.6g} by "
+            f"{plan.guarantee.accountant} for releases of {found}. Make plans with calibrate"
+        )
+
+
+@singledispatch
+def source_of(plan: object, model: nn.Module) -> Source:
+    """Where the settings of each step come from, by what `train` was given: the only place that asks."""
+    del model
+    check_instance("plan", plan, Plan, "calibrate makes one; for noise decided on the way give an Adaptive")
+    raise AssertionError
+
+
+@source_of.register(Plan)
+def _of_plan(plan: Plan, model: nn.Module) -> Source:
+    del model
+    return Planned(plan)
+
+
+@source_of.register(QuantileClip)
+def _of_quantile_clip(plan: QuantileClip, model: nn.Module) -> Source:
+    del model
+    return Planned(plan.plan, Tracker(plan))
+
+
+@source_of.register(Adaptive)
+def _of_adaptive(plan: Adaptive, model: nn.Module) -> Source:
+    return AdaptiveRun(plan, model)

@@ -1,0 +1,500 @@
+"""`Trainer`: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere.
+
+Longer than most files: the order in which a step is decided, drawn, released and written down is read in one place.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from itertools import count
+from typing import NoReturn, final
+
+import torch
+from torch import nn
+
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.rng import Secure, Seeds
+from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
+from decrescendo.clipping.clipped import ClippedSum, trainable_of
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.errors import DecrescendoError, PlanViolation, check_instance, check_integer
+from decrescendo.optim import apply
+from decrescendo.optim.apply import check_optimizer, fill_gradients
+from decrescendo.optim.noise import NoisyMean
+from decrescendo.optim.several import as_one
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import RandomAllocation
+from decrescendo.training.data.data_memory import kept_by
+from decrescendo.training.data.data_set import DataSet, data_set_of
+from decrescendo.training.data.examples import Collate, Examples
+from decrescendo.training.data.rows import Rows
+from decrescendo.training.loop import beginning, ending
+from decrescendo.training.loop.assumptions import together
+from decrescendo.training.loop.between import BetweenSteps
+from decrescendo.training.loop.deciding import decide, follow
+from decrescendo.training.loop.drawing import Drawing, RunStreams
+from decrescendo.training.loop.frozen_state import FrozenStateGuard
+from decrescendo.training.loop.progress import Progress
+from decrescendo.training.loop.releasing import Releasing
+from decrescendo.training.loop.schedulers import Scheduler, assumed_of_scheduler, scheduler_of
+from decrescendo.training.loop.source import Source, source_of
+from decrescendo.training.loop.step_order import StepOrder
+from decrescendo.training.loop.step_result import StepResult
+from decrescendo.training.persistence.checkpoint import Checkpoints
+from decrescendo.training.persistence.keeping import Keeper
+from decrescendo.training.processes.world import World, weight_facts, world_of
+from decrescendo.training.run import Run, assumed_of, cpu_weights
+from decrescendo.training.steering import Adaptive, QuantileClip
+from decrescendo.training.store import Account, Store
+
+# Of the trainings that rank 0 has begun.
+_NUMBERS = count(1)
+
+SAME_ORDER = assumed("same-order")
+
+
+@final
+class Trainer:
+    """The steps of a plan, for people who keep their own loop; `train` is the loop most people want.
+
+    With an `Adaptive` in place of a plan, noise and clipping of each step are decided on the way: before a batch is
+    drawn the policy is asked what to do and the filter whether it fits. When the filter refuses, `batches` ends: no
+    batch was drawn, no gradient computed, no noise drawn, and `stopped` says why.
+
+    Args:
+        model: trained in place, in the mode (train or eval) it is in.
+        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
+        plan: the noise multiplier and clip norm of every step; a `QuantileClip`, whose clip norm follows the
+            gradients; or an `Adaptive`, which decides both on the way. A plan of `Plan.without_privacy` has no noise
+            and protects nobody.
+        optimizer: any ``torch.optim`` optimiser over the model's parameters; or a list of several, each over its own
+            part of them (`optim.Several`).
+        seed: `Secure()` for weights that are published: batches and noise that nobody can predict or repeat. Or a
+            whole number >= 0, as sensitive as the data; its streams "sampling", "noise", "model" and "data" are used.
+            The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
+            last: global generators are neither read nor moved. With a store, each run but its first has streams of its
+            own, by its place there: equal seeds do not draw equal noise.
+        scheduler: of the learning rate: a scheduler of torch's over ``optimizer``, or a function that makes one of it.
+            `step` steps it after the optimiser; a loop with `fill_gradients` steps it itself. Its numbers (``T_max``,
+            ``total_steps``) count steps, not epochs. Checkpoints keep it. Rates that other code sets are among the
+            run's assumptions.
+        settings: of the clipping engine; they cannot change a guarantee.
+        store: where the run is registered, its whole plan reserved, and each release written down before anything of
+            it can be seen.
+        checkpoints: where the state of the run is kept, and a digest of each release, written down before anything of
+            it can be seen. Resumed, the run has the same batches, masks and noise as if nothing had happened: on a CPU
+            the same bits. ``seed`` must then be of the same kind, and is not used.
+        name: of the run in the store's list, for people; only with a store. A run that is resumed keeps its first one.
+        world: from `decrescendo.distributed.join`, in a script that ``torchrun`` started: every process clips its share
+            of each batch, and the first adds the noise. ``None`` is one process.
+
+    Guarantee:
+        after n steps, the weights are as private as `ledger`, the first n releases of the plan (with an `Adaptive`:
+        as its filter's whole budget, and no less), for neighbours that differ in one row of ``data``; under a plan for
+        people, in all rows of one person, of whom ``people`` says which they are. A step
+        takes exactly one batch that `batches` has drawn, the empty ones included: nothing else would be the
+        Poisson sampling that the plan was judged for.
+
+    Edge cases:
+        an empty batch is yielded as ``None``, must be given to `step`, gets noise and counts.
+        where the plan's sampling has a ``max_batch_size`` no batch is larger: rows over it are left out of that step,
+        by an even choice among those drawn, which `ledger` says and the guarantee pays for.
+        an error inside a step after its release was recorded leaves the release in the ledger: a step may be
+            wasted, never hidden. What a filter granted is spent from then on, whatever happens in the step.
+        buffers and frozen parameters that a forward pass changes (running statistics, code books) hold raw
+        data without noise: refused while the pass runs. Those that the loop changes between steps (a temperature, a
+        teacher's average, a mask), those that are not as constructed, and frozen ones are published as they are: the
+        run lists them by name among its assumptions.
+        a loop that changes the rows of a batch before it gives it to `step`, or ends on a batch that it does not give:
+            what is assumed of either is among the run's assumptions.
+
+    Raises:
+        PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
+            skipped.
+        UnsupportedModel: a model on the meta device, or with buffers that a pass changes.
+        InvalidValue: data of another length than the plan's ``dataset_size``; a plan that promises less than
+            its releases spend.
+
+    >>> from decrescendo.accounting.budget import Budget
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
+    >>> plan = calibrate(
+    ...     Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=constant(1.0), clip=constant(1.0)
+    ... )
+    >>> model = nn.Linear(1, 1)
+    >>> loss = lambda model, batch: (model(batch[0]) - batch[1]).square().sum(dim=1)
+    >>> trainer = Trainer(model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+    >>> for batch in trainer.batches((torch.zeros(50, 1), torch.ones(50, 1))):
+    ...     result = trainer.step(batch)
+    >>> trainer.ledger == plan.ledger
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        plan: Plan | Adaptive | QuantileClip,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        *,
+        seed: int | Secure,
+        scheduler: Scheduler | None = None,
+        settings: EngineSettings | None = None,
+        store: Store | None = None,
+        checkpoints: Checkpoints | None = None,
+        name: str = "",
+        world: World | None = None,
+    ) -> None:
+        self._world = world_of(world)
+        with self._world.watched():
+            number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
+            self._world = self._world.training(int(number))
+            self._begin(
+                model, loss, plan, as_one(optimizer), seed, scheduler, settings, store, checkpoints, name
+            )
+
+    def _begin(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        plan: Plan | Adaptive | QuantileClip,
+        optimizer: torch.optim.Optimizer,
+        seed: int | Secure,
+        scheduler: Scheduler | None,
+        settings: EngineSettings | None,
+        store: Store | None,
+        checkpoints: Checkpoints | None,
+        name: str,
+    ) -> None:
+        beginning.check_given(store, checkpoints, name)
+        self._source: Source = source_of(plan, model)
+        agreed = self._source.agreed
+        beginning.check_unit(agreed.budget)
+        self._parts = self._world.hold(model)
+        parameters = beginning.trained_parameters(model, optimizer)
+        self._model, self._optimizer = model, optimizer
+        self._scheduler = scheduler_of(scheduler, optimizer)
+        if checkpoints is not None and self._scheduler is not None:
+            checkpoints = checkpoints.keeping("scheduler", self._scheduler)
+        self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler)
+        self._device = next(iter(parameters.values())).device
+        place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
+        self._streams = RunStreams.of(beginning.seed_at(place, seed))
+        # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
+        self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
+        chosen = settings or EngineSettings()
+        self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=self._parts.keep)
+        # Looks at rows before the first step: it must not move the streams of the run.
+        self._looking = (
+            None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=beginning.no_stream)
+        )
+        supposed = (*self._source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
+        self._life = beginning.life_of(store, place, settings, supposed)
+        self._keeper: Keeper | None = None
+        if checkpoints is not None:
+            self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._life)
+        given = (seed, self._scheduler, settings, store, checkpoints)
+        self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
+        if self._keeper is not None:
+            beginning.gone_on(self._keeper, model, optimizer, self._source, self._life, self._between)
+        self._moved_by = ending.described(optimizer)
+        self._drawing = Drawing(self._source, self._world, self._streams, self._device)
+        self._frozen_state, self._looked = FrozenStateGuard(model), False
+        self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
+        self._keep()
+        # After the first checkpoint, which has its id: a crash between the two reserves once.
+        self._account: Account | None = None
+        if store is not None and self._world.rank == 0:
+            self._account = beginning.registered(store, agreed, name, self._life, self._keeper, seed)
+        self._ready(digests=checkpoints is not None or store is not None)
+
+    def _ready(self, *, digests: bool) -> None:
+        """For the first step of this life."""
+        self._order = StepOrder(self._source)
+        to = (self._life, self._keeper, self._account)
+        self._releasing = Releasing(self._source, self._order, self._streams, *to, digests=digests)
+        self._data: object = None
+        self._warned, self.spent = set[str](), self._source.spent
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PlanViolation(
+            "a training must not be copied, got a request for a copy. Both would release their sums with the same noise"
+        )
+
+    def batches(
+        self,
+        data: object,
+        collate_fn: Collate | None = None,
+        num_workers: int = 0,
+        people: object = None,
+        *,
+        require_finite: bool | None = None,
+    ) -> Iterator[Batch | None]:
+        """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
+
+        With an `Adaptive` each batch is yielded after its step was granted, and the batches end where the training
+        does.
+
+        Args:
+            data: see `training.rows`; as many rows as the plan's ``dataset_size``.
+            collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it; it is given one example
+                at a time, so that no example is padded to the length of another. Examples that come out in different
+                shapes are a `Ragged` batch.
+            num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
+                the random numbers of transforms.
+            people: whose row each is, an id a row, for a plan that protects people: compared with the number of
+                examples that it allows one of them, before anything is drawn.
+            require_finite: refuse data with NaN or infinity in a row of which the model makes no finite gradient: such
+                a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
+                a data frame, a list); ``True``: of other data each example is made once for it; ``False``: nowhere. The
+                refusal tells that there is such a row, and nothing else (`training.finite`).
+        """
+        with self._world.watched():
+            check_integer("num_workers", num_workers, at_least=0)
+            if require_finite is not None:
+                check_instance("require_finite", require_finite, bool)
+            known = self._known(data, collate_fn, num_workers, people)
+            rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
+            return self._draw(rows, num_workers)
+
+    def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
+        """The data, held against the plan and those of the other ranks; what is assumed of them is noted."""
+        sampling, taken = self._source.sampling, self._life.taken
+        known = data_set_of(data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget)
+        supposed = {
+            *self._life.supposed,
+            *known.assumptions,
+            *beginning.compared(known, self._world, workers),
+        }
+        if data is not self._data and isinstance(sampling, RandomAllocation):
+            supposed |= {SAME_ORDER} if taken % sampling.steps_per_epoch else set()
+        self._data = data
+        if isinstance(self._engine, Engine):
+            self._engine.withhold(known.memory(), kept_by(self._optimizer))
+        self._life.supposed = tuple(supposed)
+        return known
+
+    def _draw(self, table: Rows | Examples, workers: int) -> Iterator[Batch | None]:
+        drawn = self._drawing.batches(table, workers, self._life.taken)
+        self._iterator = drawn
+        with closing(drawn):
+            while self._iterator is drawn:
+                with self._world.watched():
+                    if not self._grant():
+                        return
+                    batch, self._order.drawn, self._drawing.place = next(drawn)
+                    self._between.hand_out(batch)
+                yield batch
+        raise PlanViolation(
+            "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "
+            "Both would draw the same batches: go on with the later one"
+        )
+
+    def _grant(self) -> bool:
+        """Have the next step decided; false at the end."""
+        self._order.check_given(self._life.taken)
+        self._frozen_state.begin()
+        # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
+        self._keep()
+        if self._life.taken:
+            self._compare_weights(self._life.taken)
+        source, world, taken = self._source, self._world, self._life.taken
+        decided = decide(source, world, self._parts, self._streams, taken)
+        self._between.begin()
+        self._order.settings = follow(decided, source, world, self._streams, self._masks, taken)
+        return self._order.settings is not None
+
+    def _compare_weights(self, step: int = 0) -> None:
+        self._world.agree(lambda: weight_facts(self._model, trained=True), step)
+
+    def step(self, batch: Batch | None) -> StepResult:
+        """Take the next step with the batch just drawn."""
+        noisy, diagnostics = self._release(batch)
+        with self._world.watched():
+            self._between.leave()
+        apply(noisy, self._model, self._optimizer)
+        self._between.stepped()
+        if self._scheduler is not None:
+            self._scheduler.step()
+            self._between.scheduled()
+        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
+
+    def fill_gradients(self, batch: Batch | None) -> StepResult:
+        """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser and its scheduler, and
+        clears ``.grad``.
+
+        The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. A loop that
+        changes it before its optimiser steps, or the weights otherwise than by that one step, has the run say so.
+        """
+        if self._between.waiting:
+            self._warn(
+                "a noisy mean was not used: the optimizer took no step after the last fill_gradients, and its release "
+                "is paid for. To accumulate gradients, plan larger batches (microbatch_size bounds memory)"
+            )
+        noisy, diagnostics = self._release(batch)
+        with self._world.watched():
+            self._between.leave()
+        fill_gradients(noisy, self._model, self._optimizer)
+        self._between.filled()
+        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
+
+    def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
+        """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
+        with self._order.step():
+            noisy, diagnostics = self._world.release(
+                lambda: self._clip(batch), self._releasing.noised, self._releasing.record
+            )
+            self._life.releases.append(noisy.release)
+            self._life.columns.append(diagnostics)
+            self._order.drawn = None
+        self._between.released(noisy=noisy.release.noise_multiplier > 0)
+        if diagnostics.examples and diagnostics.nonfinite == diagnostics.examples:
+            self._warn(
+                "no example of a batch had a finite gradient, so noise alone was released: look for NaN in the data, "
+                "or for a loss that overflows"
+            )
+        return noisy, diagnostics
+
+    def _warn(self, why: str) -> None:
+        """Once a run, to whoever holds the data."""
+        if why not in self._warned:
+            self._warned.add(why)
+            warnings.warn(why, UserWarning, stacklevel=4)
+
+    def _clip(self, batch: Batch | None) -> ClippedSum:
+        settings = self._order.check_batch(batch, self._life.taken)
+        self._between.take_back(batch)
+        held = Inventory.of(self._model)
+        check_optimizer(self._optimizer, held, trainable_of(held))  # before anything is released
+        self._frozen_state.follow()
+        self._between.enter()
+        if not self._looked:
+            self._frozen_state.look()
+        tracker = self._source.tracker
+        part = 1.0 if tracker is None else tracker.gradient_part
+        clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
+        self._trained |= {name: held.parameters[name].numel() for name in clipped.gradients}
+        self._frozen_state.trained(clipped.gradients)
+        if batch is not None and not self._looked:  # comparing large buffers at every step would cost
+            self._frozen_state.check_pass()
+            self._looked = True
+        return clipped
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has been released so far."""
+        return Ledger(self._life.releases)
+
+    @property
+    def steps(self) -> int:
+        """The most steps this training can take: the plan's, or those an `Adaptive` allows."""
+        return self._source.steps
+
+    @property
+    def stopped(self) -> str:
+        """Why an adaptive training ended, in words; empty while it goes on, and with a plan."""
+        return self._source.stopped
+
+    def epsilon_spent(self) -> float:
+        """Certified upper bound on the epsilon of `ledger` at the plan's delta.
+
+        A guarantee for a number of steps fixed in advance; see `finish` for a number chosen on the way. With an
+        `Adaptive` the whole budget, from the beginning: no part of it is a guarantee.
+        """
+        return self._source.epsilon_spent(self.ledger)
+
+    def progress(self) -> Progress:
+        """How far the training is; after at least one step."""
+        decided = self._source.decided_clip_norm
+        return Progress(
+            self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent,
+            self._between.read, decided[self._life.taken - 1] if decided else None,
+        )  # fmt: skip
+
+    def abandon(self) -> None:
+        """End a training that failed. Its entry in the store is closed; if it has released nothing, the store has back
+        what was reserved for it (`Account.finish`). Not where it can go on from checkpoints."""
+        if self._account is not None and self._keeper is None:
+            with suppress(DecrescendoError):  # the failure is what is to be told
+                self._account.finish()
+
+    def finish(self) -> Run:
+        """The run so far. Ending before the plan does is allowed, and said in the run.
+
+        A run that took all its steps is accounted by its own ledger. One that ended early is accounted by the whole
+        plan's: when to stop may have depended on what was released, and then the smaller epsilon of the steps
+        taken is no guarantee (stopping is post-processing of the whole plan only). An adaptive run has its
+        filter's whole budget as its guarantee, wherever it ended.
+
+        Nothing that the loop did to the model between steps is refused here, after the budget is spent: buffers and
+        frozen parameters that it changed, and parameters that it added or froze, are among the run's assumptions.
+
+        Raises:
+            PlanViolation: an adaptive run that released something else than was granted.
+        """
+        try:
+            return self._finished()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _finished(self) -> Run:
+        with self._world.watched():
+            self._parts.settle()
+            self._compare_weights()  # where ranks hear that one was refused, before they put parts together
+            early = self._life.taken < self._source.steps and not self._source.stopped
+            ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
+            assumptions = together(self._world, {*self._assumptions(), *ended})
+            weights = cpu_weights(self._model, begun=True)
+        if self._account is not None:
+            self._account.finish()
+        provenance = ending.provenance_of(
+            self._life, self._streams, self._account, assumptions,
+            model=ending.described_model(self._model, self._trained), optimizer=self._moved_by,
+            device=self._device, processes=self._world.size,
+        )  # fmt: skip
+        return ending.run_of(self._source, self._life, weights, provenance)
+
+    def _assumptions(self) -> tuple[Assumption, ...]:
+        """Of this life of the run, and of those before."""
+        self._between.look()
+        found = (*ending.assumed_of_clipping(self._engine, self._world), *self._frozen_state.assumptions())
+        return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
+
+    def assume(self, assumption: Assumption | str) -> None:
+        """Add an assumption of your own to the run's list: a declaration of whoever trains.
+
+        Args:
+            assumption: for `Run.assumptions`; of a text the code is ``declared``.
+        """
+        if isinstance(assumption, str):
+            assumption = assumed("declared", assumption)
+        check_instance("assumption", assumption, Assumption)
+        self._life.supposed = tuple(dict.fromkeys((*self._life.supposed, assumption)))
+
+    def keep(self) -> None:
+        """A checkpoint of the state as it is now, whether one is due or not; without ``checkpoints`` nothing.
+
+        Raises:
+            PlanViolation: in the midst of a step: a batch was drawn, and is not given to `step`; or the noisy mean of
+                `fill_gradients` has not moved the weights.
+        """
+        if self._keeper is None:
+            return
+        if self._order.drawn is not None or self._between.waiting:
+            raise PlanViolation(
+                "a checkpoint must be of a step that is done, got one asked for in the midst of a step. Save after "
+                "the optimizer's step, before the next batch"
+            )
+        self._keep(now=True)
+
+    def _keep(self, *, now: bool = False) -> None:
+        if self._keeper is not None and (self._keeper.is_due or (now and not self._keeper.is_saved)):
+            # Or the next life would take what was changed for what was there before.
+            self._parts.settle()
+            place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
+            self._keeper.keep(self._model, self._optimizer, place, self._assumptions())

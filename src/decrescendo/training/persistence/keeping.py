@@ -1,0 +1,295 @@
+"""The state of a run in checkpoints: saved where one is due, and the newest gone on with."""
+
+import hashlib
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor, nn
+
+from decrescendo.accounting.release import Release
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import read_assumption
+from decrescendo.base.storages import pieces
+from decrescendo.clipping import Diagnostics
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer
+from decrescendo.optim.several import name_of
+from decrescendo.plans.agreement import Agreement
+from decrescendo.training.loop.assumptions import together
+from decrescendo.training.loop.drawing import RunStreams
+from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.processes.bits import checksum, is_part
+from decrescendo.training.processes.world import Tree, World
+from decrescendo.training.run.weights import entries_of_frozen_layers
+from decrescendo.training.statement import FLOAT32
+from decrescendo.training.steering.quantile import Tracker
+
+
+@dataclass(slots=True)
+class Life:
+    """What a run remembers of its steps, over restarts.
+
+    Args:
+        run_id: in a store; empty without one.
+        began: by the monotonic clock, moved back by the seconds of earlier processes.
+        resumed: the steps at which it was gone on with.
+        supposed: what was assumed in earlier processes of the run, and of the data.
+        accumulate: the dtype of the sums of all processes of the run: of two the narrower.
+        gamma: of automatic clipping; 0 without.
+        place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
+            store, and where a checkpoint does not say.
+    """
+
+    run_id: str
+    releases: list[Release] = field(default_factory=list[Release])
+    columns: list[Diagnostics] = field(default_factory=list[Diagnostics])
+    began: float = field(default_factory=time.monotonic)
+    resumed: tuple[int, ...] = ()
+    supposed: tuple[Assumption, ...] = ()
+    place: int | None = None
+    accumulate: str = FLOAT32
+    gamma: float = 0.0
+
+    @property
+    def taken(self) -> int:
+        """Steps."""
+        return len(self.releases)
+
+    @property
+    def seconds(self) -> float:
+        """Of all processes of the run."""
+        return max(0.0, time.monotonic() - self.began)  # a broken clock must not lose a run
+
+
+@final
+class Keeper:
+    """Keeps the state of a run in checkpoints, on rank 0; the other ranks are handed what is no secret stream.
+
+    Attributes:
+        releases: on rank 0, the journal of digests beside the checkpoints.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, agreed: Agreement, world: World, streams: RunStreams, life: Life
+    ) -> None:
+        if agreed.planned is None:
+            raise InvalidValue(
+                "a run with checkpoints must have a plan, got noise decided during the run: the state of a policy is "
+                "not saved. Calibrate a plan, or train without checkpoints"
+            )
+        self._checkpoints, self._agreed, self._planned = checkpoints, agreed, agreed.planned
+        self._world, self._streams, self._life, self._saved = world, streams, life, -1
+        self.releases = Releases(checkpoints.folder) if world.rank == 0 else None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is to be a checkpoint of this step, and none was written."""
+        return self._life.taken % self._checkpoints.every == 0 and not self.is_saved
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether there is a checkpoint of this step."""
+        return self._life.taken == self._saved
+
+    def keep(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        place: Mapping[str, Any],
+        assumptions: tuple[Assumption, ...],
+    ) -> None:
+        """A checkpoint, where there is none of this step; the first before the first step."""
+        life = self._life
+        if self.is_saved:
+            return
+        if any("initial_lr" in group for group in optimizer.param_groups) and not self._checkpoints.also:
+            raise InvalidValue(
+                "checkpoints must keep the scheduler that sets the optimizer's rate, got none: resumed, it would begin "
+                "anew. Give the training scheduler=, or Checkpoints(folder, also={..}) one that your loop steps"
+            )
+        self._saved = life.taken
+        # Where ranks hold parts, all of them take part in putting these together: none may be missing.
+        assumptions = together(self._world, assumptions)
+        saved, beside = _divided(model)
+        weights, moments = _whole(saved), _whole(optimizer.state_dict())
+        if self.releases is None:
+            return
+        state = {
+            "agreed": self._agreed.sha256,
+            "run": life.run_id,
+            "place": life.place,
+            "ranks": self._world.size,
+            "resumed": list(life.resumed),
+            "accumulate": life.accumulate,
+            "gamma": life.gamma,
+            "model": weights,
+            "beside": beside,
+            "optimizer": moments,
+            "kind": name_of(optimizer),
+            **place,  # and not where drawing ahead has got to
+            **self._streams.others(),
+            "releases": self.releases.name,
+            "assumptions": [assumption.written() for assumption in assumptions],
+            "columns": [astuple(diagnostics) for diagnostics in life.columns],
+            "seconds": life.seconds,
+        }
+        self._checkpoints.save(Checkpoint(life.taken, state))
+
+    def resume(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: Tracker | None = None
+    ) -> None:
+        """Back to the newest checkpoint, if there is one.
+
+        Raises:
+            FileRefused: it is of something else, or fits neither model nor optimiser.
+            PlanViolation: it is of another plan, of a run with a store where there is none or the other way round, or
+                steps after it must be repeated by another number of ranks.
+        """
+        handed = self._world.draw(self._newest)
+        step, state, life = handed["step"], handed["state"], self._life
+        if step is None:
+            return
+        with _fitting():
+            kind = name_of(optimizer)
+            if state.get("kind", kind) != kind:
+                raise FileRefused(
+                    f"a run must go on with the optimiser it began with, {state['kind']}, got {kind}, which remembers "
+                    "other things. Make the same one"
+                )
+            held, beside = model.state_dict(), _divided(model)[1]
+            if state.get("beside", beside) != beside:
+                raise FileRefused(
+                    "a run must go on with the frozen layers it began with, got others: what they hold beside plain "
+                    "parameters and buffers (scales of quantised weights) differs. Load the same model"
+                )
+            kept = {name: held[name] for name in held if not _is_kept(held[name])}
+            kept |= {name: _as(held.get(name), value) for name, value in state["model"].items()}
+            entries = entries_of_frozen_layers(model)
+            model.load_state_dict({name: value for name, value in kept.items() if name not in entries})
+            optimizer.load_state_dict(_in_parts(state["optimizer"], optimizer))
+            life.supposed = tuple(map(read_assumption, state["assumptions"]))
+            life.releases[:] = self._planned.first(step)
+            life.columns[:] = [Diagnostics(*values) for values in state["columns"]]
+            life.began = time.monotonic() - state["seconds"]
+            self._checkpoints.restore(Checkpoint(step, state))
+            self._saved, life.run_id = step, state["run"]
+            life.resumed = (*state["resumed"], step)
+            if state.get("gamma", life.gamma) != life.gamma:
+                raise PlanViolation(
+                    f"a run must go on with the clipping it began with, got gamma={life.gamma or None} after "
+                    f"gamma={state['gamma'] or None}. Its statement could not say how gradients were clipped"
+                )
+            if step and state.get("accumulate", FLOAT32) == FLOAT32:
+                life.accumulate = FLOAT32
+            place = state.get("place")
+            life.place = None if place is None else check_integer("place", place)
+            norms = state.get("clip_norm", [])
+            if bool(norms) != (tracker is not None):
+                raise PlanViolation(
+                    "a run must go on with the QuantileClip it began with, or without one, got the other. "
+                    "Its clip norms would not be those that the count decided"
+                )
+            if tracker is not None:
+                tracker.norms = [float(norm) for norm in norms]
+
+    def _newest(self) -> Tree:
+        """On rank 0: the newest checkpoint, with the streams put to where it says and left out."""
+        assert self.releases is not None
+        found = self._checkpoints.newest()
+        if found is None:
+            self.releases.begin()
+            return {"step": None, "state": None}
+        state = dict(found.state)
+        if not {"agreed", "run", "releases"} <= state.keys():
+            raise FileRefused("a checkpoint must be of a training, got one of something else")
+        if state["agreed"] != self._agreed.sha256:
+            raise PlanViolation(
+                "a run must go on with the plan it began with, got another one than the checkpoint's. "
+                "Its releases would not be what was promised"
+            )
+        if bool(state["run"]) != bool(self._life.run_id):
+            raise PlanViolation(
+                "a run must go on with the store it began with, or without one if it had none, got the other. "
+                "Its releases would be in no ledger, or only half of them"
+            )
+        self.releases.go_on(state["releases"], found.step)
+        ranks, size = state.get("ranks", 1), self._world.size
+        again = self.releases.steps - found.step
+        if ranks != size and again > 0:
+            raise PlanViolation(
+                f"repeated steps must be taken by as many processes as before, got {size} for {ranks} with "
+                f"{again} steps after the checkpoint of step {found.step}: sums of other "
+                f"shares are rounded otherwise. Go on with {ranks} until the next checkpoint"
+            )
+        with _fitting():
+            self._streams.go_to({name: state.pop(name) for name in ("sampling", "data")})
+            self._streams.put_others({name: state.pop(name) for name in ("noise", "masks")})
+        return {"step": found.step, "state": state}
+
+
+def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
+    """The state of a model without what its frozen layers add to it, and without wrappers of tensors; a digest of
+    these, empty where there are none."""
+    entries, state = entries_of_frozen_layers(model), model.state_dict()
+    beside = {name: value for name, value in state.items() if name in entries or not _is_kept(value)}
+    shown = [
+        (name, checksum(value).hex() if isinstance(value, Tensor) else repr(value))
+        for name, value in sorted(beside.items())
+    ]
+    digest = hashlib.sha256(repr(shown).encode()).hexdigest() if shown else ""
+    return {name: value for name, value in state.items() if name not in beside}, digest
+
+
+def _is_kept(value: object) -> bool:
+    """Whether a checkpoint holds an entry of a state: all but wrappers of tensors, which no file takes."""
+    return not isinstance(value, Tensor) or pieces(value)[0][0] == ""
+
+
+def _whole(tree: Any) -> Any:
+    """A state with tensors on the CPU in place of those that ranks hold in parts."""
+    if isinstance(tree, Mapping):
+        return {key: _whole(value) for key, value in cast("Mapping[Any, Any]", tree).items()}
+    if isinstance(tree, list):
+        return [_whole(value) for value in cast("list[Any]", tree)]
+    return cast("Any", tree).full_tensor().cpu() if isinstance(tree, Tensor) and is_part(tree) else tree
+
+
+def _as(held: Any, value: Any) -> Any:
+    """A tensor in parts like one that is held, where that is."""
+    if not isinstance(held, Tensor) or not is_part(held):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    part = cast("Any", held)
+    return distribute_tensor(value.to(part.device), part.device_mesh, part.placements, src_data_rank=None)
+
+
+def _in_parts(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimiser remembers of each number of a parameter, in parts as the parameter is."""
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = {
+        index: {
+            key: _as(held[index], value)
+            if isinstance(value, Tensor) and value.shape == held[index].shape
+            else value
+            for key, value in found.items()
+        }
+        for index, found in state["state"].items()
+    }
+    return {**state, "state": moments}
+
+
+@contextmanager
+def _fitting() -> Generator[None]:
+    try:
+        yield
+    except DecrescendoError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise FileRefused(
+            f"a checkpoint must fit this model and optimiser, got one that does not ({error}). Give those that the "
+            "run was begun with, or another folder"
+        ) from error

@@ -1,0 +1,295 @@
+"""`World`: the processes that take one training's steps together. `Alone`, the default, is one process."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar, cast, final, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from decrescendo.accounting.release import Release
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import leaves_of
+from decrescendo.clipping.clipped import ClippedSum, Diagnostics
+from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel, check_instance
+from decrescendo.optim.noise import NoisyMean
+from decrescendo.optim.several import name_of
+from decrescendo.training.data.examples import Draw, Examples
+from decrescendo.training.data.rows import Rows
+from decrescendo.training.persistence.checkpoint.tree import pack
+from decrescendo.training.processes.bits import checksum, is_part
+from decrescendo.training.run.versions import versions
+
+T = TypeVar("T")
+Tree = dict[str, Any]
+# From a sum to what may be seen of it, and a digest of that.
+Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
+# What ranks compare before the first step: so many examples where each must be read, and so many bytes of rows.
+_PROBES, _PROBED = 8, 2**26
+RANKS_ALIKE = assumed("ranks-alike")
+# How the name of a fact begins that only some ranks have.
+OF_PART = "weights of part "
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """How the parameters of a model lie on the ranks."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether trained parameters lie in parts: then each rank adds the noise of its part."""
+        ...
+
+    @property
+    def keep(self) -> Callable[[str, Tensor], Tensor] | None:
+        """What becomes of the sum of each parameter, as the engine takes it."""
+        ...
+
+    def gathered(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, called where the model has whole parameters, for this rank; all ranks call this."""
+        ...
+
+    def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
+        """The same of a clipped sum, with sums over all ranks of what lies in parts."""
+        ...
+
+    def settle(self) -> None:
+        """Have the parameters lie as between passes, whatever an evaluation has left."""
+        ...
+
+
+@final
+class Whole:
+    """Each rank has all of each parameter."""
+
+    trained, keep = False, None
+
+    def gathered(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns."""
+        return work()
+
+    def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
+        """What ``clip`` returns."""
+        return clip()
+
+    def settle(self) -> None:
+        """They do."""
+
+
+@runtime_checkable
+class World(Protocol):
+    """What a training asks of its processes (ranks). Rank 0 leads: it alone holds the streams of batches and noise,
+    the store and the checkpoints.
+
+    All ranks call the same methods in the same order. The number of ranks appears in no formula of privacy.
+    """
+
+    @property
+    def rank(self) -> int:
+        """0 .. size - 1."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are, >= 1."""
+        ...
+
+    def training(self, number: int) -> "World":
+        """The same ranks, for one training: what one rank asks of it and another of another training is refused."""
+        ...
+
+    def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
+        """Refuse, on every rank, facts in which the ranks differ; at some of the steps above 0 only."""
+        ...
+
+    def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
+        """The sentences of all ranks, on every rank, sorted."""
+        ...
+
+    def draw(self, make: Callable[[], Tree]) -> Tree:
+        """What ``make`` returns on rank 0, on every rank."""
+        ...
+
+    def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
+        """This rank's rows of the batch; may be none, which is a step all the same."""
+        ...
+
+    def hold(self, model: nn.Module) -> "Parts":
+        """Where the parameters lie; refuse a model that these ranks cannot train."""
+        ...
+
+    def release(
+        self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
+    ) -> tuple[NoisyMean, Diagnostics]:
+        """``noise`` on the sum over all ranks of ``clip``, which rank 0 has recorded; and what their clipping saw.
+
+        ``noise`` gives the mean and a digest of it. Rank 0 calls it, and hands on the mean; where parameters lie in
+        parts, each rank calls it on its part.
+        """
+        ...
+
+    def watched(self) -> AbstractContextManager[object]:
+        """Inside, an error of this rank is an error of all."""
+        ...
+
+
+@final
+class Alone:
+    """One process.
+
+    >>> Alone().draw(lambda: {"step": 1})
+    {'step': 1}
+    """
+
+    rank, size = 0, 1
+
+    def training(self, number: int) -> World:  # noqa: ARG002 - trainings of one process are told apart by it
+        """Itself."""
+        return self
+
+    def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
+        """There is nobody to differ from."""
+
+    def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
+        """Its own."""
+        return sentences
+
+    def draw(self, make: Callable[[], Tree]) -> Tree:
+        """What ``make`` returns."""
+        return make()
+
+    def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
+        """All of the batch."""
+        return indices
+
+    def hold(self, model: nn.Module) -> Parts:
+        """All of them."""
+        check_unwrapped(model)
+        return Whole()
+
+    def release(
+        self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
+    ) -> tuple[NoisyMean, Diagnostics]:
+        """One after the other."""
+        clipped = clip()
+        noisy, content = noise(clipped)
+        record(noisy.release, content)
+        return noisy, clipped.diagnostics
+
+    def watched(self) -> AbstractContextManager[object]:
+        """Errors stay errors."""
+        return nullcontext()
+
+
+def world_of(world: World | None) -> World:
+    """`Alone` where there is none.
+
+    Raises:
+        InvalidType: something that is no world.
+        InvalidValue: none, in a process that torch has joined with others.
+    """
+    if world is not None and not isinstance(world, World):
+        raise InvalidType(
+            f"world must be what decrescendo.distributed.join() returns, got {type(world).__name__}"
+        )
+    if world is not None and world.size > 1:
+        return world
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        ranks = distributed.get_world_size()
+        if ranks > 1:
+            raise InvalidValue(
+                f"a training in {ranks} processes must be given its world, got world={world and 'Alone()'}: each "
+                "would train by itself, on the same data. Pass world=decrescendo.distributed.join()"
+            )
+    return Alone() if world is None else world
+
+
+def check_unwrapped(model: nn.Module, *, parts: bool = False) -> None:
+    """Refuse wrappers that mean gradients of unclipped losses; and parameters that are parts, unless ``parts``."""
+    check_instance("model", model, nn.Module)
+    for name, module in model.named_modules():
+        wrapped = isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel))
+        if wrapped or type(module).__name__ == "FullyShardedDataParallel":
+            raise UnsupportedModel(
+                f"the model must be given itself, got it in {type(module).__name__} ({name or 'the whole model'}), "
+                "which means gradients that nobody clipped. Give its .module, and world=decrescendo.distributed.join()"
+            )
+    for name, parameter in model.named_parameters():
+        if is_part(parameter) and not parts:
+            raise UnsupportedModel(
+                f"parameters in parts must have a world of their ranks, got {name} sharded over ranks and none. Pass "
+                "world=decrescendo.distributed.join(), called after the ranks have joined"
+            )
+
+
+def facts_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, plan: str, others: Mapping[str, object]
+) -> dict[str, str]:
+    """What ranks must agree on before the first step, in words and digests."""
+    shapes = {
+        name: [str(p.dtype), list(p.shape), p.requires_grad, is_part(p)]
+        for name, p in model.named_parameters()
+    }
+    held: dict[str, Tensor] = {}
+    settings = pack({"optimizer": optimizer.state_dict()}, held)
+    return {
+        **{f"version of {name}": text for name, text in versions().items()},
+        "plan": plan,
+        "model": f"{type(model).__name__} in {'training' if model.training else 'evaluation'}",
+        "names, shapes and kinds of parameters": _digest(shapes),
+        **weight_facts(model),
+        "optimizer": name_of(optimizer),
+        "settings of the optimizer": _digest(
+            [settings, *(checksum(value).hex() for value in held.values() if not is_part(value))]
+        ),
+        **{name: str(value) for name, value in others.items()},
+    }
+
+
+def weight_facts(model: nn.Module, *, trained: bool = False) -> dict[str, str]:
+    """SHA-256 of parameters and buffers by name; of those alone that training moves with ``trained``.
+
+    What lies in parts is a fact of its own, which copies of the part must have in common: no rank has the others'.
+    """
+    found = [(name, value) for name, value in model.named_parameters() if value.requires_grad or not trained]
+    if not trained:
+        found += list(model.named_buffers())
+    digests: dict[str, list[tuple[str, str]]] = {"weights": []}
+    for name, value in found:
+        fact = "weights"
+        if is_part(value):
+            mesh = cast("Any", value).device_mesh
+            fact = f"{OF_PART}{mesh.get_local_rank(mesh.ndim - 1)} of {mesh.size(mesh.ndim - 1)}"
+        digests.setdefault(fact, []).append((name, checksum(value).hex()))
+    return {fact: _digest(listed) for fact, listed in digests.items()}
+
+
+def data_facts(table: Rows | Examples) -> tuple[dict[str, str], bool]:
+    """Number of rows, and a digest of some of them; of their shapes where a row is not twice the same. And whether it
+    is a digest of all rows."""
+
+    def probe(count: int) -> list[Tensor]:
+        indices = np.unique(np.linspace(0, table.count - 1, count).astype(np.int64))
+        batch = table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
+        return leaves_of(batch)
+
+    count = _PROBES
+    if isinstance(table, Rows):
+        size = sum(value.numel() * value.element_size() for value in probe(1))
+        count = min(table.count, max(_PROBES, _PROBED // max(size, 1)))
+    first, second = probe(count), probe(count)
+    looks = [checksum(value).hex() for value in first]
+    same = looks == [checksum(value).hex() for value in second]
+    shapes = [[str(value.dtype), list(value.shape)] for value in first] if same else []
+    facts = {"number of rows": str(table.count), "rows of the data": _digest([shapes, looks if same else []])}
+    return facts, same and count >= table.count
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

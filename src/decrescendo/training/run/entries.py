@@ -1,0 +1,129 @@
+"""What stands in the files of a run: each entry written, and read with its type checked."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from decrescendo.accounting.budget import Guarantee, check_unit
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
+from decrescendo.base import sealed
+from decrescendo.base.assumptions import assumptions_in
+from decrescendo.base.whole_file import read_whole
+from decrescendo.errors import (
+    FileRefused,
+    check_array,
+)
+from decrescendo.training.run.history import History
+from decrescendo.training.statement import Provenance
+
+if TYPE_CHECKING:
+    from decrescendo.training.run.record import Run
+
+FORMAT, VERSION = "decrescendo-run", 1
+# A run whose noise was decided on the way has an adaptive plan, and says more of itself.
+ADAPTIVE_VERSION = 2
+RUN, PLAN, ADAPTIVE_PLAN, WEIGHTS, DIAGNOSTICS = (
+    "run.json",
+    "plan.json",
+    "adaptive_plan.json",
+    "weights.safetensors",
+    "diagnostics-private.json",
+)
+KEYS = {
+    "format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds", "versions",
+}  # fmt: skip
+ADAPTIVE_KEYS = KEYS | {"stopped"}
+# In runs since it was recorded; where clip norms were decided on the way.
+PROVENANCE, CLIP_NORM = "provenance", "clip_norm"
+
+
+def sha256_of(content: bytes) -> str:
+    """The checksum under which `RUN` names another file of the folder."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def run_facts(run: "Run", staging: Path) -> str:
+    """The text of `RUN`; ``staging`` has the plan and the weights already."""
+    adaptive = run.plan.planned is None
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": ADAPTIVE_VERSION if adaptive else VERSION,
+        "plan_sha256": sha256_of((staging / f"{run.plan.kind}.json").read_bytes()),
+        "weights_sha256": sha256_of((staging / WEIGHTS).read_bytes()),
+        "ledger": {
+            "sample_rate": run.ledger.sample_rate.tolist(),
+            "noise_multiplier": run.ledger.noise_multiplier.tolist(),
+            "count": run.ledger.count.tolist(),
+        },
+        "guarantee": guarantee_facts(run.guarantee),
+        "metrics": {name: float(value) for name, value in run.metrics.items()},
+        "seconds": run.seconds,
+        "versions": dict(run.versions),
+    }
+    if run.provenance is not None:
+        # As texts, as before they had codes: both versions read them.
+        written = [assumption.written() for assumption in run.provenance.assumptions]
+        content[PROVENANCE] = asdict(run.provenance) | {"assumptions": written}
+    if adaptive or run.clip_norm:
+        content[CLIP_NORM] = list(run.clip_norm)
+    if adaptive:
+        content["stopped"] = run.stopped
+    return sealed.seal(content, indent=1, finite=False)
+
+
+def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
+    """JSON has no infinity: what protects nothing has epsilon null."""
+    facts = {**asdict(guarantee), "unit": str(guarantee.unit)}
+    if guarantee.examples_per_person == 1:
+        del facts["examples_per_person"]
+    return (
+        facts | dict[str, Any](epsilon=None, epsilon_lower=None) if math.isinf(guarantee.epsilon) else facts
+    )
+
+
+def read_guarantee(found: Mapping[str, Any]) -> Guarantee:
+    facts: dict[str, Any] = dict(found)
+    if facts["epsilon"] is None:
+        facts |= {"epsilon": math.inf, "epsilon_lower": math.inf}
+    facts["unit"] = check_unit(facts["unit"])
+    return Guarantee(**facts)
+
+
+def checked_content(path: Path) -> dict[str, Any]:
+    keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
+    return sealed.opened(
+        read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={PROVENANCE, CLIP_NORM}
+    )
+
+
+def read_ledger(columns: Mapping[str, Any]) -> Ledger:
+    if set(columns) != {"sample_rate", "noise_multiplier", "count"}:
+        raise FileRefused(f"a ledger must have three columns, got {', '.join(sorted(columns))}")
+    rates, counts = columns["sample_rate"], columns["count"]
+    noise = check_array("noise_multiplier", columns["noise_multiplier"], at_least=0)
+    if noise.size and set(counts) == {1} and len(set(rates)) == 1 and len(rates) == len(counts) == noise.size:
+        return Ledger.of(noise, rates[0])
+    rows = zip(rates, noise.tolist(), counts, strict=True)
+    return Ledger(Release(rate, multiplier, count) for rate, multiplier, count in rows)
+
+
+def read_provenance(facts: Mapping[str, Any]) -> Provenance:
+    """As it was recorded; by versions before `Provenance.assumptions`, without them: then nothing is known of rows."""
+    lists: dict[str, Any] = {"resumed": tuple(facts["resumed"]), "assumptions": assumptions_in(facts)}
+    return Provenance(**dict(facts) | lists)
+
+
+def read_texts(values: Any) -> dict[str, str]:
+    if not isinstance(values, dict) or not all(
+        isinstance(text, str) for text in cast("dict[str, Any]", values).values()
+    ):
+        raise TypeError("something else than texts where texts must be")
+    return cast("dict[str, str]", values)
+
+
+def read_diagnostics(path: Path) -> History | None:
+    return History.from_json(read_whole(path), source=str(path)) if path.exists() else None

@@ -1,0 +1,134 @@
+"""What is asked of a search on private data: `PrivateSearch`, and the law of the number of its trials."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from decrescendo.accounting import Budget, Guarantee, Trials
+from decrescendo.clipping.clipped import check_clip_norm
+from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.plans import AdaptivePlan, Plan, PoissonSampling, calibrate_selection
+from decrescendo.training.search.settings import Settings
+from decrescendo.training.search.space import Space, Value
+from decrescendo.training.tasks.task import Task
+
+# What may differ from trial to trial: none of it changes the noise over the clip norm, or the sampling.
+FREE = (
+    "clip", "rho_c", "learning_rate", "stride", "momentum", "lr_decay", "averaging", "optimizer",
+)  # fmt: skip
+
+
+LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateSearch:
+    """A search on private data. Every value in it is a public fact.
+
+    The settings of a trial are drawn at random, each time anew. An optimiser that looks at earlier scores (as Optuna's
+    does) would be better at guessing, but what it asks next depends on the data through every trial before, and the
+    theorem is about trials that know nothing of each other.
+
+    Args:
+        task: what is trained; it must have a score, and no people: a guarantee for people is not proven of a search.
+        epsilon: of the whole search, winner and all.
+        delta: of the whole search; default: the task's.
+        space: what moves, of `FREE` only. Batch, steps, schedule and rho_mu are fixed: they decide the noise, and all
+            trials must spend the same.
+        trials: the law of their number.
+
+    Raises:
+        InvalidType: a fixed number of trials.
+        InvalidValue: a setting moves that changes what a trial spends, or that no run could have; a task of people.
+    """
+
+    task: Task
+    epsilon: float
+    space: Space
+    trials: Trials
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        check_instance("task", self.task, Task)
+        if self.task.score is None:
+            raise InvalidValue("task must have a score, got none. It is what trials are compared by")
+        if self.task.people is not None:
+            raise InvalidValue(
+                "a private search must be of examples, got a task with people: the theorem on the best of many "
+                "trials is for one example, and a person has several. Take a task without people, or search on public "
+                "data (tune)"
+            )
+        check_real("epsilon", self.epsilon, above=0)
+        check_instance("space", self.space, Space)
+        check_instance("trials", self.trials, Trials, WHY_RANDOM)
+        schedule = self.space.fixed.get("schedule", "dynamic")
+        for name in self.space.moving:
+            if name not in FREE:
+                raise InvalidValue(
+                    f"with private data only {', '.join(FREE)} may move, got {name}: it changes what a trial spends, "
+                    "and all trials must spend the same. Fix it"
+                )
+        if schedule == "optimal" and "rho_c" in self.space.moving:
+            raise InvalidValue(
+                "rho_c must be fixed with the schedule optimal, whose noise follows it, got a range"
+            )
+        # An error in the middle of a search would tell that it had come so far, and waste it.
+        for values in itertools.chain(self.space.corners(), self.space.pairs()):
+            settings = self.settings(values)
+            settings.check(self.task)
+            check_clip_norm("clip", settings.clip / max(settings.rho_c, 1.0))
+
+    def settings(self, values: Mapping[str, Value]) -> Settings:
+        """The run of a trial with these values, but for its seed and its noise, which is that of `calibrated`."""
+        return self.space.settings(self.task, values)
+
+    def calibrated(self) -> tuple[Plan, Guarantee]:
+        """The plan whose noise every trial has, and the guarantee of the whole search; no data are touched."""
+        settings = self.settings(next(self.space.corners()))
+        sampling = PoissonSampling(self.task.count, settings.batch)
+        privacy, clip = settings.curves(self.task.count)
+        return calibrate_selection(
+            Budget(self.epsilon, self.task.delta if self.delta is None else self.delta), sampling,
+            steps=settings.steps, privacy=privacy, clip=clip, trials=self.trials,
+        )  # fmt: skip
+
+    def agreed(self, guarantee: Guarantee) -> AdaptivePlan:
+        """The whole search as a store counts it: one release, at the price of ``guarantee``, that of `calibrated`."""
+        settings = self.settings(next(self.space.corners()))
+        return AdaptivePlan(
+            Budget(guarantee.epsilon, guarantee.delta, guarantee.unit),
+            PoissonSampling(self.task.count, settings.batch), guarantee.accountant, steps=1,
+            policy=f"a private search, the best of {self.trials}; its one release is the winner",
+        )  # fmt: skip
+
+
+def parse_trials(text: str) -> Trials:
+    """``geometric:10``, ``logarithmic:10``, ``poisson:10``, or a negative binomial by its shape, ``0.5:10``.
+
+    Raises:
+        InvalidValue: a fixed number, an unknown law, a mean out of range.
+
+    >>> print(parse_trials("geometric:10"))
+    10 expected trials (geometric)
+    """
+    law, colon, mean = text.partition(":")
+    if not colon:
+        raise InvalidValue(
+            f"trials on private data must be random, like geometric:10, got {text!r}. {WHY_RANDOM}"
+        )
+    try:
+        return Trials(mean=float(mean), shape=LAWS[law] if law in LAWS else float(law))
+    except ValueError as error:
+        if isinstance(error, InvalidValue):
+            raise
+        raise InvalidValue(
+            f"trials must be a law and a mean, like {', '.join(f'{name}:10' for name in LAWS)} or 0.5:10 (a negative "
+            f"binomial's shape), got {text!r}"
+        ) from None
+
+
+WHY_RANDOM = (
+    "When the number is known, the best of them tells how it fared against so many others: each trial adds to the "
+    "price. A secret random number hides the others, at about the price of a few"
+)

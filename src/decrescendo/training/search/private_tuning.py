@@ -1,0 +1,202 @@
+"""Search for settings on the private data themselves: a random number of random trials, one winner, one price.
+
+Source: Papernot and Steinke 2022, *Hyperparameter Tuning with Renyi Differential Privacy*; see `accounting.Selection`.
+"""
+
+import hashlib
+import math
+import secrets
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from decrescendo.accounting import Guarantee
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.rng import Secure, Streams
+from decrescendo.errors import InvalidValue, check_instance
+from decrescendo.plans import Plan, Schedule
+from decrescendo.plans.curves import evaluate
+from decrescendo.training.run import cpu_weights
+from decrescendo.training.search.private_search import PrivateSearch
+from decrescendo.training.search.settings import Settings
+from decrescendo.training.search.trial_starts import TrialStarts
+from decrescendo.training.search.tuning import machine, train_with
+from decrescendo.training.search.winner import Winner, describe_promise, weights_content
+from decrescendo.training.statement import SECURE, SEEDED, UNRECORDED
+from decrescendo.training.store import Account, Store
+from decrescendo.training.tasks.task import Task
+
+ATTEMPTED = assumed("own-attempt")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What one trial gives: the weights that were tested, their score on declared public data, and what was
+    assumed (`training.run.Run.assumptions`)."""
+
+    score: float
+    weights: Mapping[str, Tensor]
+    assumptions: tuple[Assumption, ...] = (UNRECORDED,)
+
+
+Attempt = Callable[[Settings, Plan], Tried]
+
+
+def search_privately(
+    asked: PrivateSearch,
+    seed: int | Secure,
+    *,
+    attempt: Attempt | None = None,
+    announce: Callable[[str], None] | None = None,
+    store: Store | None = None,
+) -> Winner:
+    """Draw the number of trials, run each with settings and noise of its own, keep the best, forget the rest.
+
+    Nothing is written, printed, warned of or counted on the way: the number of trials must stay secret, and so must
+    whatever tells it. One trial runs after the other, in this process.
+
+    Args:
+        asked: what to search.
+        seed: `Secure()` for weights that are published: nobody knows the number of trials, and each has noise and
+            batches keyed by the operating system. Or a whole number >= 0, secret and unguessable: it tells the number
+            of trials and all their noise. The number is drawn from the stream "selection" before anything else. Trial
+            i gets the streams of its ``i``-th child (`Streams.child`): settings, initial weights, batches and noise are
+            new and independent in every trial.
+        attempt: one trial; `train_and_score` by default.
+        announce: told what is promised, before the private data are opened and the number is drawn.
+        store: the ledger of the data set, in which the whole search is written down as spent before the data are
+            opened, so that an error on the way gives nothing back. Of composition ``sum``.
+
+    Guarantee:
+        that of `accounting.Selection` at the ledger of the plan, which is the ledger of every trial to the bit.
+        It assumes that the seed and the time that the search took stay secret, that the task's test rows are public,
+        and that nothing else of the process (its memory, its temperature, an interruption's moment) is watched.
+        It does not cover an error in a trial that comes from the data (a batch too large for the memory): that there
+        was one is seen, and it is the likelier the more trials there are. What settings alone can break is refused
+        before the data are opened.
+
+    Edge cases:
+        equal scores: the smaller SHA-256 of the weights loses, so that any two outputs have an order of their own
+            and the theorem's order is total.
+        a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
+            it loses would depend on when it was tried.
+        trials that reach each other by their initial weights (a model that goes on from the best so far): an error.
+            What else a task keeps of a trial (a loss that its score changes) is not looked at.
+        an error in a trial: ends the search, and there is no winner. Not covered: see above.
+        trials with different assumptions: an error, after the last one, likewise.
+        no trial at all (Poisson): no winner, said so.
+    """
+    check_instance("asked", asked, PrivateSearch)
+    secure = isinstance(seed, Secure)
+    _check_store(store, seed)
+    secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
+    plan, guarantee = asked.calibrated()
+    starts = None if attempt is not None else TrialStarts(asked.task)
+    if announce is not None:
+        announce(describe_promise(asked, plan, guarantee))
+    # A number that were drawn, or changed, after a trial was seen would not be covered.
+    trials = _drawn_trials(asked, secret)
+    if starts is not None:
+        starts.note(settings.seed for settings in trials)
+    # Before the first trial: of what was begun nothing can be given back.
+    account = None if store is None else _spent_in(store, asked, plan, guarantee)
+    data = asked.task.load() if attempt is None else None  # once: who counts how often would know the number
+    best: tuple[tuple[float, str], Settings, Tried] | None = None
+    met: set[tuple[Assumption, ...]] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one a trial would tell their number
+        for settings in trials:
+            if starts is not None:
+                starts.check(settings.seed)
+            own_plan = _with_clip_of(plan, settings, asked.task.count)
+            tried = (
+                train_and_score(
+                    asked.task, settings, own_plan, data, seed if isinstance(seed, Secure) else None
+                )
+                if attempt is None
+                else attempt(settings, own_plan)
+            )
+            check_instance("what a trial gives", tried, Tried)
+            met.add(tried.assumptions)
+            rank = _rank(tried)
+            if best is None or rank > best[0]:
+                best = (rank, settings.seeded(0), tried)
+    _check_alike(met)
+    if account is not None:
+        account.finish()
+    whole = Winner(
+        asked, plan, guarantee, machine=machine(), assumptions=() if attempt is None else (ATTEMPTED,),
+        random=SECURE if secure and attempt is None else SEEDED,
+        account="" if account is None else f"{account.store.dataset}, run {account.id}",
+    )  # fmt: skip
+    if best is None:
+        return whole
+    _, settings, tried = best
+    assumptions = tuple(sorted({*tried.assumptions, *whole.assumptions}))
+    return replace(
+        whole, settings=settings, score=tried.score, weights=tried.weights, assumptions=assumptions
+    )
+
+
+def _check_store(store: Store | None, seed: int | Secure) -> None:
+    if store is not None:
+        check_instance("store", store, Store)
+        if not isinstance(seed, Secure):
+            raise InvalidValue(
+                "seed must be Secure() with a store, got a number: two searches with one seed draw the same noise, "
+                "and what a store adds up is drawn independently"
+            )
+
+
+def _drawn_trials(asked: PrivateSearch, secret: Streams) -> list[Settings]:
+    """The settings of every trial, each with a seed of its own: their number is drawn first."""
+    number = asked.trials.draw(secret.numpy("selection"))
+    drawn = [
+        asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)
+    ]
+    return [settings.seeded(secret.child(index).seed) for index, settings in enumerate(drawn)]
+
+
+def _spent_in(store: Store, asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> Account:
+    """The search written down in ``store`` as one release that has happened."""
+    account = store.start(asked.agreed(guarantee), label="private search")
+    noise, digest = float(plan.noise_multiplier.min()), hashlib.sha256(plan.sha256.encode()).digest()
+    account.record(0, plan.sampling.at(0).release(noise), digest)
+    return account
+
+
+def _check_alike(met: set[tuple[Assumption, ...]]) -> None:
+    if len(met) > 1:
+        raise InvalidValue(
+            "every trial must have the same assumptions, got trials that do not: nothing would tell those of the "
+            "trials behind the winner. Train without a search and look at the run's assumptions"
+        )
+
+
+def _rank(tried: Tried) -> tuple[float, str]:
+    """What trials are ordered by: the score, and the digest of the weights where scores are equal."""
+    return (
+        -math.inf if math.isnan(tried.score) else tried.score,
+        hashlib.sha256(weights_content(tried.weights)).hexdigest(),
+    )
+
+
+def train_and_score(
+    task: Task, settings: Settings, plan: Plan, data: object, seed: Secure | None = None
+) -> Tried:
+    """One trial: trained on the private rows ``data`` by ``plan``, scored on the public ones; with the streams of the
+    settings' seed, or initial weights alone from it, and the rest from ``seed``."""
+    run, tested = train_with(task, settings, plan, data, seed)
+    if run.ledger != plan.ledger:
+        raise InvalidValue("every trial must spend what was planned, got another ledger")
+    weights = cpu_weights(tested)  # before the score, which might write to them what it knows of others
+    return Tried(task.first_score(tested), weights, run.assumptions)
+
+
+def _with_clip_of(plan: Plan, settings: Settings, rows: int) -> Plan:
+    """The clip norms of ``settings`` with the noise multipliers of ``plan``: what is spent stays the same."""
+    clips = evaluate("clip", settings.curves(rows)[1], plan.steps)
+    return Plan(plan.budget, plan.sampling, Schedule(plan.noise_multiplier, clips), plan.guarantee)

@@ -1,0 +1,67 @@
+"""How a training draws, clips and adds noise, as facts of a statement."""
+
+from typing import Any
+
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.plans.agreement import Agreement
+from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
+from decrescendo.training.statement.provenance import Provenance
+
+FOLLOWED = (
+    ". C_t followed the lengths of the gradients: a noisy count of them was released in one vector with the sum, and "
+    "C_t is the sensitivity of both together"
+)
+
+
+def mechanism_facts(agreed: Agreement, ledger: Ledger, row: str, unit: str, clipping: str) -> dict[str, Any]:
+    """How batches are drawn, gradients are clipped and noise is added."""
+    sampling = agreed.sampling
+    return {
+        "sampling": f"{_how(sampling, row)}; batches of any size, the empty ones too, are noised and "
+        "counted; " + _cut(sampling),
+        **_drawn(sampling, ledger.steps),
+        "max_batch_size": sampling.max_batch_size,
+        "units": sampling.dataset_size,
+        **({"row": row} if row != unit else {}),
+        "clipping": clipping,
+        "noise": "Gaussian of standard deviation z_t C_t on each coordinate of the sum, which is divided by the "
+        "expected batch size"
+        if any(release.noise_multiplier for release in ledger for _ in range(release.count))
+        else "NONE: z_t is 0, and nothing is protected; the sum is divided by the expected batch size",
+    }
+
+
+def clipping_text(row: str, provenance: Provenance | None) -> str:
+    how = f"each {row}'s gradient to C_t in the joint L2 norm of all trained parameters"
+    if provenance is not None and provenance.gamma:
+        how = (
+            f"automatic: each {row}'s gradient g counts as C_t g / (|g| + {provenance.gamma:g}), with |g| the joint L2 "
+            "norm over all trained parameters"
+        )
+    return f"{how}; one that is not finite counts as zero"
+
+
+def _how(sampling: Sampling, row: str) -> str:
+    if isinstance(sampling, RandomAllocation):
+        return (
+            f"random allocation: each {row} takes part once an epoch of {sampling.steps_per_epoch} steps, in one that "
+            "a fair and independent draw of its own chooses, not by the place in a shuffled list"
+        )
+    return f"Poisson: each {row} takes part in each step by an independent coin"
+
+
+def _cut(sampling: Sampling) -> str:
+    cap = sampling.max_batch_size
+    if cap is None:
+        return "none is cut short"
+    return f"of one with more than {cap} units {cap} are kept, by an even choice"
+
+
+def _drawn(sampling: Sampling, steps: int) -> dict[str, Any]:
+    """One rate and size where all batches are drawn alike, else one a step."""
+    if isinstance(sampling, BatchSchedule):
+        return {
+            "sample_rate": sampling.rates(steps).tolist(),
+            "expected_batch_size": sampling.sizes(steps).tolist(),
+        }
+    return {"sample_rate": sampling.sample_rate, "expected_batch_size": sampling.expected_batch_size}

@@ -1,0 +1,87 @@
+"""What the promise of a statement does not cover, and what an audit beside it says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.plans.agreement import Agreement
+from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenance
+
+SEVERAL = "people behind several {unit}s: their epsilon is larger"
+
+
+WRONG_IDS = (
+    "people who are behind several ids, or rows with a wrong one: whose each row is was told, not seen"
+)
+
+
+NOT_COVERED = (
+    "whatever is computed from the private data outside of this training (see what the owner declares)",
+    "diagnostics, losses and gradient lengths of private rows, wherever they are shown",
+    "scores measured on private data; those in this statement are declared public",
+    "running time, memory, and errors that depend on the data",
+    "replacing one {unit} by another, which is two changes: at most twice epsilon, and (1 + e^epsilon) times delta",
+    "{behind}",
+    "what can be learned of people whether or not they took part",
+    "whoever has access to the machine, the raw data, checkpoints or seeds",
+)
+
+
+AUDITED = (
+    "the audit: a training of its own, which spent its certified epsilon again on the rows it used, if they were not "
+    "made up, "
+)
+
+
+def check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarantee) -> None:
+    """An audit of this very plan must be compared with the promise beside it, not with one of its own."""
+    check_instance("audit", audit, Mapping)
+    # What is found at a larger delta holds at a smaller one too.
+    delta = check_real("an audit's delta", audit.get("delta", 0.0), at_least=0)
+    same = audit.get("plan_sha256") == agreed.sha256 and delta >= guarantee.delta * (1 - 1e-9)
+    if not same or audit.get("caught_by"):  # what is broken is said to be
+        return
+    found = [audit.get(name) or 0.0 for name in ("lower", "lower_by_curve")]
+    lower = max(check_real("an audit's lower end", value, at_least=0) for value in found)
+    if lower > guarantee.epsilon:
+        raise InvalidValue(
+            "an audit that found nothing must be below what its plan promises, got one of at least "
+            f"{lower:.6g} beside epsilon={guarantee.epsilon:.6g}. It was compared with another promise: audit again"
+        )
+
+
+def audited_lines(audit: Mapping[str, Any], sha256: str) -> list[str]:
+    store, of = audit.get("store"), audit.get("plan_sha256")
+    lines = [AUDITED + (f"reserved in {store}" if store else "in no ledger")]
+    if of and of != sha256:
+        lines.append(
+            "this plan, by the audit: it attacked a training of another plan, and says of this one only that the same "
+            "program ran"
+        )
+    return lines
+
+
+def gap_lines(provenance: Provenance | None) -> list[str]:
+    if provenance is None:
+        return ["how the training was run: nobody recorded it"]
+    gaps: list[str] = []
+    if provenance.assumptions:
+        gaps.append("what was assumed and is not true (see how it was run): then the promise may not hold")
+    if any(assumption.of_published for assumption in provenance.assumptions):
+        gaps.append(
+            "buffers and frozen parameters, which are published as they are, without noise (see how it was run)"
+        )
+    if provenance.random != SECURE:
+        gaps.append(
+            "whoever knows or guesses the seed, which fixes the noise. For models that are published train with "
+            "Secure()"
+        )
+    if not provenance.account:
+        gaps.append("other trainings on the same data: this one is in no ledger of the data set (Store)")
+    if provenance.accumulate != FLOAT64:
+        gaps.append(
+            "the rounding of float32 sums of clipped gradients, some 2 n 2^-24 C_t for n like ones "
+            "(docs/explanation/rounding.md)"
+        )
+    return gaps

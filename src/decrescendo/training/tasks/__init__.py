@@ -1,0 +1,1 @@
+"""What the command line trains, by name: a model, a loss, data, and settings to start from."""

@@ -1,0 +1,249 @@
+"""What is trained, as the command line is told it: a model, a loss, data, and settings to start from.
+
+A task is a function without arguments in any module that can be imported, named ``module:function``. It returns a
+`Task`, or simply ``(model, loss, data)``.
+"""
+
+import copy
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import Parameter, isfunction, signature
+from pathlib import Path
+from typing import Any, cast
+from weakref import WeakSet
+
+from torch import nn
+
+from decrescendo.base import Streams
+from decrescendo.clipping import EngineSettings, Loss
+from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
+from decrescendo.training.data.data_memory import check_model_apart
+from decrescendo.training.data.examples import Collate, own_numbers
+from decrescendo.training.data.rows import table_of
+
+# A model's seed is below: `numpy.random.seed` takes no larger ones.
+SEEDS = 2**32
+# Models that functions of tasks have returned.
+_MADE: WeakSet[nn.Module] = WeakSet()
+KNOWN = {"digits": "decrescendo.training.digits:task"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A model, a loss and data to train, with default settings: each can be changed on the command line.
+
+    Args:
+        model: a module; or what builds a fresh one from a seed, a whole number below 2^32. What it draws from the
+            global generators of torch (on the CPU), NumPy and Python follows from the seed, too: they begin there, and
+            are put back.
+        loss: from a model and a batch to one loss an example.
+        data: the private rows, as `train` takes them; or a function without arguments that loads them.
+        collate_fn: from a list of one example to a batch, as `train` takes it: for text that needs padding.
+        people: whose row each is, an id a row, or a function that loads them; for plans that protect people.
+        rows: their number, a public fact; needed if ``data`` is a function, so that plans are made without loading.
+        score: from a trained model to scores by name, on *public* data: they are printed and written into the run.
+            The first is what a search compares.
+        batch: expected batch size; default: a tenth of the rows, at most 256.
+        epochs: expected passes over the data, > 0.
+        clip: clip norm of one example's gradient, > 0.
+        optimizer: one of `OPTIMIZERS`.
+        learning_rate: > 0.
+        engine: settings of the clipping engine: captured passes, how much memory.
+
+    Raises:
+        InvalidValue: a number outside its range, a function for ``data`` without ``rows``.
+        InvalidType: ``engine`` is something else.
+
+    >>> import torch
+    >>> from decrescendo.training import cross_entropy
+    >>> toy = Task(model=nn.Linear(2, 2), loss=cross_entropy, data=(torch.zeros(30, 2), torch.zeros(30).long()))
+    >>> toy.count, toy.expected_batch, round(toy.delta, 5)
+    (30, 3.0, 0.00333)
+    """
+
+    model: nn.Module | Callable[[int], nn.Module]
+    loss: Loss
+    data: Any
+    collate_fn: Collate | None = None
+    rows: int | None = None
+    people: Any = None
+    score: Callable[[nn.Module], Mapping[str, float]] | None = None
+    batch: float | None = None
+    epochs: float = 20.0
+    clip: float = 1.0
+    optimizer: str = "sgd"
+    learning_rate: float = 0.1
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    def __post_init__(self) -> None:
+        check_instance("engine", self.engine, EngineSettings)
+        for name in ("epochs", "clip", "learning_rate"):
+            check_real(name, getattr(self, name), above=0)
+        if self.batch is not None:
+            check_real("batch", self.batch, above=0)
+        if self.rows is not None:
+            check_integer("rows", self.rows, at_least=1)
+        elif self.loads:
+            raise InvalidValue(
+                "rows must be given where data is a function, got none. A plan needs their number"
+            )
+
+    @property
+    def loads(self) -> bool:
+        """Whether ``data`` is a function that loads them."""
+        return callable(self.data) and not hasattr(self.data, "__getitem__")
+
+    @property
+    def count(self) -> int:
+        """Number of private rows."""
+        return table_of(self.data, self.collate_fn).count if self.rows is None else self.rows
+
+    @property
+    def expected_batch(self) -> float:
+        """Expected batch size to start from."""
+        return min(256.0, self.count / 10) if self.batch is None else self.batch
+
+    @property
+    def delta(self) -> float:
+        """1 / (10 N)."""
+        return 1 / (10 * self.count)
+
+    def load(self) -> Any:
+        """The private rows."""
+        return self.data() if self.loads else self.data
+
+    def load_people(self) -> Any:
+        """Whose row each is; ``None`` if the task does not say."""
+        return self.people() if callable(self.people) else self.people
+
+    def fresh(self, seed: int, data: object = None) -> nn.Module:
+        """A model of its own to train on ``data``; of a module that was given, a copy. A ``seed`` too large for a
+        model's is hashed to one.
+
+        Raises:
+            UnsupportedModel: a module that holds some of the data in their own memory.
+        """
+        if isinstance(self.model, nn.Module):
+            check_model_apart(self.model, data)
+            return copy.deepcopy(self.model)
+        seed = seed if seed < SEEDS else Streams(seed).seed_of("init") % SEEDS
+        with own_numbers() as begin:
+            begin(seed, 0)
+            made = self.model(seed)
+        if any(made is one for one in _MADE):
+            raise InvalidValue(
+                "a task's model must be a new one each time, got a function that returned the same one again, which an "
+                "earlier training may have moved. Build it inside of the function"
+            )
+        _MADE.add(made)
+        return made
+
+    def scores(self, model: nn.Module) -> dict[str, float]:
+        """Scores on public data; none if the task says none. Global generators begin at one place for each."""
+        with own_numbers() as begin:
+            begin(0, 0)
+            found: Any = {} if self.score is None else self.score(model)
+        if not isinstance(found, Mapping):
+            raise InvalidType(
+                f'a task\'s score must return scores by name, {{"accuracy": 0.9}}, got {found!r}'
+            )
+        return {str(name): _score(name, value) for name, value in cast("Mapping[Any, Any]", found).items()}
+
+    def first_score(self, model: nn.Module) -> float:
+        """What a search compares, see `first_of`."""
+        return first_of(self.scores(model))
+
+
+def first_of(scores: Mapping[str, float]) -> float:
+    """The score that a search compares.
+
+    Raises:
+        InvalidValue: there is none.
+
+    >>> first_of({"accuracy": 0.9, "loss": 0.4})
+    0.9
+    """
+    if not scores:
+        raise InvalidValue(
+            'a task that is searched must have a score, {"accuracy": 0.9}, got none. Give it score=, from a model to '
+            "scores on public data"
+        )
+    return next(iter(scores.values()))
+
+
+def _score(name: object, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidType(f"a task's scores must be numbers, one each, got {name!r}: {value!r}") from None
+
+
+def find_task(name: str) -> Task:
+    """The task that ``module:function`` returns; ``digits`` is the example that comes with the library.
+
+    Raises:
+        InvalidValue: another form of name, a module or function that is not there.
+        InvalidType: the function returns something else.
+
+    >>> find_task("digits").count
+    1438
+    """
+    module, colon, function = KNOWN.get(name, name).partition(":")
+    if not (module and colon and function):
+        raise InvalidValue(
+            f"task must be module:function, like my_project.tasks:mine, or one of {', '.join(KNOWN)}, got task={name!r}"
+        )
+    if (
+        "" not in sys.path and str(Path.cwd()) not in sys.path
+    ):  # an installed command does not look here by itself
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        made: Any = getattr(importlib.import_module(module), function)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise InvalidValue(
+            f"task must name a function of a module that can be imported from here, got task={name!r}: "
+            f"{error}{_near(module, function)}"
+        ) from None
+    if isfunction(made) and (wanted := _wanted(made)):
+        raise InvalidValue(
+            f"task must name a function without arguments, got task={name!r}, a function of ({', '.join(wanted)})"
+            f"{_near(module, function)}"
+        )
+    return _as_task(made() if callable(made) else made, name)
+
+
+def _near(module: str, function: str) -> str:
+    """What may have been meant by a name that is not there."""
+    if module in sys.modules:
+        there = [
+            f"{module}:{name}"
+            for name, thing in vars(sys.modules[module]).items()
+            if isfunction(thing) and not _wanted(thing)
+        ]
+        meant = difflib.get_close_matches(f"{module}:{function}", there, cutoff=0.8) or there[:5]
+    else:
+        files = [f"{path.stem}:{function}" for path in Path.cwd().glob("*.py")]
+        meant = difflib.get_close_matches(f"{module}:{function}", files, cutoff=0.8)
+    return f". Did you mean {' or '.join(meant)}?" if meant else ""
+
+
+def _wanted(function: Callable[..., Any]) -> list[str]:
+    """Arguments that a call must give."""
+    skipped = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, argument in signature(function).parameters.items()
+        if argument.default is Parameter.empty and argument.kind not in skipped
+    ]
+
+
+def _as_task(made: Any, name: str) -> Task:
+    if isinstance(made, Task):
+        return made
+    if isinstance(made, tuple) and len(cast("tuple[Any, ...]", made)) == 3:
+        model, loss, data = cast("tuple[Any, Any, Any]", made)
+        return Task(model=model, loss=loss, data=data)
+    raise InvalidType(f"{name} must return a Task or (model, loss, data), got {type(made).__name__}")
