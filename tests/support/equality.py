@@ -39,7 +39,7 @@ def check_equal(
         reference = Reference(copy.deepcopy(model).double(), loss)
         given = map_rows(lambda rows: rows.double() if rows.is_floating_point() else rows, batch)
     norms = engine.per_example_norms(batch)
-    expected = reference.per_example_norms(given).to(norms.device)
+    expected = reference.per_example_norms(given).to(norms.device).detach()
     least = tolerance * float(expected.max())
     assert bool((norms >= expected * (1 - tolerance) - least).all()), f"short: {norms - expected}"
     assert bool((norms <= expected * (1 + UPWARDS[dtype]) + least).all()), f"long: {norms - expected}"

@@ -17,6 +17,7 @@ from decrescendo.plans import BatchSchedule, PoissonSampling, RandomAllocation, 
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train
 from decrescendo.training.loop.assumptions import PUBLIC_BUFFERS, STATE_SET
+from decrescendo.training.loop import releasing
 from decrescendo.training.loop.trainer import SAME_ORDER
 from decrescendo.training.run import certify
 from decrescendo.training.steering import FromSchedule, PolicyContext, Settings
@@ -215,7 +216,7 @@ def test_curves_stay_in_step_over_restarts(
     ledger = Ledger.of(noise, np.array(sizes) / ROWS)
     guarantee = certify(ledger, Budget(9.0, 1e-5))
     plan = Plan(Budget(guarantee.epsilon, 1e-5), sampling, schedule, guarantee)
-    made, seen = trainer_module.privatise, list[tuple[float, ...]]()
+    made, seen = releasing.privatise, list[tuple[float, ...]]()
 
     def spied(clipped: Any, z: float, drawn: Any, stream: Any) -> Any:
         seen.append((drawn.expected_batch_size, z, clipped.sensitivity))
@@ -231,7 +232,7 @@ def test_curves_stay_in_step_over_restarts(
                 break
         return trainer
 
-    monkeypatch.setattr(trainer_module, "privatise", spied)
+    monkeypatch.setattr(releasing, "privatise", spied)
     whole = life(tmp_path / "whole", 5, drawn=False).finish()
     expected = list(zip(sizes, noise, clip, strict=True))
     assert np.allclose(seen, expected)
