@@ -30,10 +30,9 @@ from decrescendo.training.steering import Settings
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "src/decrescendo"
 # Of files that say why they are longer than 300 lines there are at most so many; these may have more than 500.
-WAIVERS = 14
+WAIVERS = 6
 LONG_FILES = {
     "accounting/pld/accountant.py",  # an algorithm beside its proof
-    "row_independence/dataflow.py", "row_independence/indexing.py", "row_independence/tracer.py",
 }  # fmt: skip
 # Functions that may have more than 60 lines.
 LONG_FUNCTIONS = {

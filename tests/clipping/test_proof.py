@@ -14,7 +14,7 @@ from torch.nn import functional as fn
 from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine, EngineSettings, Reference, register_rule
 from decrescendo.errors import InvalidValue, UnsupportedModel
-from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.known_memory import Memory
 from decrescendo.row_independence.labels import Mixed, Public, RowLayout
 from decrescendo.row_independence.row_layout import span_of, view_of
 from decrescendo.row_independence.trace import Event, Trace

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.errors import DecrescendoError
-from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.known_memory import Memory
 from decrescendo.row_independence.labels import Label, Mixed, RowLayout
 from decrescendo.row_independence.torch_schemas import REJECTING
 from decrescendo.row_independence.tracer import Tracer

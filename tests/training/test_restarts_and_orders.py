@@ -16,8 +16,8 @@ from decrescendo.errors import PlanViolation
 from decrescendo.plans import BatchSchedule, PoissonSampling, RandomAllocation, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train
-from decrescendo.training.loop.assumptions import PUBLIC_BUFFERS, STATE_SET
 from decrescendo.training.loop import releasing
+from decrescendo.training.loop.assumptions import PUBLIC_BUFFERS, STATE_SET
 from decrescendo.training.loop.trainer import SAME_ORDER
 from decrescendo.training.run import certify
 from decrescendo.training.steering import FromSchedule, PolicyContext, Settings

@@ -10,8 +10,8 @@ from decrescendo.base.assumption import Assumption
 from decrescendo.base.batches import Batch, count_rows, leaves_of, map_rows
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.comparison import Comparison
-from decrescendo.row_independence.dataflow import Memory
 from decrescendo.row_independence.inputs import drawing, labelled_rows
+from decrescendo.row_independence.known_memory import Memory
 from decrescendo.row_independence.python_state import Numbers, numbers_of
 from decrescendo.row_independence.refusals import Refusal, reads_a_number
 from decrescendo.row_independence.result import check_own

@@ -16,9 +16,9 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, slice_rows
 from decrescendo.base.precision import exact_products
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.dataflow import Guess, Memory
 from decrescendo.row_independence.dynamic_sizes import not_seen
 from decrescendo.row_independence.inputs import drawing, labelled_rows
+from decrescendo.row_independence.known_memory import Guess, Memory
 from decrescendo.row_independence.program import Passed, Program
 from decrescendo.row_independence.python_state import Numbers, following, without_keys
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number

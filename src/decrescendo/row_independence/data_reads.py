@@ -11,7 +11,7 @@ from torch import Tensor
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import bare
 from decrescendo.row_independence.code_origin import line
-from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.known_memory import Memory
 from decrescendo.row_independence.labels import Label, Mixed, Public, is_data
 from decrescendo.row_independence.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
 from decrescendo.row_independence.trace import NOTHING, Event, Trace

@@ -2,8 +2,6 @@
 
 ``x[mask]`` has as many rows as the mask selects of all examples. Its shape shows a `DynamicSize` in that place:
 it can be passed on as a size, multiplied, printed as ``?``, and is answered by constants where it is compared.
-
-Longer than most files: which tensors show such a size, and what Python may do with it, is one question.
 """
 
 import math
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.storages import is_whole, storage_key, tensors_of
+from decrescendo.row_independence.compared_sizes import Compared
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, counted_of, is_data
@@ -40,47 +39,6 @@ _NONE = 1013
 
 # Functions that tell a size, by their names in ``torch.ops`` too.
 _TOLD = frozenset({"is_same_size", "size", "numel", "stride", "storage_offset", "_nnz", "sparse_dim"})
-
-
-class Compared:
-    """A whole number made of how many rows data selected: a comparison gets an answer that no data change."""
-
-    counts: "DynamicSizes"
-    value: int
-
-    def __bool__(self) -> bool:
-        return self != 0
-
-    def __eq__(self, other: object) -> bool:
-        alike = isinstance(other, Compared)
-        return self.counts.reads.answer(self.value == (other.value if alike else other), likely=alike)
-
-    def __gt__(self, other: Any) -> bool:
-        return self.counts.reads.answer(self.value > _value(other), likely=not isinstance(other, Compared))
-
-    def __ge__(self, other: Any) -> bool:
-        return self.counts.reads.answer(self.value >= _value(other), likely=True)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __lt__(self, other: Any) -> bool:
-        return not self >= other
-
-    def __le__(self, other: Any) -> bool:
-        return not self > other
-
-    def __repr__(self) -> str:
-        return "?"
-
-    def __format__(self, spec: str) -> str:
-        return "?"
-
-    def __hash__(self) -> int:
-        self._refuse()
-
-    def _refuse(self, *_: object) -> NoReturn:
-        self.counts.reads.selected()
 
 
 class Quotient(Compared):
@@ -132,10 +90,6 @@ class DynamicSize(Compared, int):
     __rmod__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = cast(
         "Any", Compared._refuse
     )
-
-
-def _value(other: Any) -> Any:
-    return other.value if isinstance(other, Compared) else other
 
 
 class Shape(tuple[Any, ...]):

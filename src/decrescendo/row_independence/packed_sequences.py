@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from decrescendo.row_independence.indexing import constant, fits
+from decrescendo.row_independence.index_places import constant, fits
 from decrescendo.row_independence.labels import (
     SUMMED,
     Call,

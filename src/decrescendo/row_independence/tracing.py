@@ -2,12 +2,12 @@
 
 from decrescendo.row_independence.comparison import SMALL as SMALL
 from decrescendo.row_independence.comparison import Comparison as Comparison
-from decrescendo.row_independence.dataflow import Memory as Memory
 from decrescendo.row_independence.dynamic_sizes import SHAPE as SHAPE
 from decrescendo.row_independence.dynamic_sizes import SIZES as SIZES
 from decrescendo.row_independence.dynamic_sizes import is_given as is_given
 from decrescendo.row_independence.inputs import drawing as drawing
 from decrescendo.row_independence.inputs import labelled_rows as labelled_rows
+from decrescendo.row_independence.known_memory import Memory as Memory
 from decrescendo.row_independence.labels import LAID_ALONG as LAID_ALONG
 from decrescendo.row_independence.labels import Label as Label
 from decrescendo.row_independence.labels import Mixed as Mixed

@@ -1,0 +1,114 @@
+"""What is known of the tensors that an operation is given."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.storages import (
+    exactly,
+    is_whole,
+    kind_of,
+    state_of,
+    storage_key,
+)
+from decrescendo.row_independence.basic_rules import pointwise
+from decrescendo.row_independence.code_origin import line
+from decrescendo.row_independence.dataflow import STALE
+from decrescendo.row_independence.labels import (
+    Label,
+    Public,
+    RowLayout,
+)
+from decrescendo.row_independence.operation_inputs import OperationInputs
+from decrescendo.row_independence.replayed_operations import NUMBERS
+from decrescendo.row_independence.row_layout import Span
+from decrescendo.row_independence.torch_schemas import Operation
+from decrescendo.row_independence.writing import Writing, _Given
+
+OWN_GENERATOR = assumed("rows-own-generator")
+_ALPHAS = 6
+
+
+class Arguments(Writing):
+    """Looks up the labels of what an operation is given."""
+
+    def _given(
+        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> "OperationInputs":
+        """What an operation is given: numbers one by one, tensors by their labels and by what wrote them last."""
+        found = OperationInputs()
+        for position, value in enumerate((*args, *kwargs.values()) if kwargs else args):
+            if isinstance(value, Tensor):
+                found.tensors.append(value)
+                continue
+            if position in op.sized and position < len(args):
+                found.sized.append(len(found.numbers))
+            if isinstance(value, (list, tuple)):
+                items = cast("list[Any]", value)
+                inside = [item for item in items if isinstance(item, Tensor)]
+                found.tensors += inside
+                found.numbers.append(tuple(map(type, items)) if inside else tuple(map(exactly, items)))
+                continue
+            found.numbers.append(exactly(value) if type(value) in NUMBERS else type(value))
+            if isinstance(value, torch.Generator):
+                found.numbers.append(state_of(value))
+                if value is not torch.default_generator:
+                    self.memory.assumed.add(OWN_GENERATOR)
+                    self.generator = self.generator or line()
+        if kwargs:
+            found.numbers.append(tuple(kwargs))
+        alphas = args[_ALPHAS] if op.unread and len(args) > _ALPHAS else None
+        for tensor in found.tensors:
+            self._label_given(op, tensor, found, is_alphas=tensor is alphas)
+        return found
+
+    def _label_given(
+        self, op: Operation, tensor: Tensor, found: "OperationInputs", *, is_alphas: bool
+    ) -> None:
+        """The label of one tensor that an operation is given, and which tensor it is."""
+        key = storage_key(tensor)
+        mark, birth = self.labels.mark_of(key)
+        if key < 0:
+            mark, birth = self.labels.entry(tensor, key) or (mark, birth)
+        if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
+            mark = STALE
+        if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
+            mark = Public.ANY  # one number in several places
+        single = op.rule is pointwise and mark is Public.ANY and _is_one_number(tensor)
+        found.marks[key] = Public.FILL if single else mark
+        if type(mark) is Span:
+            found.data = True
+            label, form = self.labels.view(tensor, mark)
+            if is_alphas and tensor.is_contiguous() and is_whole(tensor):
+                form = ("whole",)  # as wide as the longest target, of which nothing else shows
+            found.labels.append(label)
+            found.wires += (
+                (self.labels.wire(tensor, key, birth),) if mark.constant else (birth, kind_of(tensor), form)
+            )
+            return
+        found.wires.append(self.labels.wire(tensor, key, birth))
+        sliced = self.labels.sliced(key, tensor) if self.labels.slices and isinstance(mark, Public) else None
+        if single and isinstance(sliced, RowLayout):
+            sliced = sliced._replace(constant=Public.FILL)
+        found.labels.append(cast("Label", mark) if sliced is None else sliced)
+        found.data = found.data or type(found.labels[-1]) is not Public
+
+    def _arguments_before(
+        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], given: "OperationInputs"
+    ) -> _Given:
+        """The arguments as they are before an operation writes to them; refuses what it may not write to."""
+        if not op.written or op.moves:
+            return args, kwargs
+        self._check_targets(op, args, kwargs, given.data)
+        return (
+            self._as_they_were(op, (args, kwargs), given.marks, given.known) if given.data else (args, kwargs)
+        )
+
+
+def _is_one_number(tensor: Tensor) -> bool:
+    """Whether a tensor shows one number many times, as the parameters of a distribution that is sampled as often do."""
+    if tensor.layout is not torch.strided or tensor.numel() < 2:
+        return False
+    return all(size == 1 or step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))

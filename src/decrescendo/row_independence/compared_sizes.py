@@ -1,0 +1,53 @@
+"""A size that may only be compared: what stands for a number that the data select."""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from decrescendo.row_independence.dynamic_sizes import DynamicSizes
+
+
+class Compared:
+    """A whole number made of how many rows data selected: a comparison gets an answer that no data change."""
+
+    counts: "DynamicSizes"
+    value: int
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __eq__(self, other: object) -> bool:
+        alike = isinstance(other, Compared)
+        return self.counts.reads.answer(self.value == (other.value if alike else other), likely=alike)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.counts.reads.answer(
+            self.value > plain_size(other), likely=not isinstance(other, Compared)
+        )
+
+    def __ge__(self, other: Any) -> bool:
+        return self.counts.reads.answer(self.value >= plain_size(other), likely=True)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: Any) -> bool:
+        return not self >= other
+
+    def __le__(self, other: Any) -> bool:
+        return not self > other
+
+    def __repr__(self) -> str:
+        return "?"
+
+    def __format__(self, spec: str) -> str:
+        return "?"
+
+    def __hash__(self) -> int:
+        self._refuse()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        self.counts.reads.selected()
+
+
+def plain_size(other: Any) -> Any:
+    return other.value if isinstance(other, Compared) else other

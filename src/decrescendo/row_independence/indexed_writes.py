@@ -1,0 +1,214 @@
+"""Rules of operations that write to rows by index or mask."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from decrescendo.row_independence.index_places import (
+    ELSEWHERE,
+    constant,
+    first_position,
+    fits,
+    gathered_label,
+    index_column,
+    indexed_dims,
+    indices_beside,
+    masked_label,
+    plain_label,
+    spread_indices,
+)
+from decrescendo.row_independence.labels import (
+    LAID_ALONG,
+    Call,
+    Label,
+    Mixed,
+    Public,
+    RowLayout,
+    constant_of,
+)
+from decrescendo.row_independence.own_index import is_counted, is_single, own_rows, rows_by_index
+
+
+def index_put_rule(call: Call) -> Label:
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    indices, mask = spread_indices(call, tensor)
+    written = call.label(values)
+    if isinstance(written, Mixed):
+        return written
+    if mask is not None:
+        return _put_by_mask(call, mask, indexed_dims(indices), written)
+    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return constant(call)
+    own = call.label(tensor)
+    if isinstance(own, Mixed):
+        return own
+    given = [index for index in indices if index is not None]
+    shape = tuple(torch.broadcast_shapes(*(index.shape for index in given)))
+    dims, free = len(shape) + sum(index is None for index in indices), _places_of_others(indices, len(shape))
+    place = own if isinstance(own, RowLayout) and not own.constant else None
+    if place is None and isinstance(written, RowLayout) and not written.constant:
+        at = written.dim + dims - values.dim()
+        if at in free:
+            place = written.moved(free[at])
+    if place is not None and indices[place.dim] is None:
+        at = next(key for key, dim in free.items() if dim == place.dim)
+        constants = all(not isinstance(call.label(index), RowLayout | Mixed) for index in given)
+        apart = (
+            constants
+            and fits(call, [values], place.moved(at), dims)
+            and fits(call, [tensor], place, tensor.dim())
+        )
+        return place if apart else call.mixed(ELSEWHERE)
+    found = _put_by_rows(call, indices, place, shape, dims) or _put_in_order(
+        call, indices, own, written, shape
+    )
+    return constant(call) if found is None else found
+
+
+def _put_by_mask(call: Call, mask: Tensor, start: int, written: Public | RowLayout) -> Label:
+    """Values written where a mask says."""
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    label, selected = masked_label(call, tensor, mask, start)
+    if selected is None:
+        return _written_by_constant(call, mask, start, written) if isinstance(written, RowLayout) else label
+    single = values.numel() == 1 and not isinstance(written, RowLayout)
+    fitting = single or fits(call, [values], selected, tensor.dim() - mask.dim() + 1)
+    return label if fitting else call.mixed(ELSEWHERE)
+
+
+def _places_of_others(indices: Sequence[Tensor | None], dims: int) -> dict[int, int]:
+    """By dimension of the values, the dimension of the tensor that is not indexed. The values have the ``dims`` of the
+    index at `first_position`, and those of the tensor round them."""
+    start, together = first_position(indices)
+    others = [dim for dim, index in enumerate(indices) if index is None]
+    given = len(indices) - len(others)
+    if together:
+        return {dim if dim < start else dim - given + dims: dim for dim in others}
+    return {at + dims: dim for at, dim in enumerate(others)}
+
+
+def _put_by_rows(
+    call: Call, indices: Sequence[Tensor | None], place: RowLayout | None, shape: tuple[int, ...], dims: int
+) -> RowLayout | None:
+    """Values written by an index that has each example's own places along the examples."""
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    start = first_position(indices)[0]
+    for dim, index in enumerate(indices):
+        if index is None or (place is not None and dim != place.dim):
+            continue
+        inner = max(tensor.shape[dim] // int(call.units(RowLayout(dim))), 1)
+        target = place if place is not None else RowLayout(dim, inner)
+        if tensor.shape[dim] != call.units(target) * target.inner:
+            continue
+        found = own_rows(call, target, index, shape)
+        if found is not None and fits(call, indices_beside(indices, dim), found, len(shape)):
+            there = found.moved(found.dim + start)
+            if fits(call, [values], there, dims) and fits(call, [tensor], target, tensor.dim()):
+                return target
+    return None
+
+
+def _put_in_order(
+    call: Call, indices: Sequence[Tensor | None], own: Public | RowLayout, written: Public | RowLayout,
+    shape: tuple[int, ...],
+) -> Label | None:  # fmt: skip
+    """Rows of the examples written over one number, each at a place of its own: they come in another order."""
+    given = [index for index in indices if index is not None]
+    if len(given) != 1 or constant_of(own) is not Public.FILL or len(shape) != 1:
+        return None
+    if (
+        not isinstance(written, RowLayout)
+        or not is_single(written)
+        or written.dim != first_position(indices)[0]
+    ):
+        return None
+    index, size = given[0], call.args["self"].shape[indexed_dims(indices)]
+    if not call.same(index.sort()[0], torch.arange(size, device=index.device)):
+        return None
+    own_of = call.examples(written, len(index), index)
+    order = torch.empty_like(own_of).index_copy_(0, index, own_of)
+    return call.owners(indexed_dims(indices), order, counted=is_counted(written))
+
+
+def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayout) -> Label:
+    """Examples' rows written over one number, where a constant mask says, which chooses the same of each example."""
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    if (
+        constant_of(call.label(tensor)) is not Public.FILL
+        or written.constant
+        or isinstance(call.label(mask), Mixed)
+    ):
+        return call.mixed(ELSEWHERE)
+    chosen, dims = mask.nonzero(), tensor.dim() - mask.dim() + 1
+    for at in range(mask.dim()):
+        size = mask.shape[at]
+        inner, rest = divmod(size, call.units(RowLayout(at)))
+        target = RowLayout(at, inner)
+        if inner and not rest and call.uniform(mask, target):
+            owned = call.owners(start, call.examples(target, size, mask)[chosen[:, at]])
+            if (
+                values.dim() == dims
+                and values.shape[start] == len(chosen)
+                and fits(call, [values], owned, dims)
+            ):
+                return target.moved(at + start)
+    return call.mixed(ELSEWHERE)
+
+
+def scatter_rule(call: Call) -> Label:
+    tensors = [t for t in call.tensors if t is not None]
+    dim = call.args["dim"] % max(tensors[0].dim(), 1)
+    numbers, source = call.label(call.args["index"]), call.args.get("src")
+    if isinstance(numbers, Mixed) and numbers.numbers and isinstance(source, Tensor):
+        column = index_column(call, call.args["index"], dim, source.shape)
+        if column is not None and source.shape[1:] == tensors[0].shape[1:] and len(column) == len(source):
+            return gathered_label(call, column)
+    label = call.joined(tensors, tensors[0].dim())
+    if isinstance(label, RowLayout) and label.dim != dim:
+        # An index of fewer rows is not spread over all: it says of the first ones where to write.
+        every = all(t.dim() == 0 or t.shape[label.dim] == tensors[0].shape[label.dim] for t in tensors)
+        return label if every else call.mixed(ELSEWHERE)
+    if tensors[0].dim() == 1 and len(tensors) == 3 and call.args["index"].dim() == 1:
+        return gathered_label(call)
+    return call.mixed(ELSEWHERE) if isinstance(label, RowLayout) else plain_label(label)
+
+
+def index_add_rule(call: Call) -> Label:
+    tensor, source, index = call.args["self"], call.args["source"], call.args["index"]
+    dim = call.args["dim"] % max(tensor.dim(), 1)
+    label = (
+        call.joined([tensor, source], tensor.dim())
+        if call.label(source) is not Public.ANY
+        else call.label(tensor)
+    )
+    if isinstance(label, RowLayout) and label.dim != dim:
+        if call.label(source) is Public.ANY and source.dim() and not call.uniform(source, label):
+            return call.mixed(LAID_ALONG)
+        return label if not isinstance(call.label(index), RowLayout | Mixed) else call.mixed(ELSEWHERE)
+    return gathered_label(call)
+
+
+def index_fill_rule(call: Call) -> Label:
+    tensor, dim = call.args["self"], call.args["dim"] % max(call.args["self"].dim(), 1)
+    label = call.joined([t for t in (tensor, call.args["value"]) if isinstance(t, Tensor)], tensor.dim())
+    index = call.label(call.args["index"])
+    numbers = index.numbers if isinstance(index, Mixed) else None
+    if numbers is not None and (constant_of(label) is Public.FILL or label == RowLayout(dim)):
+        size = call.args["index"].numel()
+        own, every = call.examples(numbers, size, call.args["index"]), size == call.units(numbers)
+        filled = every and tensor.shape[dim] == call.units(RowLayout(dim))
+        if filled and call.same(call.args["index"].flatten(), own):
+            return RowLayout(dim)
+    own = (
+        RowLayout(dim, max(tensor.shape[dim] // int(call.units(RowLayout(dim))), 1)) if tensor.dim() else None
+    )
+    filled = constant_of(label) is Public.FILL or label == own
+    if own is not None and filled and rows_by_index(call, call.args["index"], own) is not None:
+        return own
+    if isinstance(index, RowLayout | Mixed) or (
+        isinstance(label, RowLayout) and label.dim == dim % tensor.dim()
+    ):
+        return call.mixed(ELSEWHERE)
+    return plain_label(label) if not isinstance(label, RowLayout) else label

@@ -1,0 +1,124 @@
+"""Whether an index chooses rows of each example from its own rows."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from decrescendo.row_independence.labels import (
+    Call,
+    Mixed,
+    RowLayout,
+)
+from decrescendo.row_independence.row_layout import view_of
+
+
+def own_rows(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]) -> RowLayout | None:
+    """Along which dimension of the index every entry chooses its own example, if there is one.
+
+    ``place`` is where the examples are along the indexed dimension. Where an example has several rows there, its own
+    data may say which of them, or a constant that says the same for each.
+    """
+    units, given = call.units(place), call.label(index)
+    if index.numel() == 0 and isinstance(given, Mixed) and given.numbers is not None and len(shape) == 1:
+        return given.numbers
+    folded, single = place.inner != 1, is_single(place)
+    rows = rows_by_index(call, index, place) if not single and len(shape) == 1 else None
+    rows = rows or folded_rows(call, index, place, shape)
+    if rows is not None:
+        return rows
+    if place.outer != 1 or (folded and place.owners is not None) or index.numel() == 0:
+        return None
+    if isinstance(given, Mixed) and not single:
+        return None  # that they are of the right example says nothing of which of its rows they are
+    index = torch.where(index < 0, index + units * place.inner, index)
+    chosen = index // place.inner if place.owners is None else place.owners.example.to(index.device)[index]
+    given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
+    tried = (
+        [given.moved(given.dim + len(shape) - index.dim())]
+        if isinstance(given, RowLayout) and not given.constant
+        else []
+    )
+    count, told = int(call.units(RowLayout(0))), bool(tried) and not single
+    for dim, size in enumerate(() if told else shape):
+        if size % count == 0:
+            tried += [RowLayout(dim, size // count, 1), RowLayout(dim, 1, size // count)]
+    for own in tried:
+        at = own.dim - len(shape) + chosen.dim()
+        # A part of an index (of the order of the examples, of which two come first) may happen to choose as all would.
+        if at < 0 or not chosen.shape[at] == shape[own.dim] == own.inner * own.outer * call.units(own):
+            continue
+        expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
+        if call.same(chosen, expected.expand_as(chosen)) and (
+            single or told or call.uniform(within_own_rows(index, place), own.moved(at))
+        ):
+            return own
+    if not single:
+        return None
+    whole = torch.arange(units, device=index.device)
+    if len(shape) == 1 and call.same(index.flatten().sort()[0], whole):
+        return call.owners(0, chosen.flatten(), counted=is_counted(place))  # all of them, in another order
+    return None
+
+
+def is_single(place: RowLayout) -> bool:
+    """Whether no example has several rows at a place, so that the number of its example says which row it is."""
+    if place.inner * place.outer != 1 or place.owners is None or place.owners.each:
+        return place.inner * place.outer == 1
+    return len(place.owners.example.unique()) == len(place.owners.example)
+
+
+def within_own_rows(index: Tensor, place: RowLayout) -> Tensor:
+    """Which of its example's rows each entry of an index chooses: the first, the second, .."""
+    if place.owners is None:
+        return index % place.inner
+    example, order = place.owners.example.sort(stable=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device) - torch.searchsorted(example, example)
+    return rank.to(index.device)[index]
+
+
+def rows_by_index(call: Call, index: Tensor, place: RowLayout) -> RowLayout | None:
+    """Whose the entries of an index are that is a list of rows of what is not zero, of which each example has those
+    that it has along the indexed dimension: each chooses from its own example, where that example's own data say."""
+    label = call.label(index)
+    if not isinstance(label, Mixed) or label.numbers is None or label.rows is None or index.dim() != 1:
+        return None
+    (where, *memory), whole = label.rows, len(index) == call.units(label.numbers)
+    if (
+        not whole
+        or memory != [storage_of(index), (index.storage_offset(), index.stride(0))]
+        or not place.like(where)
+    ):
+        return None
+    size = call.units(place) * place.inner * place.outer
+    if len(index) and not 0 <= int(index.min()) <= int(index.max()) < size:
+        return None
+    own = call.examples(label.numbers, len(index), index)
+    return label.numbers if call.same(call.examples(place, size, index)[index], own) else None
+
+
+def folded_rows(call: Call, index: Tensor, place: RowLayout, shape: tuple[int, ...]) -> RowLayout | None:
+    """Where the examples are in an index of folded rows that was made of the number of rows before each example's, and
+    of its own data alone, if each chooses from its own."""
+    label = call.label(index)
+    if not isinstance(label, Mixed) or label.folded is None or place != RowLayout(place.dim, place.inner):
+        return None
+    times, key, span = label.folded
+    if (times, key, torch.int64, shape) != (place.inner, storage_of(index), index.dtype, tuple(index.shape)):
+        return None
+    width = index.element_size()
+    view = view_of(index.shape, index.stride(), index.storage_offset() * width, width, span[:3])
+    own = view.place
+    if own is None or not index.numel():
+        return None
+    expected = call.examples(own, shape[own.dim], index).reshape(-1, *[1] * (len(shape) - 1 - own.dim))
+    return own if call.same(index // place.inner, expected.expand_as(index)) else None
+
+
+def is_counted(place: RowLayout) -> bool:
+    return place.owners is not None and place.owners.counted
+
+
+def storage_of(tensor: Tensor) -> int:
+    return cast("int", cast("Any", tensor.untyped_storage())._cdata)

@@ -1,0 +1,179 @@
+"""What a pass knows of itself while it is traced: labels, reads, sizes, random numbers, and why it is refused."""
+
+import math
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from decrescendo.base.storages import (
+    FUNCTIONS_OFF,
+    Pausable,
+    key_of,
+    kind_of,
+    storage_key,
+    tensors_of,
+)
+from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.data_reads import DataReads
+from decrescendo.row_independence.dataflow import Labels
+from decrescendo.row_independence.dynamic_sizes import DynamicSizes
+from decrescendo.row_independence.known_memory import Guess, Memory
+from decrescendo.row_independence.labels import (
+    LAID_ALONG,
+    LONG,
+    Label,
+    Mixed,
+    RowLayout,
+)
+from decrescendo.row_independence.random_stream import Stream, hosts_drew
+from decrescendo.row_independence.refusals import (
+    GENERATOR,
+    refusal,
+    refused,
+)
+from decrescendo.row_independence.row_layout import Owners, Span
+from decrescendo.row_independence.trace import Event, ReplayedOperation, Trace
+from decrescendo.row_independence.user_callbacks import read_by
+
+GENERATED = "its random numbers are those of a generator of its own"
+COMPARES = "a pass must be the one that was accepted before, but tensors of it are compared that were not"
+
+
+class TraceState(Pausable):
+    """What one pass over ``count`` rows knows of itself; see `Tracer` for the arguments."""
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        count: int,
+        memory: Memory,
+        seed: int,
+        expected: Trace | None = None,
+        recipes: Mapping[int, ReplayedOperation] | None = None,
+        *,
+        natural: bool = False,
+        replays: Trace | None = None,
+        poison: float = math.nan,
+        before: Trace | None = None,
+    ) -> None:
+        super().__init__()
+        self.count, self.memory, self.expected = count, memory, expected
+        # Truth values on the device, all of which must be true for the pass to be proven.
+        self.guards: list[Tensor] = []
+        self.capturing = before is not None
+        self._before = before or Trace(count)
+        # Storages of what the program made of Python's numbers.
+        self.lifted: set[int] = set()
+        self.stream = Stream(seed, self.refuse, self.capturing)
+        self.recipes: Mapping[int, ReplayedOperation] = recipes or {}
+        self.trace = Trace(count)
+        self.labels = Labels(
+            count,
+            memory,
+            self.trace,
+        )
+        self.reads = DataReads(
+            count, memory, self.trace, self.labels.label, self.refuse, natural, replays, poison,
+            before, self.guards,
+        )  # fmt: skip
+        self.counts = DynamicSizes(self.labels, self.reads)
+        # Of tensors: what they depend on, and how the engine labels what it makes by itself.
+        self.label, self.assign = self.labels.label, self.labels.assign
+        self.units, self.owners, self.end = self.labels.units, self.labels.owners, self.labels.end
+        # The names of the model's parameters and buffers, by their storage: nothing may be written there.
+        self.guarded: dict[int, str] = {}
+        self.buffers: Collection[str] = ()
+        # The dtype with the fewest digits in which output gradients came.
+        self.coarsest = torch.float64
+        self.refusal = ""
+        # Where a generator of the program's own gave random numbers.
+        self.generator = ""
+        # Whether NumPy or Python drew random numbers.
+        self.hosts = False
+        # The line of the program that first called an operation which put rows together, by its name.
+        self.lines: dict[str, str] = {}
+        # Whose the rows of packed sequences are, by the number of what was written to the tensor of their sizes.
+        self.packed: dict[int, Owners | None] = {}
+        # An operation that raised an error which the program caught.
+        self.raised = ""
+        # Constants of the batch's length that were taken for rows, by where they occur; before which event.
+        self.guessed: dict[Guess, int] = {}
+
+    def guess(self, call: int, argument: int, place: RowLayout) -> bool:
+        """Note that a constant is as long as the batch; whether that was not found to be a coincidence."""
+        key = (call, argument, place)
+        self.guessed.setdefault(key, len(self.trace.events))
+        return key not in self.memory.coincident
+
+    def same(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two tensors have the same numbers."""
+        at = len(self.trace.compared)
+        if not self.capturing:
+            found = torch.equal(one, other)
+        elif at < len(self._before.compared):
+            found = self._before.compared[at]
+            if one.shape == other.shape:
+                equal = (one == other).all()
+                self.guards.append(equal if found else ~equal)
+        else:
+            self.refuse(COMPARES)
+        self.trace.compared.append(found)
+        return found
+
+    def refuse(self, why: str) -> NoReturn:
+        """Refuse the pass, also where the program catches the error."""
+        self.refusal = self.refusal or why
+        raise UnsupportedModel(why)
+
+    def blame(self, label: Label, of: str) -> NoReturn:
+        """Refuse a loss or a gradient with this label."""
+        drawn = isinstance(label, Mixed) and label.why in (LAID_ALONG, LONG, GENERATED)
+        if drawn and self.generator:
+            raise UnsupportedModel(GENERATOR.format(self.generator))
+        where = self.lines.get(label.name, "") if isinstance(label, Mixed) else ""
+        raise refused(refusal(label, of, hosts=self.hosts, where=where))
+
+    def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
+        """Note which tensors leave the pass, or go where the engine works by itself: a choice between two must show."""
+        self.hosts = hosts_drew()
+        with FUNCTIONS_OFF():
+            wires: list[object] = []
+            for tensor in tensors:
+                key = storage_key(tensor)
+                mark, birth = self.labels.mark_of(key)
+                if isinstance(mark, Span) and not mark.constant:
+                    wires += (birth, kind_of(tensor), self.labels.view(tensor, mark)[1])
+                else:
+                    wires.append(self.labels.wire(tensor, key, birth))
+        self.trace.events.append(Event(name, numbers, tuple(wires)))
+
+    def made(self, tensor: Tensor) -> bool:
+        """Whether the pass made the memory of a tensor."""
+        return key_of(tensor) in self.labels.marks
+
+    def written(self, tensor: Tensor) -> int:
+        """The number of what was written last to a tensor's memory: it changes with every write, also through .data."""
+        return self.labels.mark_of(key_of(tensor))[1]
+
+    def read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Python reads the numbers of tensors, or takes hold of their memory, by a function that no dispatcher sees."""
+        tensors = tensors_of((*args, *kwargs.values()))
+        self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors)
+
+    def check_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse what torch's own code reads in a function where no dispatch mode is on."""
+        if tensors := read_by(func, args, kwargs):
+            self.reads.check_read(str(func.__name__), tensors)
+
+    @contextmanager
+    def again(self) -> Generator[None]:
+        """Inside of an operation, its own operations are seen, too."""
+        super().__enter__()
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)
