@@ -138,7 +138,7 @@ def test_the_pages_tables_name_all_with_their_kinds(page: str, after: str) -> No
     found = rows((ROOT / page).read_text(encoding="utf-8"), after)
     assert set(found) == set(KNOWN)
     for name, known in KNOWN.items():
-        assert found[name].startswith(known.kind or "that of the one it wraps"), name
+        assert found[name].startswith(known.kind or "that of the wrapped accountant"), name
 
 
 def test_the_rooms_docstring_names_all_with_their_kinds() -> None:

@@ -22,7 +22,7 @@ from operation_cases import OPERATIONS
 from refusal_probes import REFUSALS
 from torch import nn
 
-from decrescendo.clipping import Engine, recording
+from decrescendo.clipping import Engine, recording, special_calls
 from decrescendo.clipping.rules.fallback import FallbackKernel
 from decrescendo.clipping.uses import Use
 from decrescendo.errors import UnsupportedModel
