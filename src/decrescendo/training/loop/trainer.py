@@ -262,7 +262,7 @@ class Trainer:
             return self._draw(rows, num_workers)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
-        """The data, held against the plan and those of the other ranks; what is assumed of them is noted."""
+        """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
         sampling, taken = self._source.sampling, self._life.taken
         known = data_set_of(data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget)
         supposed = {
