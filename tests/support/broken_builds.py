@@ -22,7 +22,7 @@ from decrescendo.training.data import data_set, loading
 from decrescendo.training.data.examples import Examples
 from decrescendo.training.data.rows import Rows, table_of
 from decrescendo.training.loop import releasing, trainer
-from decrescendo.training.steering.quantile import COUNT
+from decrescendo.training.steering.quantile import COUNT_KEY
 
 Build = Callable[[Plan], AbstractContextManager[object]]
 
@@ -161,7 +161,7 @@ def count_without_noise(plan: Plan) -> AbstractContextManager[object]:
 
     def change(clipped: ClippedSum, z: float, sampling: PoissonSampling, generator: Any) -> NoisyMean:
         noisy = privatise(clipped, z, sampling, generator)
-        bare = {COUNT: clipped.gradients[COUNT] / sampling.expected_batch_size}
+        bare = {COUNT_KEY: clipped.gradients[COUNT_KEY] / sampling.expected_batch_size}
         return NoisyMean({**noisy.gradients, **bare}, noisy.release, noisy.noise_std)
 
     return _with_privatise(change)

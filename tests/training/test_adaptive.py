@@ -37,7 +37,7 @@ from decrescendo.training.loop.progress import Progress
 from decrescendo.training.persistence.checkpoint.streams import stream_state
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive, FromSchedule, PolicyContext, Settings, ValidationDecay
-from decrescendo.training.steering.adaptive_run import FILTERED
+from decrescendo.training.steering.adaptive_run import OWN_FILTER
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -679,4 +679,4 @@ def test_a_filter_with_a_price_of_its_own_is_listed(data: Pair) -> None:
     model = make_model()
     plan = Adaptive(SAMPLING, cheap, FromSchedule(Schedule([0.5, 0.5], [1.0, 1.0])), 2)
     run = train(model, loss, data, plan, sgd(model), seed=0)
-    assert FILTERED.format("MeteredFilter") in run.assumptions
+    assert OWN_FILTER.format("MeteredFilter") in run.assumptions

@@ -20,7 +20,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Checkpoints, Run, Trainer, train
 from decrescendo.training.steering import QuantileClip
-from decrescendo.training.steering.quantile import COUNT, Tracker
+from decrescendo.training.steering.quantile import COUNT_KEY, ClipNormTracker
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -46,12 +46,12 @@ def test_each_step_is_sum_and_count_under_the_plans_one_noise(data: Pair) -> Non
         rows = 0 if batch is None else len(batch[0])
         weight = 2 * 0.2 * clip
         count = torch.tensor([weight * (found.diagnostics.within - rows / 2)], dtype=torch.float64)
-        both = ClippedSum({**found.gradients, COUNT: count}, clip, found.diagnostics)
+        both = ClippedSum({**found.gradients, COUNT_KEY: count}, clip, found.diagnostics)
         noisy = privatise(both, STEADY["noise"][step], given_.plan.sampling, stream)
         for name, parameter in slow.named_parameters():
             parameter.grad = noisy.gradients[name]
         optimizer.step()
-        share = min(max(0.5 + float(noisy.gradients[COUNT]) / weight, 0), 1)
+        share = min(max(0.5 + float(noisy.gradients[COUNT_KEY]) / weight, 0), 1)
         clip *= math.exp(-0.3 * (share - 0.4))
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter, dict(slow.named_parameters())[name], rtol=1e-5, atol=1e-6)
@@ -74,36 +74,38 @@ def test_one_example_moves_sum_and_count_together_by_at_most_the_clip_norm(
     others: list[float], own: float, share: float, clip: float
 ) -> None:
     """In one dimension, with all gradients in one direction; norms that are infinite count as zero."""
-    tracker = Tracker(quantile_clip(share=share))
+    tracker = ClipNormTracker(quantile_clip(share=share))
 
     def released(norms: list[float]) -> Tensor:
         lengths = torch.tensor(norms, dtype=torch.float64) * clip
         limit = tracker.gradient_part * clip
         parts = torch.where(lengths.isfinite(), lengths, torch.zeros(())) * clip_factors(lengths, limit)
         seen = Diagnostics(len(norms), 0, 0, 0.0, float(within_norm(lengths, limit)))
-        total = tracker.counted(ClippedSum({"w": parts.sum().reshape(1)}, limit, seen), clip)
+        total = tracker.with_count(ClippedSum({"w": parts.sum().reshape(1)}, limit, seen), clip)
         assert total.sensitivity == clip
-        return torch.cat([total.gradients["w"], total.gradients[COUNT]])
+        return torch.cat([total.gradients["w"], total.gradients[COUNT_KEY]])
 
     moved = released([*others, own]) - released(others)
     assert float(moved.norm()) <= clip * (1 + 1e-12)
 
 
 def test_the_worst_example_moves_it_by_nearly_all_of_that() -> None:
-    tracker = Tracker(quantile_clip(share=0.3))
+    tracker = ClipNormTracker(quantile_clip(share=0.3))
     limit = tracker.gradient_part
     seen = Diagnostics(1, 0, 1, 0.0, 0.0)
-    total = tracker.counted(ClippedSum({"w": torch.tensor([limit], dtype=torch.float64)}, limit, seen), 1.0)
+    total = tracker.with_count(
+        ClippedSum({"w": torch.tensor([limit], dtype=torch.float64)}, limit, seen), 1.0
+    )
     assert float(torch.cat(list(total.gradients.values())).norm()) == pytest.approx(1.0, abs=1e-8)
 
 
 def counts(noise: float, trials: int) -> np.ndarray:
     """Noisy counts of empty batches, in units of z C / B."""
-    tracker, stream = Tracker(quantile_clip(share=0.1)), Streams(3).keyed("noise")
+    tracker, stream = ClipNormTracker(quantile_clip(share=0.1)), Streams(3).keyed("noise")
     sampling = PoissonSampling(ROWS, 8)
     empty = ClippedSum({"w": torch.zeros(2)}, tracker.gradient_part, Diagnostics(0, 0, 0, 0.0))
     found = [
-        float(privatise(tracker.counted(empty, 0.7), noise, sampling, stream).gradients[COUNT])
+        float(privatise(tracker.with_count(empty, 0.7), noise, sampling, stream).gradients[COUNT_KEY])
         for _ in range(trials)
     ]
     return np.array(found) / (2.0 * 0.7 / 8)

@@ -21,7 +21,7 @@ from decrescendo.training.loop.assumptions import PUBLIC_BUFFERS, STATE_SET
 from decrescendo.training.loop.trainer import SAME_ORDER
 from decrescendo.training.run import certify
 from decrescendo.training.steering import FromSchedule, PolicyContext, Settings
-from decrescendo.training.steering.adaptive_run import DECIDED
+from decrescendo.training.steering.adaptive_run import OWN_POLICY
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -44,7 +44,7 @@ class TestPolicies:
         def policy(_: PolicyContext) -> Settings:
             return Settings(4.0 + float(data[0][0, 0] > 0), 1.0)
 
-        assert self.run_of(data, policy).assumptions == (DECIDED,)
+        assert self.run_of(data, policy).assumptions == (OWN_POLICY,)
 
     def test_a_schedule_is_proven(self, data: Data) -> None:
         assert not self.run_of(data, FromSchedule(Schedule([4.0, 4.0], [1.0, 1.0]))).assumptions

@@ -39,7 +39,7 @@ from decrescendo.clipping.memory import is_out_of_memory, release
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.tracing import Numbers, draws, moved
+from decrescendo.row_independence.tracing import Numbers, changed_places, draws
 
 # Passes that are captured down at once, those used last: each has memory for what it is given and what it gives.
 _MOST = 32
@@ -120,7 +120,7 @@ class Captures:
         if self._epoch != self.prover.comparison.epoch:  # data are withheld that a pass may have used
             self._captured.clear()
             self._epoch = self.prover.comparison.epoch
-        if self._kept is not None and (changed := moved(self._kept, self.prover.kept())):
+        if self._kept is not None and (changed := changed_places(self._kept, self.prover.kept())):
             self._captured.clear()
             self._kept = None
             self.missed(f"what the program keeps in {changed[0]} changes again and again")

@@ -35,9 +35,9 @@ from decrescendo.row_independence.tracing import (
     Memory,
     Numbers,
     Tracer,
+    changed_places,
     drawing,
     labelled_rows,
-    moved,
     numbers_of,
     rejects,
 )
@@ -154,7 +154,7 @@ class Checker:
                     if host != drawn_by_python(held):
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
             except Exception as error:
-                broken = moved(kept, numbers_of(self._model, self._loss))
+                broken = changed_places(kept, numbers_of(self._model, self._loss))
                 if broken and not on_cpu:
                     raise DoneByHalves(
                         f"a pass could not be captured, and the program keeps in {broken[0]} what was never computed. "
@@ -165,7 +165,7 @@ class Checker:
                 raise UnsupportedModel(seen.reason) from error
             finally:
                 tracer.end()
-            changed = moved(kept, numbers_of(self._model, self._loss))
+            changed = changed_places(kept, numbers_of(self._model, self._loss))
             if changed:
                 raise UnsupportedModel(f"the program keeps something else after each pass in {changed[0]}")
             labels, looks = tracer.labels, tracer.reads
@@ -190,7 +190,7 @@ class Checker:
 
     def kept(self) -> Numbers:
         """What Python stores for the program now: numbers, lengths and texts, and which object lies where."""
-        return numbers_of(self._model, self._loss, which=True)
+        return numbers_of(self._model, self._loss, identities=True)
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""

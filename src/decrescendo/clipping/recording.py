@@ -103,7 +103,7 @@ class Recorder(TorchFunctionMode):
             # Functions in Python raise others of their own, after answers that do not depend on the data; but they see
             # how many rows there are.
             told = not isinstance(func, FunctionType) or isinstance(error, (RuntimeError, IndexError))
-            if told or self.tracer.counts.within:
+            if told or self.tracer.counts.given_selected_rows:
                 self.tracer.raised = self.tracer.raised or f"{name_of(func)} raised {type(error).__name__}"
             raise
 
@@ -117,7 +117,7 @@ class Recorder(TorchFunctionMode):
         if self.tracer.labels.counting:
             self.tracer.counts.enter(func, args, kwargs)
             if is_given(args, kwargs):
-                return self.tracer.counts.given(func, args, kwargs, self._run)
+                return self.tracer.counts.run_with_sizes(func, args, kwargs, self._run)
         return self._chosen(func, args, kwargs)
 
     def _chosen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -140,10 +140,10 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         first = args[0] if args else kwargs.get("input")
         if func in DECOMPOSED and not self.is_tracked(first):
-            with self, self.tracer.counts.trusted():
+            with self, self.tracer.counts.torch_code():
                 return DECOMPOSED[func](*args, **kwargs)
         if func not in RULES and is_composite(func):
-            with self, self.tracer.counts.trusted():
+            with self, self.tracer.counts.torch_code():
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
 

@@ -79,7 +79,7 @@ def special(
         shape = tracer.counts.size(SHAPE, args[1:], {}) if tracer.labels.counting else args[1].shape
         func, args = _SHAPED[func], (args[0], shape)
         if is_given(args, kwargs):
-            return tracer.counts.given(func, args, kwargs, run)
+            return tracer.counts.run_with_sizes(func, args, kwargs, run)
     elif func in _BY_KEPT and not (given := dict(zip(_BY_KEPT[func][1], args, strict=False)) | kwargs).get(
         _USE, True
     ):

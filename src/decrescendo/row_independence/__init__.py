@@ -1,4 +1,6 @@
-"""Row independence: is row i of what a program returns made of row i of its batch alone, for any number of rows?
+"""Row independence: checks that output row i depends on row i of the batch alone, for any number of rows.
+
+DP-SGD needs it: clipping each example's gradient bounds its influence only if no other example's loss depends on it.
 
 =================  ===========================================================================================
 `check`            one forward pass of a program: `Independent`, or a `Refusal`

@@ -1,4 +1,4 @@
-"""Rules of operations by element, of constants, and along dimensions."""
+"""Independence rules of basic torch operations: elementwise ones, constants, reductions along dimensions."""
 
 from collections.abc import Collection, Sequence
 from typing import cast

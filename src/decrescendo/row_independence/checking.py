@@ -1,4 +1,4 @@
-"""`check`: is row i of what a program returns made of row i of its batch alone?"""
+"""`check`: the public function that says whether output row i of a function depends on row i of its batch alone."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whose a piece of code is: torch's and the engine's, of an installed package, or the user's."""
+"""Whose code a file holds: torch's or this library's, an installed package's, or the user's."""
 
 import functools
 import os

@@ -1,4 +1,6 @@
-"""Compares a pass with passes over two and three rows: the labels of one pass cannot say what another number would do.
+"""Checks that a program does the same at any batch size: compares its pass with passes over two and three rows.
+
+Dependency labels of one pass cannot say what a pass over another number of rows would do.
 
 The operations, their numbers and which tensors they were given are compared with those of the pass before over rows of
 this shape; where they are others, with those of small passes over other numbers of rows.
@@ -16,11 +18,11 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, slice_rows
 from decrescendo.base.precision import exact_products
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.dynamic_sizes import not_seen
+from decrescendo.row_independence.dynamic_sizes import raised_with_size
 from decrescendo.row_independence.inputs import drawing, labelled_rows
 from decrescendo.row_independence.known_memory import Guess, Memory
 from decrescendo.row_independence.program import Passed, Program
-from decrescendo.row_independence.python_state import Numbers, following, without_keys
+from decrescendo.row_independence.python_state import Numbers, growing_with_rows, without_keys
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
 from decrescendo.row_independence.rules import declared_changes
 from decrescendo.row_independence.trace import Trace
@@ -164,7 +166,7 @@ class Comparison(Generic[Passed]):
     def _check_stored(self) -> None:
         """Whether a program stores how many rows there were: a pass that does something else then may do so by that."""
         last = {count: (count, before, after) for count, before, after in self._stored}
-        names = following(*last.values()) if len(last) == len(SMALL) else []
+        names = growing_with_rows(*last.values()) if len(last) == len(SMALL) else []
         if names and self.accepted is not None:
             raise UnsupportedModel(
                 "a pass must not depend on how many examples earlier ones had, got a program that does something else "
@@ -233,8 +235,8 @@ class Comparison(Generic[Passed]):
                 if tracer.raised or not tracer.reads.asked or tracer.reads.asked[-1] == last:
                     if tracer.refusal:
                         return UnsupportedModel(tracer.refusal), tracer
-                    if tracer.counts.handed:
-                        return UnsupportedModel(not_seen(type(error).__name__)), tracer
+                    if tracer.counts.python_has_one:
+                        return UnsupportedModel(raised_with_size(type(error).__name__)), tracer
                     if not self.by_shape:
                         error.add_note(program.hint)
                     raise

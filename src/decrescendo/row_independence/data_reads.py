@@ -1,4 +1,4 @@
-"""Reads of data by Python code (bool, float, shape): a constant answer, or a refusal."""
+"""What Python gets when it reads data in a pass (``if x > 0``, ``float(x)``): a constant answer, or a refusal."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager

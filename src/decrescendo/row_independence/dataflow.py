@@ -1,4 +1,4 @@
-"""The labels of one pass, kept by memory; and what outlives the pass.
+"""`Labels`: the dependency label of each piece of memory in one pass; `Memory`: what is kept between passes.
 
 Longer than most files: what a write, a view and an end of life do to labels hangs together.
 """

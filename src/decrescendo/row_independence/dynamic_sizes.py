@@ -1,7 +1,8 @@
-"""How many rows the data select: sizes that torch may be given, and of which Python learns nothing.
+"""Sizes that depend on the data, as ``len(x[mask])`` does: torch may take them, Python code never learns the number.
 
-``x[mask]`` has as many rows as the mask selects of all examples. Its shape shows a `DynamicSize` in that place:
-it can be passed on as a size, multiplied, printed as ``?``, and is answered by constants where it is compared.
+``x[mask]`` has as many rows as the mask selects of all examples. In its shape Python finds a `DynamicSize` instead of
+that number: it can be passed on as a size, be multiplied, and prints as ``?``; comparing it gives a fixed answer.
+
 """
 
 import math
@@ -13,49 +14,49 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.storages import is_whole, storage_key, tensors_of
-from decrescendo.row_independence.compared_sizes import Compared
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
+from decrescendo.row_independence.hidden_integers import HiddenInteger
 from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, counted_of, is_data
 from decrescendo.row_independence.row_layout import Owners
 
 SHAPE: Any = cast("Any", Tensor.shape).__get__
 _NUMEL = frozenset({Tensor.numel, Tensor.nelement, torch.numel})
-# As many things as there are rows: by the dimension that they take apart, and where it is among the arguments.
-_APART: dict[Any, int] = {
+# Functions that return a list with an entry for each row or block; the value: at which position they take ``dim``.
+_SPLITTING: dict[Any, int] = {
     Tensor.unbind: 1, torch.unbind: 1, Tensor.split: 2, torch.split: 2, Tensor.chunk: 2, torch.chunk: 2,
     Tensor.tensor_split: 2, torch.tensor_split: 2, Tensor.split_with_sizes: 2, torch.split_with_sizes: 2,
 }  # fmt: skip
-_LAYOUT = frozenset({Tensor.stride, Tensor.storage_offset, Tensor.is_contiguous})
-SIZES: frozenset[Any] = frozenset({SHAPE, Tensor.size, Tensor.__len__, *_NUMEL, *_LAYOUT})
-# Where all numbers are sizes: of one number everywhere or of random ones; or of a view.
-_MADE = frozenset({
+_MEMORY_LAYOUT = frozenset({Tensor.stride, Tensor.storage_offset, Tensor.is_contiguous})
+SIZES: frozenset[Any] = frozenset({SHAPE, Tensor.size, Tensor.__len__, *_NUMEL, *_MEMORY_LAYOUT})
+# Functions that may be given a `DynamicSize`: all their integers are sizes. They fill a tensor, or view one.
+_CREATING = frozenset({
     "zeros", "ones", "empty", "full", "rand", "randn", "new_zeros", "new_ones", "new_empty", "new_full", "arange",
 })  # fmt: skip
-_MOVED = frozenset({"view", "reshape", "expand", "broadcast_to"})
+_RESHAPING = frozenset({"view", "reshape", "expand", "broadcast_to"})
 # The value that C code sees for a hidden size: unusual on purpose, so that code which uses it fails the comparison.
-_NONE = 1013
+_VALUE_FOR_C_CODE = 1013
 
 
-# Functions that tell a size, by their names in ``torch.ops`` too.
-_TOLD = frozenset({"is_same_size", "size", "numel", "stride", "storage_offset", "_nnz", "sparse_dim"})
+# Functions that return a size, by name, since they are called through ``torch.ops`` too.
+_SIZE_QUERIES = frozenset({"is_same_size", "size", "numel", "stride", "storage_offset", "_nnz", "sparse_dim"})
 
 
-class Quotient(Compared):
-    """What is left of such a number divided by one that its rows are not a multiple of: no size."""
+class HiddenFraction(HiddenInteger):
+    """A `DynamicSize` divided by an integer that does not divide ``times``: can be compared, is no size."""
 
     def __init__(self, counts: "DynamicSizes", value: int) -> None:
         self.counts, self.value = counts, value
 
 
-class DynamicSize(Compared, int):
-    """``times`` the number of rows that data selected; an int to C code, which reads the same number whatever it is."""
+class DynamicSize(HiddenInteger, int):
+    """``times`` the number of rows that the data selected. C code reads it as an int: always `_VALUE_FOR_C_CODE`."""
 
     owners: Owners
     times: int
 
     def __new__(cls, counts: "DynamicSizes", owners: Owners, times: int, value: int) -> "DynamicSize":
-        made = super().__new__(cls, _NONE)
+        made = super().__new__(cls, _VALUE_FOR_C_CODE)
         made.counts, made.owners, made.times, made.value = counts, owners, times, value
         return made
 
@@ -68,7 +69,7 @@ class DynamicSize(Compared, int):
         if type(other) is not int or other <= 0:
             self._refuse()
         if self.times % other:
-            return Quotient(self.counts, self.value // other)
+            return HiddenFraction(self.counts, self.value // other)
         return DynamicSize(self.counts, self.owners, self.times // other, self.value // other)
 
     def __mod__(self, other: Any) -> Any:
@@ -85,45 +86,48 @@ class DynamicSize(Compared, int):
     __rmul__, __float__ = cast("Any", __mul__), cast("Any", _number)
     __truediv__ = __rtruediv__ = cast("Any", _number)
     __index__ = __int__ = __add__ = __radd__ = __sub__ = __rsub__ = __rfloordiv__ = cast(
-        "Any", Compared._refuse
+        "Any", HiddenInteger._refuse
     )
     __rmod__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = cast(
-        "Any", Compared._refuse
+        "Any", HiddenInteger._refuse
     )
 
 
 class Shape(tuple[Any, ...]):
-    """A shape in which a size is a `DynamicSize`."""
+    """``tensor.shape`` where one of the sizes is a `DynamicSize`."""
 
     __slots__ = ()
 
     def numel(self) -> Any:
-        """How many numbers there are."""
+        """The number of entries: a `DynamicSize`, too."""
         return math.prod(self)
 
 
 class DynamicSizes:
-    """What Python sees of sizes that depend on the data, in one pass."""
+    """Answers Python's questions for sizes in one pass: with a `DynamicSize` where a size depends on the data.
 
-    def __init__(self, labels: Labels, looks: DataReads) -> None:
-        self.labels, self.reads = labels, looks
-        # Whether Python has such a size.
-        self.handed = False
-        # Whether the function that runs was given rows that the data selected.
-        self.within = False
-        # Python of torch's own runs with the mode on: it sees the sizes as they are, and returns tensors alone.
-        self.trusting = False
+    The tracer has one for each pass; modes for torch functions ask it.
+    """
+
+    def __init__(self, labels: Labels, reads: DataReads) -> None:
+        self.labels, self.reads = labels, reads
+        # Whether Python code was given a `DynamicSize` in this pass.
+        self.python_has_one = False
+        # Whether the torch function now running has an argument whose rows the data selected.
+        self.given_selected_rows = False
+        # Whether torch's own Python code runs: it sees true sizes, since it returns nothing but tensors to the user's.
+        self.in_torch_code = False
 
     def size(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What Python gets for a size that it asks for."""
+        """The answer to one of `SIZES`, called by Python: a `DynamicSize` for a size that depends on the data."""
         tensor = cast("Tensor", args[0] if args else kwargs.get("self", kwargs.get("input")))
-        place = self._counted(tensor)
-        if place is None or self.trusting or self.reads.vouched():
+        place = self._selected_rows(tensor)
+        if place is None or self.in_torch_code or self.reads.vouched():
             return func(*args, **kwargs)
         if isinstance(place, Mixed):
             self._refuse()
         owners, dim = cast("Owners", place.owners), place.dim
-        self.handed = True
+        self.python_has_one = True
         rows = DynamicSize(self, owners, place.inner * place.outer, tensor.shape[dim])
         if func == SHAPE or (func is Tensor.size and len(args) < 2 and kwargs.get("dim") is None):
             return Shape(rows if at == dim else size for at, size in enumerate(tensor.shape))
@@ -139,31 +143,38 @@ class DynamicSizes:
         return func(*args, **kwargs)
 
     @contextmanager
-    def trusted(self) -> Generator[None]:
-        """Inside, Python of torch's own runs."""
-        before, self.trusting = self.trusting, True
+    def torch_code(self) -> Generator[None]:
+        """Within this context torch's own Python code runs, and sees true sizes."""
+        before, self.in_torch_code = self.in_torch_code, True
         try:
             yield
         finally:
-            self.trusting = before
+            self.in_torch_code = before
 
     def enter(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note whether a function is given rows that the data selected; refuse to take these apart, one by one."""
-        self.within = any(self._counted(t) is not None for t in tensors_of((*args, *kwargs.values())))
+        """Before a torch function: note whether the data selected an argument's rows; refuse to split them by row."""
+        self.given_selected_rows = any(
+            self._selected_rows(t) is not None for t in tensors_of((*args, *kwargs.values()))
+        )
         name = str(getattr(func, "__name__", "")).split(".")[0].removeprefix("sym_")
-        if self.within and name in _TOLD and not self.trusting and not self.reads.vouched():
+        if (
+            self.given_selected_rows
+            and name in _SIZE_QUERIES
+            and not self.in_torch_code
+            and not self.reads.vouched()
+        ):
             self._refuse()
-        at = _APART.get(func)
+        at = _SPLITTING.get(func)
         tensor = args[0] if args else None
-        place = self._counted(tensor) if at is not None and isinstance(tensor, Tensor) else None
-        if at is None or place is None or self.trusting or self.reads.vouched():
+        place = self._selected_rows(tensor) if at is not None and isinstance(tensor, Tensor) else None
+        if at is None or place is None or self.in_torch_code or self.reads.vouched():
             return
         dim = args[at] if len(args) > at else kwargs.get("dim", 0)
         if isinstance(place, Mixed) or place.dim == dim % cast("Tensor", tensor).dim():
             self._refuse()
 
-    def _counted(self, tensor: Tensor) -> RowLayout | Mixed | None:
-        """Where a tensor has rows that the data selected; why that is not known; or ``None`` where it has none."""
+    def _selected_rows(self, tensor: Tensor) -> RowLayout | Mixed | None:
+        """The layout of a tensor's rows if the data selected them; `Mixed` if that is unknown; else ``None``."""
         if cast("Any", torch)._C._functorch.is_functorch_wrapped_tensor(tensor):
             return Mixed("it is one of a transform of torch.func")
         label = self.labels.label(tensor)
@@ -172,49 +183,55 @@ class DynamicSizes:
             return Mixed("it has no numbers")
         if isinstance(label, Mixed):
             if owners is not None and label.numbers is not None:
-                return label.numbers if _is_list(tensor, label, len(owners.example)) else label
+                return label.numbers if _is_one_number_per_row(tensor, label, len(owners.example)) else label
             return label if label.counted else None
         return label if owners is not None and isinstance(label, RowLayout) else None
 
     def _refuse(self) -> NoReturn:
         self.reads.selected()
 
-    def given(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
-        """Run a function that is given such sizes: of its result the same dimension must be that of these rows."""
-        found = _counts_in((*args, *kwargs.values()))
+    def run_with_sizes(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]
+    ) -> Any:
+        """Run a function with a `DynamicSize` among its arguments, by its true value; the result has rows there."""
+        found = _sizes_in((*args, *kwargs.values()))
         name = str(getattr(func, "__name__", ""))
-        if len(found) != 1 or name not in _MADE | _MOVED or kwargs.get("generator") is not None:
+        if len(found) != 1 or name not in _CREATING | _RESHAPING or kwargs.get("generator") is not None:
             self._refuse()
         (count,) = found
         lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (tuple, list))]
-        listed = bool(_counts_in(lists))
-        if not listed and (name in ("full", "new_full") or _counts_in(kwargs.values())):
+        listed = bool(_sizes_in(lists))
+        if not listed and (name in ("full", "new_full") or _sizes_in(kwargs.values())):
             self._refuse()
         numbers = next(
-            (list(v) for v in lists if _counts_in(v)), [a for a in args if not isinstance(a, Tensor)]
+            (list(v) for v in lists if _sizes_in(v)), [a for a in args if not isinstance(a, Tensor)]
         )
         dim = next((at for at, size in enumerate(numbers) if size is count), -1)
         if name == "arange":
             if dim != len(numbers) - 1 or numbers[:dim] not in ([], [0]):
                 self._refuse()
             dim = 0
-        plain = {key: _plain((value,))[0] for key, value in kwargs.items()}
-        output = run(func, _plain(args), plain) if run is not func else func(*_plain(args), **plain)
+        plain = {key: _without_sizes((value,))[0] for key, value in kwargs.items()}
+        output = (
+            run(func, _without_sizes(args), plain)
+            if run is not func
+            else func(*_without_sizes(args), **plain)
+        )
         return self._labelled(name, cast("Tensor", output), dim, count)
 
     def _labelled(self, name: str, output: Tensor, dim: int, count: DynamicSize) -> Tensor:
         place = RowLayout(dim, count.times, 1, count.owners)
         label: Label = self.labels.label(output)
-        if name in _MADE:
+        if name in _CREATING:
             self.labels.assign(output, place._replace(constant=Public.ANY if name == "arange" else None))
             return output
         one = output.shape[dim] < 2 or output.stride(dim) == 0
         if not is_data(label) and not output.requires_grad and one:
-            output = output.clone(memory_format=torch.contiguous_format)  # one row for each of these
+            output = output.clone(memory_format=torch.contiguous_format)  # memory with an entry for each row
             self.labels.assign(output, place)
             return output
         if isinstance(label, Mixed) and label.numbers is not None and label.numbers.owners is count.owners:
-            return output  # their examples' numbers, for each feature: its shape is hidden as before
+            return output  # index numbers of examples, repeated per feature: its size stays hidden
         same = isinstance(label, RowLayout) and label.dim == dim and label.owners is count.owners
         if output.numel() and not (
             same and cast("RowLayout", label).inner * cast("RowLayout", label).outer == count.times
@@ -223,10 +240,10 @@ class DynamicSizes:
         return output
 
 
-def _is_list(tensor: Tensor, label: Mixed, rows: int) -> bool:
-    """Whether a tensor has one number for each of so many rows, or is what `nonzero` gave: the places of each.
+def _is_one_number_per_row(tensor: Tensor, label: Mixed, rows: int) -> bool:
+    """Whether a tensor has one number for each of ``rows`` rows, or is the result of `nonzero` (indices of each row).
 
-    In another shape (a list laid on its side, each number beside each) any size may be that of the rows.
+    In another shape (a transposed list, an outer product) any of the sizes could be the number of rows.
     """
     if tensor.dim() == 0 or tensor.shape[0] != rows:
         return False
@@ -238,8 +255,8 @@ def _is_list(tensor: Tensor, label: Mixed, rows: int) -> bool:
     )
 
 
-def not_seen(error: str) -> str:
-    """Why a pass is refused whose program raises an error where it has such a size."""
+def raised_with_size(error: str) -> str:
+    """The message of a refusal: the program raised an error in a pass in which Python had a `DynamicSize`."""
     return (
         f"the data must not steer the pass, but {error} was raised where the number of rows that they select is a "
         "size. Use it as a size of zeros, views and the like only, or compute all rows and choose by torch.where"
@@ -247,25 +264,27 @@ def not_seen(error: str) -> str:
 
 
 def is_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether such a size is among the arguments."""
-    return bool(_counts_in((*args, *kwargs.values())))
+    """Whether a `DynamicSize` is among the arguments."""
+    return bool(_sizes_in((*args, *kwargs.values())))
 
 
-def _counts_in(values: Iterable[Any]) -> list[DynamicSize]:
+def _sizes_in(values: Iterable[Any]) -> list[DynamicSize]:
     found: list[DynamicSize] = []
     for value in values:
         if type(value) is DynamicSize:
             found.append(value)
         elif isinstance(value, (list, tuple)):
-            found += _counts_in(cast("list[Any]", value))
+            found += _sizes_in(cast("list[Any]", value))
         elif isinstance(value, slice):
-            found += _counts_in((value.start, value.stop, value.step))
+            found += _sizes_in((value.start, value.stop, value.step))
     return found
 
 
-def _plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_sizes(values: tuple[Any, ...]) -> tuple[Any, ...]:
     found: list[Any] = []
     for value in values:
-        inside = isinstance(value, (list, tuple)) and _counts_in(cast("list[Any]", value))
-        found.append(_plain(tuple(value)) if inside else value.value if type(value) is DynamicSize else value)
+        inside = isinstance(value, (list, tuple)) and _sizes_in(cast("list[Any]", value))
+        found.append(
+            _without_sizes(tuple(value)) if inside else value.value if type(value) is DynamicSize else value
+        )
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Entries chosen by index: examples stay independent if each index chooses from its own example.
+"""Independence rules of indexing, gather and scatter: allowed if each index chooses from its own example.
 
 Whether it does is looked up in the values of the index, which an index that is a constant or an example's own may have
 in many ways: ``logits[torch.arange(n), last]``, a mask, sorted rows that are put back later.

@@ -1,4 +1,4 @@
-"""What each pass begins with: rows in memory of their own, whose labels are known, and random numbers from a seed."""
+"""What each checked pass starts from: a labelled copy of the batch's rows, and random generators with a fixed seed."""
 
 import random
 from collections.abc import Collection, Generator

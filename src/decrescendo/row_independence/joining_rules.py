@@ -1,4 +1,4 @@
-"""Rules of operations that put tensors together, repeat or pad them."""
+"""Independence rules of operations that concatenate, stack, repeat or pad tensors."""
 
 from collections.abc import Callable, Sequence
 from typing import cast

@@ -1,4 +1,4 @@
-"""What a tensor may depend on, and how an operation that works entry by entry joins what its arguments depend on."""
+"""Dependency labels: which examples a tensor's entries may depend on, and how elementwise operations join labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Rules of layers and losses: normalisations, convolutions, attention, images."""
+"""Independence rules of layers and losses: normalisation, convolution, attention, image operations."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Rules for operations that other libraries register with torch: the quantised layers of bitsandbytes.
+"""Independence rules of operations that other libraries register with torch: bitsandbytes' quantised layers.
 
 A frozen quantised weight times rows is a linear layer: rows stay independent, and weights and their scales are public.
 What quantises activations blockwise, or by columns, puts rows together.

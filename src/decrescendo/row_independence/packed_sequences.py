@@ -1,4 +1,4 @@
-"""Sequences packed side by side, and bags of ids: rows of several examples in one dimension, each with its example."""
+"""Independence rules of packed sequences and `EmbeddingBag`, where one dimension holds several rows of each example."""
 
 from collections.abc import Sequence
 from typing import cast

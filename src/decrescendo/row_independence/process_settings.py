@@ -1,4 +1,4 @@
-"""torch's global settings: by these the same operation computes something else, and no operation shows them."""
+"""torch's global settings (precision, threads, autocast), which change what operations compute and show in none."""
 
 from typing import Any, cast
 

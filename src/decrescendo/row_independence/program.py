@@ -1,4 +1,4 @@
-"""What is checked: a program that can be passed over rows, again and again."""
+"""`Program`: the interface of what is checked for row independence, something that can run passes over a batch."""
 
 from collections.abc import Collection
 from typing import Protocol, TypeVar, runtime_checkable

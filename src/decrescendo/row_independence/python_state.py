@@ -1,7 +1,10 @@
-"""Numbers and lengths that Python keeps from one pass to the next, in attributes, closures and globals.
+"""Finds the numbers and lengths that a model and its loss keep in Python from one pass to the next (counters, lists).
 
-An honest loss may count its examples (``self.seen += len(batch)``) or grow a list. No torch operation shows that, and a
-later pass may go by it. What C objects, files and other processes keep is not looked at (docs: pitfalls).
+They lie in attributes, containers, closures and globals.
+
+An honest loss may count its examples (``self.seen += len(batch)``) or grow a list. No torch operation shows that, and
+a later pass may compute something else by that count. What C objects, files and other processes keep is not looked at
+(docs: pitfalls).
 """
 
 import dis
@@ -19,45 +22,45 @@ from torch import Tensor, nn
 
 from decrescendo.row_independence.code_origin import is_own
 
-# By where they are kept.
+# The values found, by the path that leads to each from the loss or the model (``loss.seen``, ``len(loss.names)``).
 Numbers: TypeAlias = dict[str, Any]
-# Objects of a program that are looked at, and entries of one container; of longer ones the length alone.
-_MOST, _ENTRIES = 20_000, 1_000
+# Most objects visited, and most entries visited of one container; of a longer container only the length is noted.
+_MAX_OBJECTS, _MAX_ENTRIES = 20_000, 1_000
 _NUMBERS = (int, float, complex)
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
-# What torch keeps in every module, but for the modules in it and hooks, which are code of the program.
-_TORCHS = frozenset(name for name in vars(nn.Module()) if "_hook" not in name)
-_CLOSED = (*sys.stdlib_module_names, "torch", "numpy")
+# Attributes that every nn.Module has: skipped, except hooks (code of the program) and, by `_modules`, child modules.
+_MODULE_ATTRIBUTES = frozenset(name for name in vars(nn.Module()) if "_hook" not in name)
+_LIBRARIES = (*sys.stdlib_module_names, "torch", "numpy")
 _ENGINE = ("decrescendo.clipping.", "decrescendo.row_independence.")
 
 
-def numbers_of(model: nn.Module, loss: object, *, which: bool = False) -> Numbers:
+def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> Numbers:
     """The numbers and lengths that a model and a loss reach by attributes, containers, closures and global names.
 
-    ``which``: also texts, and which object lies in each place, as long as it is alive.
+    ``identities``: also strings, and of every other object its ``id``, so that a replaced object is noticed.
 
     >>> seen = []
     >>> numbers_of(nn.Tanh(), lambda model, x: seen.append(len(x)))
     {'len(loss.seen)': 0}
     """
     found: Numbers = {}
-    visited: dict[int, object] = {}  # held, so that no other object gets the identity
+    visited: dict[int, object] = {}  # by id; the objects are kept alive, so that no new one gets the same id
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
-    while left and len(visited) < _MOST:
+    while left and len(visited) < _MAX_OBJECTS:
         name, value = left.popleft()
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, _NUMBERS):
             found[name] = value
             continue
-        if which:
+        if identities:
             found[name] = value if isinstance(value, str) else id(value)
         if value is None or isinstance(value, (str, bytes, Tensor)) or id(value) in visited:
             continue
         visited[id(value)] = value
         kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
-        if kind is not None:  # of a user's own class, no code of it is run
+        if kind is not None:  # methods of the builtin class: a user's subclass runs no code of its own
             found[f"len({name})"] = size = kind.__len__(value)
-            if size > _ENTRIES:
+            if size > _MAX_ENTRIES:
                 continue
             if kind is dict:
                 items = list(dict[Any, Any].items(cast("Any", value)))
@@ -67,17 +70,18 @@ def numbers_of(model: nn.Module, loss: object, *, which: bool = False) -> Number
         if isinstance(value, np.ndarray):
             found[f"len({name})"] = value.size
             left += [
-                (f"{name}.{at}", item) for at, item in enumerate(value.flat if value.size <= _ENTRIES else ())
+                (f"{name}.{at}", item)
+                for at, item in enumerate(value.flat if value.size <= _MAX_ENTRIES else ())
             ]
-        left += [(f"{name}.{inner}", item) for inner, item in _held_in(value)]
+        left += [(f"{name}.{inner}", item) for inner, item in _reached_from(value)]
     return found
 
 
-def _held_in(value: Any) -> Iterator[tuple[str, object]]:
-    """What a value holds, by name."""
+def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
+    """The objects that a value refers to, each by name: attributes, methods' owners, a class's own attributes."""
     if isinstance(value, ModuleType):
         return
-    if isinstance(value, type):  # counters of the user's classes, and what their methods use
+    if isinstance(value, type):  # classes of the user's: counters in class attributes, and what methods use
         module = sys.modules.get(value.__module__)
         if is_own(getattr(module, "__file__", None) or value.__module__):
             names = [name for name in vars(value) if name[:2] != "__" or name == "__call__"]
@@ -85,7 +89,7 @@ def _held_in(value: Any) -> Iterator[tuple[str, object]]:
             yield from ((kind.__name__, kind) for kind in value.__bases__)
         return
     if isinstance(value, FunctionType):
-        yield from _held_by(value)
+        yield from _reached_from_function(value)
     elif isinstance(value, (MethodType, staticmethod, classmethod)):
         yield from (("__self__", getattr(value, "__self__", None)), ("__func__", value.__func__))
     elif isinstance(value, functools.partial):
@@ -97,20 +101,22 @@ def _held_in(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, nn.Module):
         yield from cast("dict[str, object]", held.get("_modules", {})).items()  # (scripted ones have none)
         held = {
-            name: item for name, item in held.items() if name not in _TORCHS and ("_hook" not in name or item)
+            name: item
+            for name, item in held.items()
+            if name not in _MODULE_ATTRIBUTES and ("_hook" not in name or item)
         }
     elif kind is not SimpleNamespace and (
-        kind.__module__.split(".")[0] in _CLOSED or kind.__module__.startswith(_ENGINE)
+        kind.__module__.split(".")[0] in _LIBRARIES or kind.__module__.startswith(_ENGINE)
     ):
         held = {name: item for name, item in held.items() if name == "__wrapped__"}
     yield from list(held.items())
     yield kind.__name__, kind
 
 
-def _held_by(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """What a function closes over, its defaults and, of the user's code, the global names in it."""
+def _reached_from_function(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """A function's closure and defaults and, if it is the user's code, the globals that it names."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # an empty one
+        with suppress(ValueError):  # a cell without a value yet
             yield name, cell.cell_contents
     yield from (("__defaults__", function.__defaults__), ("__kwdefaults__", function.__kwdefaults__))
     if not is_own(function.__code__.co_filename):
@@ -125,7 +131,7 @@ def _held_by(function: FunctionType) -> Iterator[tuple[str, object]]:
 
 @functools.lru_cache(1024)
 def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The global names that a function uses, and all others (attributes, say); those of functions inside of it too."""
+    """Names of globals in a function's code, and all of its ``co_names`` (attributes too), with nested functions."""
     found = [
         one.argval
         for one in dis.get_instructions(code)
@@ -136,19 +142,19 @@ def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(names), tuple(dict.fromkeys(itertools.chain(code.co_names, *(two for _, two in inside))))
 
 
-def moved(before: Numbers, now: Numbers) -> list[str]:
-    """Where something else is kept than before.
+def changed_places(before: Numbers, now: Numbers) -> list[str]:
+    """The places whose number or length differs between two calls of `numbers_of`.
 
-    >>> moved({"n": 1, "len(d)": 0, "m": 2}, {"n": 2, "len(d)": 1, "m": 2})
+    >>> changed_places({"n": 1, "len(d)": 0, "m": 2}, {"n": 2, "len(d)": 1, "m": 2})
     ['d', 'n']
     """
     nothing = object()
     pairs = ((name, before.get(name, nothing), now.get(name, nothing)) for name in before.keys() | now.keys())
     names = {name for name, one, two in pairs if one != two and repr(one) != repr(two)}
-    return sorted(set(map(_plain, names)))
+    return sorted(set(map(_without_len, names)))
 
 
-def _plain(name: str) -> str:
+def _without_len(name: str) -> str:
     return name[len("len(") : -1] if name.startswith("len(") else name
 
 
@@ -162,13 +168,16 @@ def without_keys(place: str) -> str:
     return place if first < 0 else f"{place[:first]}[...]{place[last + 1 :]}"
 
 
-def following(one: tuple[int, Numbers, Numbers], two: tuple[int, Numbers, Numbers]) -> list[str]:
-    """Of two passes (how many examples, what was kept before and after): which numbers follow that number, or grow by
-    it. What grows alike in both counts passes.
+def growing_with_rows(one: tuple[int, Numbers, Numbers], two: tuple[int, Numbers, Numbers]) -> list[str]:
+    """The places whose numbers are, or grow, in proportion to the number of examples: found by two passes.
+
+    Args:
+        one: number of examples of a pass, and `numbers_of` before and after it.
+        two: the same of a pass over another number. What grows alike in both counts passes, and is left out.
 
     >>> two = 2, {"seen": 5, "calls": 1}, {"seen": 7, "calls": 2}
     >>> three = 3, {"seen": 7, "calls": 2}, {"seen": 10, "calls": 3}
-    >>> following(two, three)
+    >>> growing_with_rows(two, three)
     ['seen']
     """
     found: list[str] = []
@@ -176,6 +185,6 @@ def following(one: tuple[int, Numbers, Numbers], two: tuple[int, Numbers, Number
         growth = [after[name] - before.get(name, 0) for _, before, after in (one, two)]
         for mine, its in (growth, (one[2][name], two[2][name])) if growth[0] != growth[1] else ():
             if mine != its and mine * two[0] == its * one[0]:
-                found.append(_plain(name))
+                found.append(_without_len(name))
                 break
     return sorted(found)

@@ -1,4 +1,4 @@
-"""The random numbers of one pass: they come from the run's own stream."""
+"""Watches torch's global random generators in a pass: random numbers must come from the stream of the run alone."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What a refusal says: what must hold, what was found, and the way out."""
+"""The error messages of refused passes: what must hold, what was found, and the way out."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

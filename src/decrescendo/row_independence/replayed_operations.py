@@ -1,4 +1,4 @@
-"""Fast path: an operation with the same inputs as in an accepted pass gets the same labels, without its rule."""
+"""Fast path: an operation with the same inputs as in an accepted pass gets the same labels; its rule does not run."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""What a pass returned: is row i of it made of row i of the batch alone?"""
+"""Checks what a pass returned: loss i must depend on row i of the batch alone, by the label of the losses."""
 
 from torch import Tensor
 

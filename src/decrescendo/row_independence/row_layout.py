@@ -1,4 +1,7 @@
-"""Where the examples lie in a tensor: labels are kept by memory, so that every view and alias of it has one at once."""
+"""`RowLayout`: the label that says along which dimension of a tensor the examples lie, and in which order.
+
+Labels are kept by memory, so that every view and alias of it has one at once.
+"""
 
 import functools
 from collections.abc import Callable

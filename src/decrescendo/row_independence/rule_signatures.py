@@ -1,4 +1,4 @@
-"""Operations by the dimensions of what they take and give: one line says which examples stay independent in them."""
+"""Independence rules written like einsum ("ik,kj->ij"): rows along a letter that the output keeps stay independent."""
 
 import functools
 from collections.abc import Callable, Sequence

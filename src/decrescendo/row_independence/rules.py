@@ -1,4 +1,4 @@
-"""What each operation does to where the examples are: the tables, and `register_rule` for custom operations."""
+"""The tables of independence rules, one for each torch operation; and `register_rule` for custom operations."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What `as_strided` does, in numbers that do not depend on how many examples there are.
+"""Writes the arguments of `as_strided` in a form that no batch size changes, so that passes can be compared.
 
 Where an operation in place writes to a view, autograd's backward pass lays the same view on the memory of the gradient
 by `as_strided`. Its strides and its offset count numbers of that memory, so they are a constant plus a constant times
@@ -9,8 +9,8 @@ Strides and an offset that grow with n are sound where they say the same about m
 
 1. On memory of the examples, labels follow memory: byte ``a`` belongs to example ``((a - base) // step) % n``, whoever
    made the view. The label of the view, and its form (whole rounds of the examples, where it begins within
-   an example, how it goes on there), follow from shape, strides and offset by `places.view_of`, and the form has no n
-   in it. Two views of the same form show the same numbers of each example's own, so the form is compared, exactly.
+   an example, how it goes on there), follow from shape, strides and offset by `row_layout.view_of`, and the form has no
+   n in it. Two views of the same form show the same numbers of each example's own, so the form is compared, exactly.
 2. On other memory made in the pass (zeros that autograd is going to write a gradient to, or a gradient that is the
    same for every batch) a view is written as ``view`` of the memory as a grid, a constant index or slice of each of its
    dimensions, and ``permute``: operations that the proof allows already. The sizes of the grid and of the slices are

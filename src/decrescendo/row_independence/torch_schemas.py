@@ -1,4 +1,4 @@
-"""What torch says of its operations: which arguments are tensors, which are written to, which are sizes."""
+"""Reads the schemas of torch operations: which arguments are tensors, which are written to, which are sizes."""
 
 from dataclasses import dataclass
 from typing import Any

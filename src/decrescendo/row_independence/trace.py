@@ -1,4 +1,4 @@
-"""What a pass did, in a form in which passes over different numbers of examples can be compared."""
+"""`Trace`: the operations of one pass, recorded so that passes over different numbers of examples can be compared."""
 
 import itertools
 import math

@@ -1,7 +1,7 @@
-"""The proof at every pass: each operation that the dispatcher sees, forward and backward, moves the labels on.
+"""`Tracer`: the dispatch mode that sees each operation, forward and backward, and labels its results.
 
 Below autograd, views, ``.data``, hooks, compiled or functional code all look alike. Labels are kept by memory
-(`memory.Labels`), so that a write through any alias changes what every alias is.
+(`dataflow.Labels`), so that a write through any alias changes what every alias is.
 """
 
 from collections.abc import Sequence
@@ -212,7 +212,7 @@ class Tracer(Arguments):
             self.labels.select(made, op.name == "nonzero" or masked)
         if self.labels.counting:
             self.labels.count_on(given.marks.values(), made)
-            if op.name == "expand" and not given.data and self.counts.within:
+            if op.name == "expand" and not given.data and self.counts.given_selected_rows:
                 self._check_expanded(given.tensors[0], made[0])
 
 

@@ -1,4 +1,4 @@
-"""What an engine needs that follows programs by itself: `decrescendo.clipping` takes nothing else from this package."""
+"""All that `decrescendo.clipping` may import from this package: what an engine needs that traces passes by itself."""
 
 from decrescendo.row_independence.comparison import SMALL as SMALL
 from decrescendo.row_independence.comparison import Comparison as Comparison
@@ -18,7 +18,7 @@ from decrescendo.row_independence.labels import is_data as is_data
 from decrescendo.row_independence.labels import is_fixed as is_fixed
 from decrescendo.row_independence.process_settings import settings as settings
 from decrescendo.row_independence.python_state import Numbers as Numbers
-from decrescendo.row_independence.python_state import moved as moved
+from decrescendo.row_independence.python_state import changed_places as changed_places
 from decrescendo.row_independence.python_state import numbers_of as numbers_of
 from decrescendo.row_independence.refusals import SECOND_DERIVATIVE as SECOND_DERIVATIVE
 from decrescendo.row_independence.refusals import reads_a_number as reads_a_number

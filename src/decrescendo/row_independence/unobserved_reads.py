@@ -1,4 +1,4 @@
-"""Functions by which Python gets at the numbers of a tensor past the dispatcher, or with numbers read from one."""
+"""Functions that give Python a tensor's numbers where the dispatcher sees nothing (``tolist``, ``numpy``): refused."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
@@ -72,7 +72,7 @@ class UnobservedReads(TorchFunctionMode):
                 return self._tracer.counts.size(func, args, kwargs or {})
             self._tracer.counts.enter(func, args, kwargs or {})
             if is_given(args, kwargs or {}):
-                return self._tracer.counts.given(func, args, kwargs or {}, func)
+                return self._tracer.counts.run_with_sizes(func, args, kwargs or {}, func)
             return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

@@ -1,4 +1,4 @@
-"""Where torch's own code asks tensors for numbers while no mode for functions is on, or calls a user's tensor class."""
+"""Finds which tensors torch's own C++ code reads unseen by dispatch modes, and whose tensor subclass is a user's."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Where data lie in memory: what no model, optimiser or loss may hold or read beside its batch."""
+"""Finds the memory that the training data lie in; a model, optimiser or loss must not hold or read any of it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -14,7 +14,7 @@ from decrescendo.training.data.examples import ColumnRows, FrameRows
 
 
 def check_model_apart(model: nn.Module, data: object) -> None:
-    """That a model of which a copy is trained holds no data: the copy would hold them elsewhere.
+    """Refuse a model that shares memory with the data, before it is copied: a copy holds the data elsewhere, unseen.
 
     Raises:
         UnsupportedModel: a parameter or a buffer in the memory of the data.
@@ -24,8 +24,8 @@ def check_model_apart(model: nn.Module, data: object) -> None:
     memory.check_apart([*model.named_parameters(), *model.named_buffers()])
 
 
-def kept_by(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that an optimiser has beside parameters, with their names for an error: of its settings and state."""
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """Tensors in an optimiser's settings and state, each with a name for error messages; not the parameters."""
     for group in [*optimizer.param_groups, *optimizer.state.values()]:
         for name, value in group.items():
             if name != "params":
@@ -33,11 +33,11 @@ def kept_by(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
 
 
 def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
-    """What holds data, but for Python's own numbers and texts."""
+    """The tensors and arrays that hold ``data``, a data set of any kind; not Python's own numbers and texts."""
     if isinstance(data, (Tensor, np.ndarray)):
         yield data
     elif isinstance(data, Subset):
-        yield from _part(cast("Subset[Any]", data))
+        yield from _rows_of_subset(cast("Subset[Any]", data))
     elif isinstance(data, ConcatDataset):
         yield from memory_of(cast("ConcatDataset[Any]", data).datasets)
     elif isinstance(data, TensorDataset):
@@ -47,7 +47,7 @@ def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
     elif isinstance(data, FrameRows):
         yield from memory_of(data.frame)
     elif hasattr(data, "iloc") and type(data).__module__.partition(".")[0] == "pandas":
-        yield from _frame(data)
+        yield from _columns_of_frame(data)
     elif isinstance(data, Mapping):
         yield from memory_of(list(cast("Mapping[object, object]", data).values()))
     elif isinstance(data, (list, tuple)):
@@ -55,20 +55,20 @@ def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
             yield from memory_of(item)
 
 
-def _part(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
-    """Of tensors its rows alone, a run of them after another: the others may be public."""
+def _rows_of_subset(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
+    """A subset's own rows, as slices of consecutive ones: rows of the data set outside of it may be public."""
     whole = cast("object", data.dataset)
     if not isinstance(whole, TensorDataset) or not len(data.indices):
         yield from memory_of(whole)
         return
-    chosen = np.unique(np.asarray(data.indices) % len(whole))  # counted from the end, too
+    chosen = np.unique(np.asarray(data.indices) % len(whole))  # negative indices count from the end
     for run in np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1):
         for tensor in whole.tensors:
             yield tensor[int(run[0]) : int(run[-1]) + 1]
 
 
-def _frame(frame: Any) -> Iterator[np.ndarray]:
-    """Of a data frame, or a series, in memory of NumPy's: views, where pandas gives them."""
+def _columns_of_frame(frame: Any) -> Iterator[np.ndarray]:
+    """The columns of a pandas data frame (or a series) as NumPy arrays: views of its memory where pandas can."""
     columns = (
         [frame.iloc[:, place] for place in range(len(frame.columns))]
         if hasattr(frame, "columns")

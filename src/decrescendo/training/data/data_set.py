@@ -48,7 +48,7 @@ class DataSet:
 def data_set_of(
     data: object, collate_fn: Collate | None, people: object, size: int, budget: Budget
 ) -> DataSet:
-    """``data`` held against what a plan was made for.
+    """``data`` compared with what a plan was made for.
 
     Args:
         data: see `training.rows`.

@@ -1,1 +1,1 @@
-"""The steps of a training: a batch is drawn, summed, released, written down and stepped."""
+"""The training loop: a step draws a batch, sums clipped gradients, adds noise, records the release, updates weights."""

@@ -1,4 +1,4 @@
-"""What a run assumes of what code of the user's did: rows of the table of assumptions, by name."""
+"""The assumptions that a run lists when the user's loop changed something: each by its name in the common table."""
 
 import re
 from collections import Counter

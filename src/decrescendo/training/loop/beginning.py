@@ -1,4 +1,4 @@
-"""What is checked, and registered, before the first step of a training."""
+"""What `Trainer` checks, compares across ranks and registers in the ledger store before the first step."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -26,7 +26,7 @@ from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.persistence.keeping import Keeper, Life
-from decrescendo.training.processes.codes import code_of
+from decrescendo.training.processes.function_digest import function_digest
 from decrescendo.training.processes.world import RANKS_ALIKE, World, facts_of
 from decrescendo.training.run import check_published
 from decrescendo.training.statement import FLOAT32, FLOAT64
@@ -146,7 +146,7 @@ def training_facts(
 ) -> dict[str, str]:
     """What several processes must agree on before the first step."""
     others: dict[str, object] = {
-        "code of the loss": code_of(loss),
+        "code of the loss": function_digest(loss),
         "settings of the engine": settings,
         "kind of seed": type(seed).__name__,
         "scheduler": type(scheduler).__name__,

@@ -1,4 +1,4 @@
-"""What the loop does between the steps of a training, as far as it can be seen, and what is assumed of it."""
+"""Watches what a user's own loop does between steps (to weights, optimiser, batch): a run lists it as assumptions."""
 
 from collections.abc import Callable
 from typing import Any, final

@@ -1,4 +1,4 @@
-"""Whether the numbers in a buffer are those that a constructor makes without having seen any data."""
+"""Tells buffers that a constructor fills without data (zeros, position tables) from those that may hold statistics."""
 
 from collections.abc import Iterator
 

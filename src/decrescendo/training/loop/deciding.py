@@ -1,4 +1,4 @@
-"""The settings of the next step, decided on rank 0 and told to the others."""
+"""Decides noise and clip norm of the next step on rank 0 and sends them to the other ranks."""
 
 from dataclasses import astuple
 
@@ -15,7 +15,7 @@ def decide(source: Source, world: World, parts: Parts, streams: RunStreams, take
 
     On rank 0 it is decided, and paid for where a filter is asked, before anything is drawn or looked at.
     """
-    settings = parts.gathered(lambda: None if world.rank else source.following(taken))
+    settings = parts.gathered(lambda: None if world.rank else source.next_settings(taken))
 
     def told() -> Tree:
         if settings is None:
@@ -37,7 +37,7 @@ def follow(
     if world.rank:
         source.follow(settings, decided["stopped"])
         if source.tracker is not None and settings is not None:
-            source.tracker.heard(settings.clip_norm, taken)
+            source.tracker.set_from_rank_0(settings.clip_norm, taken)
     if world.size > 1 and granted is not None:
         masks.stream = Streams(decided["masks"]).child(world.rank).numpy("model")
         if decided["noise"] is not None:

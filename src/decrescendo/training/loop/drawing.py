@@ -1,4 +1,4 @@
-"""The batches of a training: who is in each, drawn on rank 0; made ahead or not, and where each leaves the streams."""
+"""The batches of a training, drawn on rank 0, perhaps ahead; and the random streams, to be resumed at any batch."""
 
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Whether a run begins from parameters that an earlier run of this process trained."""
+"""Whether a run starts from parameters that an earlier run in this process trained: it is listed as an assumption."""
 
 from collections.abc import Iterable
 from itertools import count

@@ -1,4 +1,4 @@
-"""What a run says of how it was trained, when it ends."""
+"""Builds the `Run` at the end of a training: its weights, guarantee and how it was trained (`Provenance`)."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What is published beside the trained weights: buffers and frozen parameters, which no noise covers."""
+"""Watches what is published without noise beside the trained weights: buffers and frozen parameters of the model."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain

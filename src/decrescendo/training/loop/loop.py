@@ -1,4 +1,4 @@
-"""`train`: the loop most people want."""
+"""`train`: the whole training loop in one call; `Trainer` is for loops of your own."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""An optimiser as a loop steps it: what wrappers hold, hooks around its next step, and whose code moves the weights."""
+"""Helpers for torch optimisers: what a wrapper holds, hooks around the next step, whether its code is the user's."""
 
 import sys
 from collections.abc import Callable

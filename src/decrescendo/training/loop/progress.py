@@ -1,4 +1,4 @@
-"""How far a training is, as a value for callbacks and as a line on the terminal."""
+"""How far a training is: `Progress`, which callbacks get, and a progress bar on the terminal."""
 
 import math
 import time

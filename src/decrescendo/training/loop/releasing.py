@@ -1,4 +1,4 @@
-"""The noise on a clipped sum, and the release written down before anything of it can be seen."""
+"""Adds the noise to a clipped sum, and records the release in the ledger before anybody can see the result."""
 
 from dataclasses import dataclass
 from typing import final
@@ -42,12 +42,12 @@ class Releasing:
         settings, tracker = self.order.settings, self.source.tracker
         assert settings is not None
         if tracker is not None:
-            clipped = tracker.counted(clipped, settings.clip_norm)
+            clipped = tracker.with_count(clipped, settings.clip_norm)
         # The step's own declared B_t is the divisor.
         sampling = self.source.sampling.at(self.life.taken)
         noisy = privatise(clipped, settings.noise_multiplier, sampling, self.streams.noise)
         content = digest(noisy) if self.digests else b""
-        return noisy if tracker is None else tracker.follow(noisy, self.life.taken), content
+        return noisy if tracker is None else tracker.update(noisy, self.life.taken), content
 
     def record(self, release: Release, content: bytes) -> None:
         """On rank 0. A crash may waste a release, never hide one. One that was recorded before is compared: the same

@@ -1,4 +1,4 @@
-"""The learning-rate scheduler of a run, and whether the settings of an optimiser are as they were left."""
+"""The learning-rate scheduler of a run, and whether optimiser settings were changed by anything but the scheduler."""
 
 import inspect
 from collections.abc import Callable

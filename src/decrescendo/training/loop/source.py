@@ -1,4 +1,4 @@
-"""Where the settings of each step come from: the schedule of a plan here, `steering` for what is decided on the way."""
+"""`Source`: where noise and clip norm of each step come from: the schedule of a plan, or a policy (`AdaptiveRun`)."""
 
 from functools import singledispatch
 from typing import Protocol, final, runtime_checkable
@@ -19,7 +19,7 @@ from decrescendo.training.loop.progress import Spending
 from decrescendo.training.run import certify
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 from decrescendo.training.steering.adaptive_run import AdaptiveRun
-from decrescendo.training.steering.quantile import Tracker
+from decrescendo.training.steering.quantile import ClipNormTracker
 
 
 @runtime_checkable
@@ -56,7 +56,7 @@ class Source(Protocol):
         """What is assumed of who decides; none where it is no code of a user's."""
         ...
 
-    def following(self, taken: int) -> Settings | None:
+    def next_settings(self, taken: int) -> Settings | None:
         """Settings of the step after ``taken`` steps; ``None`` at the end."""
         ...
 
@@ -83,7 +83,7 @@ class Source(Protocol):
         ...
 
     @property
-    def tracker(self) -> Tracker | None:
+    def tracker(self) -> ClipNormTracker | None:
         """What counts beside the sum and moves C_t by it, if anything does."""
         ...
 
@@ -95,7 +95,7 @@ class Planned:
     stopped = ""
     assumptions: tuple[Assumption, ...] = ()
 
-    def __init__(self, plan: Plan, tracker: Tracker | None = None) -> None:
+    def __init__(self, plan: Plan, tracker: ClipNormTracker | None = None) -> None:
         self.tracker = tracker
         # The engine would refuse a tiny one too, but at its step.
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
@@ -106,7 +106,7 @@ class Planned:
         check_promise(plan, self._planned)
         self.spent = EpsilonCurve(plan.ledger, plan.budget.delta, group=plan.budget.examples_per_person)
 
-    def following(self, taken: int) -> Settings | None:
+    def next_settings(self, taken: int) -> Settings | None:
         """The schedule's next step."""
         if taken >= self.steps:
             return None
@@ -166,7 +166,7 @@ def _of_plan(plan: Plan, model: nn.Module) -> Source:
 @source_of.register(QuantileClip)
 def _of_quantile_clip(plan: QuantileClip, model: nn.Module) -> Source:
     del model
-    return Planned(plan.plan, Tracker(plan))
+    return Planned(plan.plan, ClipNormTracker(plan))
 
 
 @source_of.register(Adaptive)

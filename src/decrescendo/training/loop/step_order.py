@@ -1,4 +1,4 @@
-"""That every batch drawn is given to one step, and one step follows another."""
+"""Checks that every batch drawn is given to one step before the next is drawn, and that steps do not overlap."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What a step of a training gives back."""
+"""`StepResult`: what `Trainer.step` returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which parameters of a model are trained, and whether a loop has frozen or unfrozen some of them between two steps."""
+"""Which parameters are trained (``requires_grad``), and whether the user's loop froze or unfroze some between steps."""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""`Trainer`: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere.
+"""`Trainer`: one DP-SGD step after another: batch, clipped sum, noise, ledger, optimiser step.
 
 Longer than most files: the order in which a step is decided, drawn, released and written down is read in one place.
 """
@@ -27,7 +27,7 @@ from decrescendo.optim.noise import NoisyMean
 from decrescendo.optim.several import as_one
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import RandomAllocation
-from decrescendo.training.data.data_memory import kept_by
+from decrescendo.training.data.data_memory import optimizer_tensors
 from decrescendo.training.data.data_set import DataSet, data_set_of
 from decrescendo.training.data.examples import Collate, Examples
 from decrescendo.training.data.rows import Rows
@@ -262,7 +262,7 @@ class Trainer:
             return self._draw(rows, num_workers)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
-        """The data, held against the plan and those of the other ranks; what is assumed of them is noted."""
+        """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
         sampling, taken = self._source.sampling, self._life.taken
         known = data_set_of(data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget)
         supposed = {
@@ -274,7 +274,7 @@ class Trainer:
             supposed |= {SAME_ORDER} if taken % sampling.steps_per_epoch else set()
         self._data = data
         if isinstance(self._engine, Engine):
-            self._engine.withhold(known.memory(), kept_by(self._optimizer))
+            self._engine.withhold(known.memory(), optimizer_tensors(self._optimizer))
         self._life.supposed = tuple(supposed)
         return known
 

@@ -25,7 +25,7 @@ from decrescendo.training.processes.bits import checksum, is_part
 from decrescendo.training.processes.world import Tree, World
 from decrescendo.training.run.weights import entries_of_frozen_layers
 from decrescendo.training.statement import FLOAT32
-from decrescendo.training.steering.quantile import Tracker
+from decrescendo.training.steering.quantile import ClipNormTracker
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class Keeper:
         self._checkpoints.save(Checkpoint(life.taken, state))
 
     def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: Tracker | None = None
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: ClipNormTracker | None = None
     ) -> None:
         """Back to the newest checkpoint, if there is one.
 

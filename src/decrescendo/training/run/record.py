@@ -50,7 +50,7 @@ from decrescendo.training.run.entries import (
 from decrescendo.training.run.folder import check_free
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
-from decrescendo.training.run.weights import separate
+from decrescendo.training.run.weights import without_shared_memory
 from decrescendo.training.statement import UNRECORDED, Declaration, Provenance, Statement, state
 from decrescendo.training.statement.beside import check_beside
 
@@ -226,7 +226,7 @@ class Run:
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
             (staging / f"{self.plan.kind}.json").write_text(self.plan.to_json(), encoding="utf-8")
-            (staging / WEIGHTS).write_bytes(save_tensors(separate(self.weights)))
+            (staging / WEIGHTS).write_bytes(save_tensors(without_shared_memory(self.weights)))
             if include_diagnostics and self.diagnostics is not None:
                 (staging / DIAGNOSTICS).write_text(self.diagnostics.to_json(), encoding="utf-8")
             self.statement().save(staging)

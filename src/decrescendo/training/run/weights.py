@@ -1,4 +1,4 @@
-"""The weights of a run, apart from the model: what may be published of it, and nothing else."""
+"""Copies the weights that a run publishes: named parameters and persistent buffers, and nothing else of the model."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -23,8 +23,8 @@ def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:
 
     Args:
         model: whose weights are copied.
-        begun: whether something was released already: what else was put into the state dict since is then left out,
-            and not refused.
+        begun: whether something was released already: other entries that were put into the state dict since are then
+            left out, not refused.
 
     Guarantee:
         every tensor is one of ``named_parameters()`` or ``named_buffers()``: the trained ones move by noisy means, and
@@ -37,14 +37,14 @@ def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:
     ['num_batches_tracked', 'running_mean', 'running_var']
     """
     known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())} if begun else set[int]()
-    listed = {name: value for name, value in _held(model, "") if id(value) in known}
+    listed = {name: value for name, value in _named_tensors(model, "") if id(value) in known}
     published = listed if begun else check_published(model)
     plain = ((name + part, piece) for name, value in published.items() for part, piece in pieces(value))
-    return {name: _whole(piece).to("cpu", copy=True) for name, piece in plain}
+    return {name: _full_tensor(piece).to("cpu", copy=True) for name, piece in plain}
 
 
-def _whole(value: Tensor) -> Tensor:
-    """All of a tensor; of one that ranks hold in parts only if all of them ask."""
+def _full_tensor(value: Tensor) -> Tensor:
+    """The whole tensor; a sharded one (DTensor) is gathered, for which every rank must call this."""
     return cast("Any", value.detach()).full_tensor() if is_part(value) else value.detach()
 
 
@@ -52,8 +52,8 @@ def check_published(model: nn.Module) -> Mapping[str, Tensor]:
     """What would be published of ``model``, by name; or an error where its state dict has anything else in it.
 
     Raises:
-        UnsupportedModel: an entry that is no parameter and no persistent buffer, or is another tensor than these; but
-            of frozen layers (see `entries_of_frozen_layers`).
+        UnsupportedModel: an entry that is no parameter and no persistent buffer, or is another tensor than these;
+            entries of frozen layers are allowed (see `entries_of_frozen_layers`).
 
     >>> class Remembers(nn.Linear):
     ...     def get_extra_state(self):
@@ -64,7 +64,7 @@ def check_published(model: nn.Module) -> Mapping[str, Tensor]:
     '_extra_state' as well. ...
     """
     check_instance("model", model, nn.Module)
-    held = dict(_held(model, ""))
+    held = dict(_named_tensors(model, ""))
     known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     for name, value in held.items():
         if id(value) not in known:
@@ -80,7 +80,7 @@ def check_published(model: nn.Module) -> Mapping[str, Tensor]:
                 "the model puts there (get_extra_state, _save_to_state_dict, hooks) may hold raw data: remove it, or "
                 "register a buffer that does not change"
             )
-        if name in held and not _same(value, held[name]):
+        if name in held and not _is_same_memory(value, held[name]):
             raise UnsupportedModel(
                 f"an entry of a model's state dict must be the tensor of its name, got another {name!r}. What a hook "
                 "puts in its place may hold raw data: remove the hook"
@@ -91,15 +91,15 @@ def check_published(model: nn.Module) -> Mapping[str, Tensor]:
 def entries_of_frozen_layers(model: nn.Module) -> dict[str, object]:
     """What frozen layers put into the state dict beside parameters and buffers (scales of quantised weights), by name.
 
-    It is in no run's weights.
+    These entries are in no run's weights.
     """
-    held = dict(_held(model, ""))
+    held = dict(_named_tensors(model, ""))
     found: Mapping[str, object] = model.state_dict(keep_vars=True)
     return {name: value for name, value in found.items() if name not in held}
 
 
 def assumed_of(model: nn.Module) -> tuple[Assumption, ...]:
-    """One for each class of frozen layers that puts entries of its own into the state dict."""
+    """The assumptions that a run lists: one for each class of frozen layers with state dict entries of its own."""
     by_kind: dict[str, list[str]] = {}
     for name in entries_of_frozen_layers(model):
         owner = _frozen_owner(model, name)
@@ -110,7 +110,7 @@ def assumed_of(model: nn.Module) -> tuple[Assumption, ...]:
 
 
 def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:
-    """The innermost module by whose name an entry's begins, where it holds tensors and trains none."""
+    """The innermost module that a state dict entry belongs to by its name, if it has tensors and all are frozen."""
     modules, path = dict(model.named_modules(remove_duplicate=False)), name
     while path:
         path = path.rpartition(".")[0]
@@ -121,15 +121,15 @@ def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:
     return None
 
 
-def separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no memory. Tied weights do, which the file format refuses; the names are what counts here."""
+def without_shared_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that share no memory: tied weights do, and the file format refuses them, so each name gets a copy."""
     return {
         name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
     }
 
 
-def _held(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor by each of its names, in the order of torch's own state dict."""
+def _named_tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and persistent buffers by name, in the order of ``state_dict()``; tied ones by each of their names."""
     for name, parameter in module._parameters.items():
         if parameter is not None:
             yield prefix + name, parameter
@@ -139,11 +139,11 @@ def _held(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
             yield prefix + name, buffer
     for name, child in module._modules.items():
         if child is not None:
-            yield from _held(child, f"{prefix}{name}.")
+            yield from _named_tensors(child, f"{prefix}{name}.")
 
 
-def _same(value: object, tensor: Tensor) -> bool:
-    """The same numbers in the same memory."""
+def _is_same_memory(value: object, tensor: Tensor) -> bool:
+    """Whether ``value`` is ``tensor``, or a view of the same memory with the same shape, strides and dtype."""
     if value is tensor:
         return True
     return (

@@ -1,4 +1,4 @@
-"""`Declaration`: what only the owner of the data can say."""
+"""`Declaration`: what the owner of the data states about a training and no code can see: people, tuning, other uses."""
 
 import dataclasses
 import os
@@ -20,7 +20,7 @@ class Declaration:
 
     Args:
         data: what the data set is, how it was collected, and who is in it.
-        person: how many units (examples, clients) one person may be behind; what was done about duplicates.
+        person: how many units (examples, clients) one person may have in the data; what was done about duplicates.
         private_uses: whatever else was computed from the private data: constants, vocabularies, class weights,
             features, a choice of model, early stopping, an evaluation.
         tuning: how learning rate, clip norm and schedule were chosen, on which data, in how many tries, and what that
@@ -51,7 +51,7 @@ class Declaration:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Declaration":
-        """From a mapping.
+        """A declaration from a mapping of its entries, by name.
 
         Raises:
             InvalidValue: an entry that is unknown or not a text.
@@ -71,7 +71,7 @@ class Declaration:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Declaration":
-        """From a TOML file with one line an entry.
+        """A declaration from a TOML file with one line for each entry.
 
         Raises:
             FileRefused: it cannot be read, is no TOML, or says something else.
@@ -82,5 +82,5 @@ class Declaration:
             raise FileRefused(within(f"{os.fspath(path)} must be a declaration in TOML", error)) from None
 
     def stated(self) -> dict[str, str]:
-        """Every entry, in words where it is empty too."""
+        """Every entry; `NOT_STATED` in place of an empty one."""
         return {name: value or NOT_STATED for name, value in dataclasses.asdict(self).items()}

@@ -1,4 +1,4 @@
-"""Where the settings of the next step come from: the seam between the training loop and what decides."""
+"""`AdaptiveRun`: asks a policy for noise and clip norm of each step, and a privacy filter whether the budget allows."""
 
 from dataclasses import dataclass
 from typing import final
@@ -13,16 +13,17 @@ from decrescendo.errors import PlanViolation, check_instance, check_real
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
 from decrescendo.training.steering.policies import FromSchedule
-from decrescendo.training.steering.quantile import Tracker
+from decrescendo.training.steering.quantile import ClipNormTracker
 
-FILTERED = template("own-filter")
-DECIDED = assumed("own-policy")
+# Listed by a run whose filter or policy is a class of the user's.
+OWN_FILTER = template("own-filter")
+OWN_POLICY = assumed("own-policy")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class WholeBudget:
-    """Progress of an adaptive training: its epsilon is the budget's from the first step on."""
+    """The epsilon that progress bars show in an adaptive training: the whole budget's, from the first step on."""
 
     epsilon: float
 
@@ -33,9 +34,10 @@ class WholeBudget:
 
 @final
 class AdaptiveRun:
-    """One adaptive training under way: asks the policy, then the filter, and remembers what was granted.
+    """The `training.loop.source.Source` of an adaptive training: settings of each step, from the policy and the filter.
 
-    What is granted is spent, even if a crash keeps the release from being made: a step may be wasted, never hidden.
+    The filter's budget is spent when it grants a step, even if a crash comes before the release: the guarantee counts
+    too many releases, never too few.
     """
 
     def __init__(self, adaptive: Adaptive, model: nn.Module) -> None:
@@ -47,48 +49,48 @@ class AdaptiveRun:
         self.stopped = ""
         known = type(adaptive.filter) in (GdpFilter, RenyiFilter, ZcdpFilter)
         self.assumptions: tuple[Assumption, ...] = (
-            *(() if type(adaptive.policy) is FromSchedule else (DECIDED,)),
-            *(() if known else (FILTERED.format(type(adaptive.filter).__name__),)),
+            *(() if type(adaptive.policy) is FromSchedule else (OWN_POLICY,)),
+            *(() if known else (OWN_FILTER.format(type(adaptive.filter).__name__),)),
         )
-        self.tracker: Tracker | None = None
+        self.tracker: ClipNormTracker | None = None
 
-    def following(self, taken: int) -> Settings | None:
+    def next_settings(self, taken: int) -> Settings | None:
         """Settings of the next step, granted and paid for; ``None`` when the training is over, now and for good."""
         if self.stopped:
             return None
-        if len(self._granted) > taken:  # a batch was lost on its way: the step is paid for, and comes again
+        if len(self._granted) > taken:  # drawing this step's batch failed: the step is granted already
             return self._granted[taken]
         if taken >= self._adaptive.steps:
-            return self._end(f"all {taken} steps were taken")
-        guard = self._adaptive.filter
+            return self._stop(f"all {taken} steps were taken")
+        privacy_filter = self._adaptive.filter
         rate = self._adaptive.sampling.sample_rate
-        share = min(max(guard.remaining / guard.limit, 0.0), 1.0)
+        share = min(max(privacy_filter.remaining / privacy_filter.limit, 0.0), 1.0)
         context = PolicyContext(
             tuple(self._granted),
             self._model,
             share,
-            lambda steps: guard.smallest_noise_multiplier(rate, steps),
+            lambda steps: privacy_filter.smallest_noise_multiplier(rate, steps),
         )
         proposed = self._adaptive.policy(context)
         if proposed is None:
-            return self._end(f"the policy ended the training after {taken} steps")
+            return self._stop(f"the policy ended the training after {taken} steps")
         check_instance(
             "policy's answer", proposed, Settings, "Return Settings(noise_multiplier, clip_norm) or None"
         )
-        # Numbers that stay as they are, whatever class they come in.
+        # A copy: settings of a user's subclass could change after the filter was asked.
         proposed = Settings(proposed.noise_multiplier, proposed.clip_norm)
-        # What `privatise` would refuse, when it is already paid for.
+        # `privatise` would refuse this product too, but only after the filter has spent budget.
         check_real(
             "noise_multiplier times clip_norm", proposed.noise_multiplier * proposed.clip_norm, at_least=0
         )
-        answer = guard.request(Release(rate, proposed.noise_multiplier))
+        answer = privacy_filter.request(Release(rate, proposed.noise_multiplier))
         if not answer:
-            return self._end(f"{guard.name} refused step {taken + 1}: {answer}")
+            return self._stop(f"{privacy_filter.name} refused step {taken + 1}: {answer}")
         self._granted.append(proposed)
         return proposed
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
-        """What rank 0 was granted, on another rank: its filter pays the same."""
+        """On other ranks: take over what rank 0 was granted (``None``: the end), and spend it here, too."""
         if settings is None:
             self.stopped = stopped
             return
@@ -99,21 +101,23 @@ class AdaptiveRun:
             )
         self._granted.append(settings)
 
-    def _end(self, why: str) -> None:
-        self.stopped = self._sentence(why)
+    def _stop(self, why: str) -> None:
+        self.stopped = self._reason_and_budget_left(why)
 
-    def _sentence(self, why: str) -> str:
-        guard = self._adaptive.filter
-        return f"{why}; {guard.remaining / guard.limit:.2%} of the budget left"
+    def _reason_and_budget_left(self, why: str) -> str:
+        privacy_filter = self._adaptive.filter
+        return f"{why}; {privacy_filter.remaining / privacy_filter.limit:.2%} of the budget left"
 
     def epsilon_spent(self, ledger: Ledger) -> float:
-        """The whole budget, once anything was released: no part of it is a guarantee."""
+        """The whole budget once anything was released: a filter guarantees its whole budget and no smaller epsilon."""
         return self.spent.at_step(ledger.steps)
 
     @property
     def ended(self) -> str:
-        """Why a run that ends now does: `stopped`, or because whoever runs the loop ends it."""
-        return self.stopped or self._sentence(f"ended from outside after {len(self._granted)} steps")
+        """Why a run that ends now does: `stopped`, or that the user's loop ended."""
+        return self.stopped or self._reason_and_budget_left(
+            f"ended from outside after {len(self._granted)} steps"
+        )
 
     @property
     def decided_clip_norm(self) -> tuple[float, ...]:
@@ -121,7 +125,7 @@ class AdaptiveRun:
         return tuple(settings.clip_norm for settings in self._granted)
 
     def guarantee(self, ledger: Ledger) -> Guarantee:
-        """The filter's budget, for a ledger of granted releases and no others."""
+        """The filter's guarantee (its whole budget), if the ledger has the granted releases and no others."""
         rate = self._adaptive.sampling.sample_rate
         granted = Ledger(
             Release(rate, settings.noise_multiplier) for settings in self._granted[: ledger.steps]

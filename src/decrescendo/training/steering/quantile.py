@@ -1,4 +1,4 @@
-"""`QuantileClip`: a clip norm that follows the lengths of gradients, at the price that the plan's noise has anyway."""
+"""`QuantileClip`: a clip norm that follows a quantile of the gradient norms, at no privacy cost beyond the plan's."""
 
 import math
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from decrescendo.optim.noise import NoisyMean
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import Sampling
 
-# Among the gradients of parameters, whose names are paths of attributes.
-COUNT = "share of gradients that were not clipped"
+# The count's key in the dict of gradients; has spaces, so it equals no parameter's name.
+COUNT_KEY = "share of gradients that were not clipped"
 # C_t stays within this factor of C_0: a sum of noise alone must not carry it away.
-_FARTHEST = 1e6
-# The count is rounded to float64, and the sum's own margin is not its to use.
+_MAX_FACTOR = 1e6
+# Relative margin on the count's weight: rounding to float64 must not raise the sensitivity above C_t.
 _ROUNDING = 2.0**-30
 
 
@@ -74,12 +74,12 @@ class QuantileClip:
 
     @property
     def sampling(self) -> Sampling:
-        """The plan's."""
+        """How the plan draws batches."""
         return self.plan.sampling
 
     @property
     def steps(self) -> int:
-        """The plan's."""
+        """The number of the plan's steps."""
         return self.plan.steps
 
     @property
@@ -89,43 +89,46 @@ class QuantileClip:
 
 
 @final
-class Tracker:
-    """C_t of one training under way.
+class ClipNormTracker:
+    """Adapts the clip norm C_t during one training.
+
+    Each step, `with_count` puts the count of unclipped gradients beside the clipped sum before noise is added, and
+    `update` reads the noisy count and sets C_{t+1}.
 
     Attributes:
-        norms: C_0 and those that followed.
+        norms: C_0 and the clip norms that followed, one a step.
     """
 
-    def __init__(self, given: QuantileClip) -> None:
-        self._given = given
-        self.norms = [float(given.plan.clip_norm[0])]
+    def __init__(self, settings: QuantileClip) -> None:
+        self._settings = settings
+        self.norms = [float(settings.plan.clip_norm[0])]
 
     @property
     def gradient_part(self) -> float:
-        """Of C_t: what gradients are clipped at."""
-        return self._given.gradient_part
+        """a: gradients are clipped at a C_t."""
+        return self._settings.gradient_part
 
-    def counted(self, clipped: ClippedSum, clip_norm: float) -> ClippedSum:
-        """The sum with the count beside it, of sensitivity C_t."""
+    def with_count(self, clipped: ClippedSum, clip_norm: float) -> ClippedSum:
+        """The clipped sum and the weighted count of unclipped gradients: together of sensitivity C_t."""
         seen = clipped.diagnostics
-        weight = 2 * self._given.share * clip_norm * (1 - _ROUNDING)
+        weight = 2 * self._settings.share * clip_norm * (1 - _ROUNDING)
         device = next(iter(clipped.gradients.values())).device
         count = torch.tensor([weight * (seen.within - seen.examples / 2)], dtype=torch.float64, device=device)
-        return ClippedSum({**clipped.gradients, COUNT: count}, clip_norm, seen)
+        return ClippedSum({**clipped.gradients, COUNT_KEY: count}, clip_norm, seen)
 
-    def heard(self, clip_norm: float, taken: int) -> None:
-        """On another rank: what rank 0's is for the step after ``taken`` ones."""
+    def set_from_rank_0(self, clip_norm: float, taken: int) -> None:
+        """On other ranks: take over rank 0's clip norm for the step after ``taken`` steps."""
         self.norms[taken:] = [clip_norm]
 
-    def follow(self, noisy: NoisyMean, taken: int) -> NoisyMean:
-        """The mean without the count, which decides the clip norm of the step after ``taken + 1``."""
+    def update(self, noisy: NoisyMean, taken: int) -> NoisyMean:
+        """Take the noisy count out of the noisy mean of step ``taken`` + 1, and set the next step's clip norm by it."""
         clip_norm = self.norms[taken]
-        weight = 2 * self._given.share * clip_norm * (1 - _ROUNDING)
-        share = 0.5 + float(noisy.gradients[COUNT][0]) / weight
-        moved = math.exp(-self._given.rate * (min(max(share, 0.0), 1.0) - self._given.quantile))
-        # What gradients are clipped at is a C_t, which the engine takes from here on.
+        weight = 2 * self._settings.share * clip_norm * (1 - _ROUNDING)
+        share = 0.5 + float(noisy.gradients[COUNT_KEY][0]) / weight
+        moved = math.exp(-self._settings.rate * (min(max(share, 0.0), 1.0) - self._settings.quantile))
+        # Gradients are clipped at a C_t, which the engine refuses below SMALLEST_CLIP_NORM.
         smallest = SMALLEST_CLIP_NORM / self.gradient_part * (1 + _ROUNDING)
-        least, most = max(self.norms[0] / _FARTHEST, smallest), self.norms[0] * _FARTHEST
+        least, most = max(self.norms[0] / _MAX_FACTOR, smallest), self.norms[0] * _MAX_FACTOR
         self.norms[taken + 1 :] = [min(max(clip_norm * moved, least), most)]
-        gradients = {name: gradient for name, gradient in noisy.gradients.items() if name != COUNT}
+        gradients = {name: gradient for name, gradient in noisy.gradients.items() if name != COUNT_KEY}
         return NoisyMean(gradients, noisy.release, noisy.noise_std)

@@ -1,4 +1,4 @@
-"""The runs in the file of a store, read and held against their plans."""
+"""Reads the runs in a store's file, and compares each run's releases with its plan."""
 
 import hashlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""The file of a store: its tables, how it is opened, and how an older one becomes a newer one."""
+"""The SQLite file behind `Store`, the privacy ledger on disk: its tables; how it is created, opened and migrated."""
 
 import os
 import secrets
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from decrescendo.errors import FileRefused, InvalidValue
 
-# Says whose file it is, in SQLite's own header: "dcre".
-APPLICATION = 0x64637265
-# Waits for other writers this long, in seconds; a run whose plan must be judged under the lock takes some.
-PATIENCE = 300.0
+# SQLite's header field application_id: tells our files ("dcre") from other SQLite databases.
+APPLICATION_ID = 0x64637265
+# Seconds to wait for another writer's lock; a run that must have its plan certified under the lock holds it for some.
+LOCK_TIMEOUT = 300.0
 
-# One text a version: a file of version v has had the first v of them.
+# One SQL script a version: a file of version v (SQLite's user_version) has run the first v of them.
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -43,13 +43,13 @@ MIGRATIONS: tuple[str, ...] = (
 
 
 def create(path: Path, facts: dict[str, str]) -> None:
-    """A new file, whole or not at all; never over another one."""
+    """Make a new store with the tables and ``facts``: the whole file or none, and never over an existing one."""
     staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with closing(_connect(staging)) as connection:
             _migrate(connection, 0)
             connection.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         with staging.open("rb") as file:
             os.fsync(file.fileno())
         os.link(staging, path)
@@ -65,15 +65,19 @@ def create(path: Path, facts: dict[str, str]) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A checked connection; what is not a whole store of a known version is refused untouched."""
-    logged = _check_header(path)
-    _check_one_name(path)
-    path = Path(os.path.realpath(path))  # the logs lie beside the file itself
+    """A connection to an existing store, migrated to the newest version.
+
+    Raises:
+        FileRefused: a file that is no intact store of a known version; it is left as it was.
+    """
+    wal_mode = _check_header(path)
+    _check_no_hard_links(path)
+    path = Path(os.path.realpath(path))  # SQLite puts its logs beside the file, not beside a link to it
     connection = None
-    beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-    alone = not any(file.exists() for file in beside)
+    log_files = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
+    no_logs_before = not any(file.exists() for file in log_files)
     try:
-        connection = _connect(path, logged=logged)
+        connection = _connect(path, wal_mode=wal_mode)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > len(MIGRATIONS) or version < 1:
             raise FileRefused(
@@ -84,11 +88,11 @@ def connect(path: Path) -> sqlite3.Connection:
             raise FileRefused(f"{path} must be whole, got: {found}. Restore it from a copy")
         if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
             raise FileRefused(f"{path} must be whole, got releases of no run. Restore it from a copy")
-        if _tables(connection) != _expected(version):
+        if _schema_of(connection) != _tables_of_version(version):
             raise FileRefused(
                 f"{path} must have the tables of version {version} and nothing else, got others. Somebody changed it"
             )
-        _check_one_file(connection, path)
+        _end_wal_mode(connection, path)
         if version < len(MIGRATIONS):
             _migrate(connection, version)
     except (
@@ -97,9 +101,9 @@ def connect(path: Path) -> sqlite3.Connection:
     ) as error:  # the latter: SQLite quotes what it cannot read
         if connection is not None:
             connection.close()
-        # SQLite leaves its empty files beside one that it cannot read; nobody else can have written to such a one.
-        if alone and beside[0].exists() and beside[0].stat().st_size == 0:
-            for file in beside:
+        # SQLite leaves empty log files beside a file that it cannot read; no other process can have written to them.
+        if no_logs_before and log_files[0].exists() and log_files[0].stat().st_size == 0:
+            for file in log_files:
                 file.unlink(missing_ok=True)
         raise FileRefused(f"{path} must be a store, got a file that SQLite cannot read ({error})") from None
     except BaseException:
@@ -109,17 +113,19 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _connect(path: Path, *, logged: bool = False) -> sqlite3.Connection:
-    """To write; or, where nobody may write and no log lies beside it, to read what is there. A file of an earlier
-    version (``logged``) cannot be locked there: it is read as one that nobody changes."""
-    connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+def _connect(path: Path, *, wal_mode: bool = False) -> sqlite3.Connection:
+    """Open for writing; read-only where the folder cannot be written and no log lies beside the file.
+
+    SQLite cannot lock a file in ``wal_mode`` (of an earlier decrescendo) in such a folder: it is opened as immutable.
+    """
+    connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT, isolation_level=None)
     logs = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
     if not os.access(path.parent, os.W_OK) and not any(log.exists() for log in logs):
         connection.close()
-        name = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if logged else "")
-        connection = sqlite3.connect(name, timeout=PATIENCE, isolation_level=None, uri=True)
+        name = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if wal_mode else "")
+        connection = sqlite3.connect(name, timeout=LOCK_TIMEOUT, isolation_level=None, uri=True)
     try:
-        # Each release is in the file, on the disk, before anything of it can be seen: also through a power cut.
+        # A commit returns once the release is on the disk, power cuts included: only then may its result be seen.
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
@@ -131,7 +137,7 @@ def _connect(path: Path, *, logged: bool = False) -> sqlite3.Connection:
 def _migrate(connection: sqlite3.Connection, version: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Another process may have been quicker.
+        # Another process may have migrated the file since.
         done = connection.execute("PRAGMA user_version").fetchone()[0]
         for text in MIGRATIONS[max(version, done) :]:
             for statement in filter(str.strip, text.split(";")):
@@ -143,21 +149,24 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
         raise
 
 
-def _tables(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
-    """Tables, and whatever else somebody may have put there: a trigger could take back what is written down."""
+def _schema_of(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
+    """Everything in the database's schema, not tables alone: an added trigger could delete recorded releases."""
     return sorted(connection.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"))
 
 
-def _expected(version: int) -> list[tuple[str, ...]]:
+def _tables_of_version(version: int) -> list[tuple[str, ...]]:
     with closing(sqlite3.connect(":memory:")) as fresh:
         for text in MIGRATIONS[:version]:
             fresh.executescript(text)
-        return _tables(fresh)
+        return _schema_of(fresh)
 
 
-def _check_one_file(connection: sqlite3.Connection, path: Path) -> None:
-    """All that is written down is in the store's own file: earlier versions had the newest in a log beside it, which
-    who copies or tidies up may leave out, and which each name of a file has for itself."""
+def _end_wal_mode(connection: sqlite3.Connection, path: Path) -> None:
+    """Move the newest releases from SQLite's write-ahead log, which earlier versions used, into the store's own file.
+
+    Somebody who copies the file or tidies up may leave the log out, and each hard link of a file has a log of its own.
+    Where the file cannot be written, the connection only reads.
+    """
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     if mode == "delete":
         return
@@ -175,10 +184,11 @@ def _check_one_file(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _check_one_name(path: Path) -> None:
-    """What a crash leaves half written is mended by what lies beside one name of the file: under another it is not."""
+def _check_no_hard_links(path: Path) -> None:
+    """Refuse a file with hard links: after a crash SQLite repairs it by a journal beside the name that was opened, and
+    whoever opens it by another name does not find that journal."""
     names = path.stat().st_nlink
-    for _ in range(9):  # (one that is being made has two for a moment)
+    for _ in range(9):  # (while `create` runs, a new store has two names for a moment)
         if names <= 1:
             return
         time.sleep(0.05)
@@ -190,8 +200,10 @@ def _check_one_name(path: Path) -> None:
 
 
 def _check_header(path: Path) -> bool:
-    """Without SQLite, which would write beside a file that is none of ours; whether it has a log beside it, as files of
-    an earlier version."""
+    """Refuse a file that is no store, and say whether it is in WAL mode, as files of earlier versions are.
+
+    The bytes are read without SQLite, which would write log files beside a file that is not ours.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -202,6 +214,6 @@ def _check_header(path: Path) -> bool:
         ) from None
     except OSError as error:
         raise FileRefused(f"{path} must be a readable store, got: {error.strerror}") from None
-    if not header.startswith(b"SQLite format 3\0") or int.from_bytes(header[68:72], "big") != APPLICATION:
+    if not header.startswith(b"SQLite format 3\0") or int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise FileRefused(f"{path} must be a store that decrescendo made, got another kind of file")
     return header[18:20] != b"\x01\x01"

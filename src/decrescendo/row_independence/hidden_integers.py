@@ -1,4 +1,4 @@
-"""A size that may only be compared: what stands for a number that the data select."""
+"""An integer that may only be compared: what stands for a number of rows that the data select."""
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -6,8 +6,11 @@ if TYPE_CHECKING:
     from decrescendo.row_independence.dynamic_sizes import DynamicSizes
 
 
-class Compared:
-    """A whole number made of how many rows data selected: a comparison gets an answer that no data change."""
+class HiddenInteger:
+    """An integer computed from how many rows the data selected; comparing it gives an answer that ignores the data.
+
+    ``counts`` is the `DynamicSizes` of the pass, ``value`` the integer, which Python code of the user's never gets.
+    """
 
     counts: "DynamicSizes"
     value: int
@@ -16,16 +19,16 @@ class Compared:
         return self != 0
 
     def __eq__(self, other: object) -> bool:
-        alike = isinstance(other, Compared)
+        alike = isinstance(other, HiddenInteger)
         return self.counts.reads.answer(self.value == (other.value if alike else other), likely=alike)
 
     def __gt__(self, other: Any) -> bool:
         return self.counts.reads.answer(
-            self.value > plain_size(other), likely=not isinstance(other, Compared)
+            self.value > true_value(other), likely=not isinstance(other, HiddenInteger)
         )
 
     def __ge__(self, other: Any) -> bool:
-        return self.counts.reads.answer(self.value >= plain_size(other), likely=True)
+        return self.counts.reads.answer(self.value >= true_value(other), likely=True)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -49,5 +52,5 @@ class Compared:
         self.counts.reads.selected()
 
 
-def plain_size(other: Any) -> Any:
-    return other.value if isinstance(other, Compared) else other
+def true_value(other: Any) -> Any:
+    return other.value if isinstance(other, HiddenInteger) else other
