@@ -304,7 +304,7 @@ class TestNoise:
         assert noise_p_value(squares, 2000) < 1e-4
 
     def test_noise_that_is_no_number_is_refused_and_not_taken_for_declared(self) -> None:
-        with pytest.raises(InvalidValue, match="is a number, got NaN"):
+        with pytest.raises(InvalidValue, match="must be a number at each inspected coordinate, got NaN"):
             noise_p_value(np.array([10.0, math.nan]), 10)
 
 

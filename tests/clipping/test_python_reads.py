@@ -128,7 +128,7 @@ def test_an_operation_that_runs_functions_of_the_program_is_refused_in_words() -
         turned = torch.ops.higher_order.cond(x.detach().mean() > 0, lambda v: 2 * v, lambda v: -v, (x,))
         return m(turned).squeeze(1)
 
-    with pytest.raises(UnsupportedModel, match=r"but cond runs functions of the program"):
+    with pytest.raises(UnsupportedModel, match=r"but cond runs functions of the model"):
         Engine(nn.Linear(6, 1), program).check(torch.randn(5, 6))
 
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decrescendo.training import Trainer, train
+from decrescendo.errors import InvalidValue
+from decrescendo.integrations.loggers import Log
+from decrescendo.training import Checkpoints, Trainer, train
 from decrescendo.training.loop.between import (
     ENDED_EARLY,
     ENDED_ON_A_BATCH,

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from decrescendo.errors import InvalidValue
-from decrescendo.training import Checkpoints, Trainer
+from decrescendo.training import Checkpoints, Trainer, train
 from decrescendo.training.data.examples import EXAMPLES_APART
-from decrescendo.training.data.rows import ROWS_APART, Rows
+from decrescendo.training.data.rows import ROWS_APART, Rows, table_of
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

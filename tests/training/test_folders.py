@@ -1,6 +1,8 @@
 """Two processes write to one folder of checkpoints; folders that may not be read are refused."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,6 @@ def trained(model: nn.Module, plan: Plan = PLAN, loss: Any = cross_entropy, opti
     return dc.train(model, loss, (X, Y), plan, optimizer, seed=0)
 
 
-def _write_states(folder: Path) -> None:
-    for step in range(20):
-        write_state(folder, step % 3, {"x": torch.ones(9)}, kept=2)
-
-
 class TestTwoProcessesInOneFolder:
     def test_write_one_after_the_other(self, tmp_path: Path) -> None:
         """One took for what a killed one had left what the other was writing, which ended in a FileNotFoundError."""
@@ -43,7 +40,7 @@ import sys
 from pathlib import Path
 import torch
 from decrescendo.training.persistence.checkpoint.checkpoints import write_state
-for step in range(60):
+for step in range(20):
     write_state(Path(sys.argv[1]), step % 3, {"x": torch.ones(9)}, kept=2)
 """
         lives = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(3)]

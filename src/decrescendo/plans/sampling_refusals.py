@@ -11,7 +11,7 @@ def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
 
     >>> poisson(RandomAllocation(100, 10), "a filter")
     Traceback (most recent call last):
-    decrescendo.errors.InvalidValue: a filter must have Poisson batches, got RandomAllocation(...). Nothing is ...
+    decrescendo.errors.InvalidValue: a filter must have Poisson batches, got RandomAllocation(...). There is ...
     """
     if isinstance(sampling, RandomAllocation):
         raise InvalidValue(

@@ -109,7 +109,7 @@ def check(
     >>> check(lambda x: x.square().sum(1), x)
     Independent(rows=5, assumptions=())
     >>> refused = check(lambda x: (x - x.mean(0)).sum(1), x)
-    >>> refused.operation, refused.why[-47:]
+    >>> refused.operation, refused.why[-45:]
     ('mean', 'but in mean several examples are put together')
     """
     comparison = Comparison[_Forward](declared)

@@ -25,7 +25,7 @@ from decrescendo.training.persistence.checkpoint import checkpoints as kept
 from decrescendo.training.persistence.checkpoint import releases as listed
 from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.run import History, Run
-from decrescendo.training.run import record as runs
+from decrescendo.training.run import entries as runs
 from decrescendo.training.statement import Declaration, Provenance
 from decrescendo.training.store import Store
 from fuzzing.decisions import Decisions
