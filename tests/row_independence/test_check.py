@@ -25,6 +25,10 @@ DEPENDENT: dict[str, Any] = {
     "the row before": (lambda x: x.roll(1, 0).sum(1), "roll"),
     "a place in the batch": (lambda x: x.sum(1) * torch.arange(len(x)), "mul"),
     "a sum that is shared": (lambda x: x.sum().expand(len(x)), "sum"),
+    "similarities of rows, of which the diagonal is taken": (
+        lambda x: (x @ x.T).diagonal_scatter(x[:, 0]).sum(1),
+        "mm",
+    ),
     "a number of the data in Python": (lambda x: x.sum(1) * (2.0 if float(x[0, 0]) > 0 else 1.0), ""),
 }
 

@@ -128,7 +128,10 @@ class Labelling(ConstantLabels):
         if op.rule is None:
             constant = not any(is_data(label) for label in known.values())
             refused = Mixed(NO_RULE + op.form, op.name, public=constant)
-            return [refused] * len(made), False
+            # Rows that an operation before has put together are the reason, not that there is no rule for this one.
+            mixed = (label for label in known.values() if isinstance(label, Mixed) and not label.public)
+            reason = next((Mixed(label.why, label.name) for label in mixed if label.name), refused)
+            return [reason] * len(made), False
 
         def bind() -> Mapping[str, Any]:
             return {**op.defaults, **dict(zip(op.arguments, args, strict=False)), **kwargs}
