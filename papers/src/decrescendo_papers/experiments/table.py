@@ -241,8 +241,9 @@ def fits(key: str, pattern: str) -> bool:
 
 
 def base_spec(task: str, *, epsilon: float, accountant: str, settings: Mapping[str, Any]) -> Spec:
-    """The task's own settings with some changed; ``epochs`` may stand for ``steps``, and ``rate_factor`` multiplies the
-    learning rate. Where the unit is a client, epochs are passes over the clients, and delta is 1 / (10 clients).
+    """The task's own settings with some changed; ``epochs`` may stand for ``steps``, and ``rate_factor`` and
+    ``clip_factor`` multiply the learning rate and C_0. Where the unit is a client, epochs are passes over the clients,
+    and delta is 1 / (10 clients).
 
     >>> base_spec("mnist", epsilon=0.4, accountant="pld", settings={"method": "constant"}).steps
     4800
@@ -252,13 +253,14 @@ def base_spec(task: str, *, epsilon: float, accountant: str, settings: Mapping[s
     batch = float(changes.get("batch", known.batch))
     epochs = float(changes.pop("epochs", known.epochs))
     factor = float(changes.pop("rate_factor", 1.0))
+    clip = float(changes.pop("clip", known.clip)) * float(changes.pop("clip_factor", 1.0))
     private = changes.get("method") != NOT_PRIVATE
     records = int(changes.pop("records", known.records)) if private else 0
     unit = max(records, 1)
     settings_of_task: dict[str, Any] = {
         "method": "constant",
         "steps": round(epochs * known.rows / (unit * batch)),
-        "clip": known.clip,
+        "clip": clip,
         "learning_rate": known.learning_rate * factor,
         "optimizer": known.optimizer,
         "delta": known.delta * unit,
