@@ -44,8 +44,8 @@ MOMENTUM = Row(
     {"method": "constant", "momentum": 0.5, "rate_factor": 0.5},
     control=True,
 )  # fmt: skip
-# A moving clip norm is smaller on average: constant noise and clipping at the clip norm where the schedule ends, and at the
-# geometric mean of where it starts and ends.
+# A moving clip norm is smaller on average. So: constant noise and clipping at the clip norm where the schedule ends, or
+# at the geometric mean of where it starts and ends.
 END_CLIP = Row(
     "vanilla-end-clip", "vanilla, clip norm C_0 / rho_c", (), {"method": "constant", "clip_factor": 1 / RHO_C},
     control=True,

@@ -117,6 +117,9 @@ class Table:
             have the noise of one of these.
         plain_settings: of the run without privacy, where they differ from the task's.
         plain_others: further runs without privacy: the name on the page, the task, what differs from its settings.
+        variant_of: key of the table that this one is with a setting that the paper does not state at another value; the
+            setting and both values are ``inferred``. Empty: none.
+        inferred: in words, where ``variant_of`` is set.
         majority: share in % of the largest class among the test rows, by task, where a page says who scores no more.
     """
 
@@ -134,6 +137,8 @@ class Table:
         default_factory=dict[str, tuple[str, Mapping[str, Any]]]
     )
     persons: tuple[str, ...] = ()
+    variant_of: str = ""
+    inferred: str = ""
     majority: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:

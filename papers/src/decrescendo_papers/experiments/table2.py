@@ -52,4 +52,6 @@ TABLE2_AT_64 = dataclasses.replace(
         if row is not TCDP
     ),
     plain_settings={"imdb": {"batch": 64.0}},
+    variant_of="table2",
+    inferred="the batch, 512 or 64",
 )
