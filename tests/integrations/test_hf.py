@@ -166,8 +166,8 @@ def test_a_gpt2_with_adapters_by_trl_is_the_plain_trainers_run(tmp_path: Path) -
     assert torch.equal(weights(trainer.model), weights(model))
     assert not torch.equal(weights(model), before)
     (frozen,) = [one for one in run.assumptions if one.code == "public-frozen-parameters"]
-    assert trainer.run.assumptions == (ONE_ROW_A_RECORD, frozen, EXAMPLES_APART)
-    assert run.assumptions == (frozen, EXAMPLES_APART)
+    assert set(trainer.run.assumptions) == {ONE_ROW_A_RECORD, frozen, EXAMPLES_APART}
+    assert set(run.assumptions) == {frozen, EXAMPLES_APART}
     assert trainer.run.ledger == PLAN.ledger
 
 
