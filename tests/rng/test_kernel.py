@@ -376,9 +376,12 @@ def test_sanitizers_see_nothing(tmp_path: Path, wrong: str) -> None:
         "-Wno-psabi",
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
+        f"-I{SOURCE.parent}",
+        "-DGAUSSIAN=kernel",
+        "-DGAUSSIAN_keyed=kernel_keyed",
     ]
     built = subprocess.run(
-        [str(compiler), *flags, f"-I{SOURCE.parent}", "-DGAUSSIAN=kernel", "-DGAUSSIAN_keyed=kernel_keyed", "main.c", "kernel.c", "-o", "program"],
+        [str(compiler), *flags, "main.c", "kernel.c", "-o", "program"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if "sanitize" in built.stderr or "asan" in built.stderr:
