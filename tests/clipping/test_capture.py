@@ -1035,12 +1035,12 @@ class Dice:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Dice:
     """A processor that passes for a CUDA device: what is played there on memory of its own."""
-    generator = Dice()
+    generator, shared = Dice(), dict[object, Tensor]()
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Memory)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: graph)
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     monkeypatch.setattr(
-        device_graphs, "Operations", lambda: device_graphs.DeviceGraphs(torch.device("cpu"), None)
+        device_graphs, "Operations", lambda: device_graphs.DeviceGraphs(torch.device("cpu"), None, shared)
     )
     for module in ("segments", "matrices", "compiled"):  # compiled forms are no operations of torch's
         monkeypatch.setattr(f"decrescendo.clipping.rules.{module}.library", lambda: None)

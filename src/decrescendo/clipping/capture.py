@@ -83,10 +83,16 @@ class Captures:
     _seen: dict[PassKey, int] = field(default_factory=dict[PassKey, int])
     # What Python kept when passes were captured; how often it was forgotten what they do.
     _kept: Numbers | None = None
+    # What it kept before the pass in Python at hand; whether one was seen that left that as it was, and how many did not.
+    _before: Numbers | None = None
+    _steady: bool = False
+    _unsteady: int = 0
     _epoch: int = 0
     # Passes that were replayed, and those of them that had to be done in Python after that or instead.
     _done: int = 0
     _missed: int = 0
+    # Passes that were captured when they came, replayed or not, since a change of the program was last found.
+    _uses: int = 0
 
     @contextmanager
     def alone(self) -> Generator[None]:
@@ -130,7 +136,7 @@ class Captures:
             self._captured.clear()
             if self.choice.asked == "auto":  # from here on it has to come as often again
                 self._seen.clear()
-            self._kept = None
+            self._kept, self._uses = None, 0
             self.missed(
                 f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
             )
@@ -151,27 +157,35 @@ class Captures:
         if key not in self._seen and len(self._seen) >= _SEEN:  # of a model that lies elsewhere in each step
             self._seen.clear()
         self._seen[key] = self._seen.get(key, 0) + 1
+        alike = pass_key(batch, 0, held)
+        if self._seen[key] > 1:
+            self.choice.goes(alike, replayed=False)
         captured = self._captured.pop(key, None)
+        if captured is None and self.choice.asked == "auto" and not self._steady:
+            self._before = self.prover.kept() if self._seen[key] > 1 else None
+            return None
         if captured is None and not self.choice.pays(key, self._seen[key]):
             return None
         if captured is None or self.workspace.outgrown(captured.block):
             captured = None  # (its memory is given back before more is asked for)
             captured = self._capture(make, batch, count, held, seed)
-            self.choice.captured(key)
+            self.choice.captured(key, alike)
         if captured is None:
             return None
         self._captured[key] = captured  # the one used last is last
         if len(self._captured) > _MOST:
             del self._captured[next(iter(self._captured))]
         captured.times += 1
-        self.choice.goes(key, replayed=False)
-        if captured.times & (captured.times - 1) == 0:
+        self._uses += 1
+        if self.choice.measures and captured.times % 2 == 0:
+            return None  # both ways in turns
+        if not self.choice.measures and self._uses & (self._uses - 1) == 0:
             return None  # the first, the second, the fourth, ..
         if not self.workspace.borrow(captured.block):
             return None  # somebody holds on to a pass in Python
         self._borrowed = captured.block
         self._done += 1
-        self.choice.goes(key, replayed=True)
+        self.choice.goes(alike, replayed=True)
         self.prover.memory.assumed.add(_REPLAYED)
         fill_rows(captured.rows, batch)
         captured.count.fill_(count_rows(batch))
@@ -179,6 +193,12 @@ class Captures:
         with seeded(max(seed, 0), {captured.limit.device}) if captured.draws else nullcontext():
             numbers, *sums = captured.capture.run()
         return Again(numbers, dict(zip(captured.names, sums, strict=True)))
+
+    def end(self) -> None:
+        """A pass is done, in whichever way."""
+        self.choice.end()
+        if not self.choice.on and self._captured:
+            self.forget()
 
     def forget(self) -> None:
         """Captured passes and their memory; they may be captured again."""
@@ -209,7 +229,13 @@ class Captures:
             self._stop(reason, why)
 
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
-        """Whether a pass in Python did what the captured ones do."""
+        """Whether a pass in Python did what the captured ones do, and leaves what Python keeps as it was: else none is
+        captured that nobody asked for, for one more pass would show in what the program keeps."""
+        if self._before is not None:
+            self._steady = not changed_places(self._before, self.prover.kept())
+            self._before, self._unsteady = None, self._unsteady + 1
+            if not self._steady and self._unsteady > _MISSED_UNASKED:
+                self._stop(CHANGES, capture_choice.CHANGES)
         made = self.choice.on and self._captured
         captured = self._captured.get(pass_key(batch, done.tracer.count, held)) if made else None
         if captured is None:
@@ -235,10 +261,10 @@ class Captures:
             device = next(iter(held.parameters.values())).device
             if (block := self.workspace.reserved(device)) is None:
                 return None  # somebody holds on to a pass in Python
-            if self.choice.asked == "auto" and device.type == "cuda":
-                # What is broken off on a device may have kept what was never computed: first without a capture.
-                self.prover.again(rows, count, held, seed, self.workspace, nullcontext)
             capture = make()
+            if self.choice.asked == "auto" and capture.computes_later and not self._captured:
+                # What is broken off may have kept what was never computed: first without a capture.
+                self.prover.again(rows, count, held, seed, self.workspace, nullcontext)
             own_count = torch.full((), count_rows(batch), device=device)
             limit = torch.ones((), dtype=torch.float64, device=device)
             found = self.prover.again(rows, count, held, seed, self.workspace, capture.passing)

@@ -11,9 +11,9 @@ from typing import Literal
 
 import torch
 
-# Uses of a number of rows before its first capture, which costs as much as two or three passes; passes each way whose
-# median is compared; and numbers of rows that are captured for that.
-_FIRST, _EACH, _TRIED = 4, 3, 3
+# Times that a number of rows comes before it is captured, which costs as much as two or three passes; passes each way
+# whose medians are compared; and numbers of rows that are captured for that.
+_FIRST, _EACH, _TRIED = 3, 3, 3
 _CLOCK = time.perf_counter
 
 ASKED = "passes were captured and replayed, as capture=True asks for"
@@ -65,11 +65,11 @@ class Choice:
     # The share of a pass's time in Python that a replay saves, once it is measured; what a capture costs, in passes.
     _saves: float | None = None
     _costs: float = 0.0
-    # Seconds of passes in Python and of replays, and of the capture, by what was captured.
-    _measured: dict[object, tuple[list[float], list[float]]] = field(
-        default_factory=dict[object, tuple[list[float], list[float]]]
+    # Seconds of passes in Python, of replays and of captures, by what they have in common but for the number of rows.
+    _seconds: dict[object, tuple[list[float], list[float], list[float]]] = field(
+        default_factory=dict[object, tuple[list[float], list[float], list[float]]]
     )
-    _captures: dict[object, float] = field(default_factory=dict[object, float])
+    _tried: set[object] = field(default_factory=set[object])
     _start: float = 0.0
     _way: tuple[object, bool] | None = None
 
@@ -88,7 +88,7 @@ class Choice:
         if self.asked is True:
             return uses > 1
         if self._saves is None:
-            return uses >= _FIRST and (key in self._measured or len(self._measured) < _TRIED)
+            return uses >= _FIRST and (key in self._tried or len(self._tried) < _TRIED)
         return uses >= _FIRST and uses * self._saves >= self._costs
 
     def begin(self) -> None:
@@ -96,33 +96,35 @@ class Choice:
         if self.measures:
             self._start, self._way = self.clock(), None
 
-    def captured(self, key: object) -> None:
-        """It was captured; what comes now is done in Python beside that."""
+    def captured(self, key: object, alike: object) -> None:
+        """It was captured; how it is done comes after that."""
         if self.measures:
             now = self.clock()
-            self._captures[key], self._start = now - self._start, now
-            self._measured.setdefault(key, ([], []))
+            self._of(alike)[2].append(now - self._start)
+            self._start = now
+            self._tried.add(key)
 
-    def goes(self, key: object, *, replayed: bool) -> None:
-        """Which way the pass takes that was captured under ``key``."""
-        self._way = (key, replayed)
+    def goes(self, alike: object, *, replayed: bool) -> None:
+        """Which way it takes. ``alike``: what it has in common with others over other numbers of rows."""
+        self._way = (alike, replayed)
 
     def end(self) -> None:
         """It is done, and nothing was done twice."""
-        if not self.measures or self._way is None or self._way[0] not in self._measured:
+        if not self.measures or self._way is None:
             return
-        key, replayed = self._way
-        self._way = None
-        times = self._measured[key]
-        times[replayed].append(self.clock() - self._start)
-        if min(map(len, times)) >= _EACH:
-            python, replay = map(median, times)
-            self._saves = 1 - replay / python if python > 0 else 0.0
-            self._costs = self._captures[key] / python if python > 0 else 0.0
-            self._measured.clear()
+        (alike, replayed), self._way = self._way, None
+        python, replays, captures = seconds = self._of(alike)
+        seconds[replayed].append(self.clock() - self._start)
+        if captures and min(len(python), len(replays)) >= _EACH:
+            usual = max(median(python), 1e-9)
+            self._saves, self._costs = 1 - median(replays) / usual, min(captures) / usual
+            self._seconds.clear()
             self.why = PAYS
             if self._saves <= 0:
                 self.stop(SLOWER)
+
+    def _of(self, alike: object) -> tuple[list[float], list[float], list[float]]:
+        return self._seconds.setdefault(alike, ([], [], []))
 
     def twice(self) -> None:
         """It is done in Python after it was replayed: no time of either way."""
@@ -131,5 +133,5 @@ class Choice:
     def stop(self, why: str) -> None:
         """No pass is captured or replayed from here on."""
         self.on, self.why = False, why
-        self._measured.clear()
-        self._captures.clear()
+        self._seconds.clear()
+        self._tried.clear()

@@ -140,7 +140,7 @@ class Engine:
         for sums, seen in self._in_parts(
             batch, held, lambda part, size: self._clipped(part, size, held, limit)
         ):
-            self._captures.choice.end()
+            self._captures.end()
             diagnostics += seen
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)

@@ -235,7 +235,7 @@ class Tape(DispatchMode):
 class Operations:
     """A captured pass on a CPU, and its sums."""
 
-    bakes_numbers = False
+    bakes_numbers = computes_later = False
 
     def __init__(self) -> None:
         if any(switch.fp32_precision not in ("none", "ieee") for switch in ON_CPU):
