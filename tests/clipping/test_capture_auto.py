@@ -74,9 +74,9 @@ def rows(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 4, generator=dice), torch.randint(3, (count,), generator=dice)
 
 
-def engine_of(model: nn.Module, loss: Any, settings: EngineSettings = EngineSettings()) -> Engine:
+def engine_of(model: nn.Module, loss: Any, chosen: EngineSettings | None = None) -> Engine:
     seeds = itertools.count()
-    return Engine(model, loss, settings, seeds=lambda: next(seeds))
+    return Engine(model, loss, chosen or EngineSettings(), seeds=lambda: next(seeds))
 
 
 def compared(engine: Engine, plain: Engine, batches: Iterator[Any], clip: float = 1.0) -> None:
@@ -132,7 +132,7 @@ def test_a_capture_must_pay_for_itself_by_the_uses_that_are_to_be_expected() -> 
         clock.now += 1 if replayed else 2
         choice.end()
     assert choice.why == capture_choice.PAYS
-    assert [uses for uses in range(30) if choice.pays("b", uses)][0] == 12
+    assert next(uses for uses in range(30) if choice.pays("b", uses)) == 12
 
 
 def test_passes_that_were_done_twice_are_not_measured() -> None:

@@ -83,7 +83,7 @@ class Captures:
     _seen: dict[PassKey, int] = field(default_factory=dict[PassKey, int])
     # What Python kept when passes were captured; how often it was forgotten what they do.
     _kept: Numbers | None = None
-    # What it kept before the pass in Python at hand; whether one was seen that left that as it was, and how many did not.
+    # What it kept before the pass in Python at hand; whether one left that as it was, and how many were asked.
     _before: Numbers | None = None
     _steady: bool = False
     _unsteady: int = 0
