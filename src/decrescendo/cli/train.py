@@ -113,7 +113,10 @@ def train_command(
                 else _said(found.settings)
             ),
             settings=dataclasses.replace(
-                chosen.engine, **_given(capture=capture, microbatch_size=microbatch_size)
+                chosen.engine,
+                **_given(
+                    capture=None if capture is None else capture.setting, microbatch_size=microbatch_size
+                ),
             ),
             store=opened,
             name=name,

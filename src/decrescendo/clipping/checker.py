@@ -136,7 +136,7 @@ class Checker:
             on_cpu = is_on_cpu(held)
             tracer.stream.capturing, tracer.stream.once = not on_cpu, True
             seen = OnDevice(on_cpu=on_cpu)
-            kept = numbers_of(self._model, self._loss)
+            kept = self.kept()
             try:
                 with drawing({p.device for p in held.parameters.values()}, seed), unaware():
                     host = drawn_by_python(held)
@@ -154,7 +154,7 @@ class Checker:
                     if host != drawn_by_python(held):
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
             except Exception as error:
-                broken = changed_places(kept, numbers_of(self._model, self._loss))
+                broken = changed_places(kept, self.kept())
                 if broken and not on_cpu:
                     raise DoneByHalves(
                         f"a pass could not be captured, and the program keeps in {broken[0]} what was never computed. "
@@ -165,7 +165,7 @@ class Checker:
                 raise UnsupportedModel(seen.reason) from error
             finally:
                 tracer.end()
-            changed = changed_places(kept, numbers_of(self._model, self._loss))
+            changed = changed_places(kept, self.kept())
             if changed:
                 raise UnsupportedModel(f"the program keeps something else after each pass in {changed[0]}")
             labels, looks = tracer.labels, tracer.reads

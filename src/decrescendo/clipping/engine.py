@@ -13,6 +13,7 @@ from decrescendo.base.assumption import Assumption, are_independent
 from decrescendo.base.batches import count_rows, parts_of, slice_rows
 from decrescendo.base.precision import full_precision
 from decrescendo.clipping.capture import Captures
+from decrescendo.clipping.capture_choice import Choice, clock_on
 from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import (
     Batch,
@@ -115,7 +116,8 @@ class Engine:
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._checker = Checker(model, loss, settings.declared)
         self._factors = partial(factors_of, gamma=settings.gamma, wide=settings.wide)
-        self._captures = Captures(self._checker, self._workspace, self._factors, settings.capture)
+        choice = Choice(settings.capture, clock_on(device))
+        self._captures = Captures(self._checker, self._workspace, self._factors, choice)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
         self._peak: Peak | None = None
@@ -138,6 +140,7 @@ class Engine:
         for sums, seen in self._in_parts(
             batch, held, lambda part, size: self._clipped(part, size, held, limit)
         ):
+            self._captures.end()
             diagnostics += seen
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
@@ -173,6 +176,11 @@ class Engine:
     def rows_independent(self) -> bool:
         """Whether every pass so far was shown to keep rows independent, and nothing of that was assumed."""
         return are_independent(self.assumptions)
+
+    @property
+    def passes(self) -> str:
+        """Whether passes are captured and replayed, or run in Python, and why: a sentence without any of the data."""
+        return self._captures.choice.why
 
     @property
     def workspace(self) -> Workspace:

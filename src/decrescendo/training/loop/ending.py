@@ -59,6 +59,7 @@ def provenance_of(
     model: str,
     optimizer: str,
     device: torch.device,
+    engine: Clipper,
     processes: int,
 ) -> Provenance:
     """How the run was trained, over all its lives."""
@@ -69,6 +70,7 @@ def provenance_of(
         optimizer=optimizer,
         device=f"{device}, {processes} processes" if processes > 1 else str(device),
         accumulate=life.accumulate,
+        passes=engine.passes if isinstance(engine, Engine) else "",
         gamma=life.gamma,
         account="" if account is None else f"{account.store.dataset}, run {account.id}",
         assumptions=assumptions,

@@ -216,8 +216,8 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
             f"Ledger of the data set: {provenance['account'] or 'none'}.",
             *(
                 f"{name.capitalize()}: {provenance[name]}."
-                for name in ("model", "optimizer", "device")
-                if provenance[name]
+                for name in ("model", "optimizer", "device", "passes")
+                if provenance.get(name)
             ),
         ]
     if facts["public_metrics"]:
