@@ -12,6 +12,7 @@ from decrescendo.accounting.release import Release
 from decrescendo.base.arrays import read_only
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import InvalidValue, check_array, check_integer, check_real, uninherited
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling_arguments import LARGEST, at_most_of, check_rng, checked_cap, checked_count
 
 _THESE = (
@@ -272,7 +273,7 @@ class RandomAllocation:
         return [at_most_of(cap, batch, rng) for batch in batches]
 
 
-Sampling = PoissonSampling | BatchSchedule | RandomAllocation
+Sampling = PoissonSampling | BatchSchedule | RandomAllocation | CyclicPoissonSampling
 
 
 def planned(sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"]) -> Ledger:
