@@ -107,7 +107,7 @@ class CyclicPoissonSampling:
         """b B_t / N of each of the first ``steps`` steps: what accountants must count."""
         return self.bands * self.sizes(steps) / self.dataset_size
 
-    def groups(self, rng: np.random.Generator | SecureStream) -> list[Int[np.ndarray, " members"]]:
+    def groups(self, rng: np.random.Generator | SecureStream) -> list[Int[np.ndarray, "_"]]:
         """The members of each group, record indices, ascending: drawn once for a run, and as secret as its batches.
 
         Args:
@@ -125,8 +125,8 @@ class CyclicPoissonSampling:
         self,
         steps: int,
         rng: np.random.Generator | SecureStream,
-        groups: Sequence[Int[np.ndarray, " members"]],
-    ) -> Iterator[Int[np.ndarray, " batch"]]:
+        groups: Sequence[Int[np.ndarray, "_"]],
+    ) -> Iterator[Int[np.ndarray, "_"]]:
         """Yield the ``steps`` batches from `step` on, record indices, ascending; some may be empty and must still be
         taken.
 

@@ -68,9 +68,20 @@ class Workload:
             noise: the strategy of noise of sensitivity 1, or z_t of independent noise.
             scale: what the noise of step t is multiplied by before it is in a gradient: C_t / B_t.
         """
-        system = System.of(self, np.broadcast_to(scale, noise.steps if isinstance(noise, Strategy) else noise.size))
-        weights, fresh = recursion(noise)
-        return float(system.importance @ system.variances(weights, fresh)[1])
+        std = self.noise_std(noise, scale)
+        return float(_importance(self.iterates, std.size) @ std**2)
+
+
+    def noise_std(
+        self, noise: "Strategy | Float[np.ndarray, ' steps']", scale: Float[np.ndarray, " steps"] | float = 1.0
+    ) -> Float[np.ndarray, " steps"]:
+        """The standard deviation of the noise in each iterate, of arguments as of `cost`.
+
+        >>> Workload(1.0).noise_std(np.array([3.0, 4.0]))
+        array([3., 5.])
+        """
+        steps = noise.steps if isinstance(noise, Strategy) else noise.size
+        return np.sqrt(System.of(self, np.broadcast_to(scale, steps)).variances(*recursion(noise))[1])
 
 
 def recursion(
