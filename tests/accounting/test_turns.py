@@ -124,7 +124,7 @@ def test_two_runs_are_not_one() -> None:
 
 @pytest.mark.parametrize("judge", [GdpClt(), Rdp(), Gaussian(), Pld(group=2), Truncated(Rdp())])
 def test_others_refuse(judge: Pld) -> None:
-    with pytest.raises(AccountingError, match="independent noise|not correlated"):
+    with pytest.raises(AccountingError, match=r"independent noise|not correlated"):
         judge.epsilon(Ledger.of([1.0, 1.0], 1.0).banded(2), 1e-5)
 
 
@@ -152,7 +152,9 @@ def test_the_independent_library_takes_the_mean_too() -> None:
     found = verify_epsilon(ledger, Guarantee(epsilon, 1e-4, Unit.EXAMPLE, "Pld", "upper"))
     assert found.lower <= epsilon
     assert found.upper == pytest.approx(epsilon, rel=3e-3)
-    assert not verify_epsilon(ledger, Guarantee(0.98 * epsilon, 1e-4, Unit.EXAMPLE, "Pld", "upper")).consistent
+    assert not verify_epsilon(
+        ledger, Guarantee(0.98 * epsilon, 1e-4, Unit.EXAMPLE, "Pld", "upper")
+    ).consistent
 
 
 # The mechanism itself: S^-1 xi beside an adaptive record, in two coordinates.
@@ -170,7 +172,9 @@ def square(matrix: np.ndarray) -> np.ndarray:
     return found
 
 
-def losses(strategy: np.ndarray, rates: np.ndarray, turns: np.ndarray, *, bands: int, present: bool) -> np.ndarray:
+def losses(
+    strategy: np.ndarray, rates: np.ndarray, turns: np.ndarray, *, bands: int, present: bool
+) -> np.ndarray:
     """log-likelihood ratios of each group, shape (bands, draws), of runs with or without the record.
 
     At each step the record's direction follows from the outputs so far, and so does a sum of others. ``turns``: shape
@@ -236,7 +240,9 @@ class TestSimulatedMechanism:
         e = np.exp(epsilon)
         return np.array([np.maximum(p - e * q, 0).sum(), np.maximum(q - e * p, 0).sum()])
 
-    def test_who_does_not_know_the_group_finds_no_more_than_the_mean_and_no_less_than_the_lower_end(self) -> None:
+    def test_who_does_not_know_the_group_finds_no_more_than_the_mean_and_no_less_than_the_lower_end(
+        self,
+    ) -> None:
         found = self.attack(square(self.STRATEGY.matrix), RATES, turns_of(self.groups(), 2))
         for epsilon, (delta, error) in found.items():
             lower, upper = Pld().delta_bracket(self.LEDGER, epsilon)
@@ -247,12 +253,16 @@ class TestSimulatedMechanism:
         return np.random.default_rng(5).integers(2, size=DRAWS)
 
     @staticmethod
-    def attack(strategy: np.ndarray, rates: np.ndarray, turns: np.ndarray) -> dict[float, tuple[float, float]]:
+    def attack(
+        strategy: np.ndarray, rates: np.ndarray, turns: np.ndarray
+    ) -> dict[float, tuple[float, float]]:
         each = losses(strategy, rates, turns, bands=2, present=True)
         ratio = np.logaddexp(each[0], each[1]) - np.log(2)
         return {epsilon: hockey_stick(ratio, epsilon) for epsilon in EPSILONS}
 
-    def refuted(self, ledger: Ledger, group: int, turns: np.ndarray, strategy: np.ndarray, rates: np.ndarray) -> bool:
+    def refuted(
+        self, ledger: Ledger, group: int, turns: np.ndarray, strategy: np.ndarray, rates: np.ndarray
+    ) -> bool:
         """Whether runs of somebody known to be in ``group`` beat what the ledger says of that group."""
         own = losses(strategy, rates, turns, bands=2, present=True)[group]
         return any(

@@ -28,7 +28,9 @@ RATES = (1 + np.cos(np.pi * np.arange(STEPS) / STEPS)) / 2
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return dc.calibrate(BUDGET, SAMPLING, steps=STEPS, clip=np.linspace(1.0, 0.5, STEPS), bands=4, workload=RATES)
+    return dc.calibrate(
+        BUDGET, SAMPLING, steps=STEPS, clip=np.linspace(1.0, 0.5, STEPS), bands=4, workload=RATES
+    )
 
 
 def square(strategy: np.ndarray) -> np.ndarray:
@@ -68,7 +70,9 @@ class TestPlan:
                 else:
                     assert weight == 0
         np.testing.assert_allclose(noises @ square(plan.strategy), np.eye(STEPS), atol=1e-12)
-        np.testing.assert_allclose(plan.noise_std, plan.clip_norm * np.linalg.norm(noises, axis=1), rtol=1e-12)
+        np.testing.assert_allclose(
+            plan.noise_std, plan.clip_norm * np.linalg.norm(noises, axis=1), rtol=1e-12
+        )
 
     def test_it_is_saved_hashed_copied_and_verified(self, plan: Plan) -> None:
         again = Plan.from_json(plan.to_json())
@@ -114,7 +118,7 @@ class TestPlan:
             with pytest.raises(InvalidValue, match="as many bands"):
                 dataclasses.replace(plan, sampling=SAMPLING)
             return
-        with pytest.raises(InvalidValue, match="as many bands|norms of its strategy"):
+        with pytest.raises(InvalidValue, match=r"as many bands|norms of its strategy"):
             Plan(BUDGET, sampling, Schedule(z, plan.clip_norm), plan.guarantee, wrong)
 
     def test_a_changed_file_is_refused(self, plan: Plan) -> None:
@@ -137,7 +141,9 @@ class TestPlan:
         assert one.noise_weights(2).size == 0
         assert one.noise_scale(2) == one.noise_multiplier[2]
         assert "strategy" not in one.to_json()
-        assert dc.calibrate(Budget(1.0, 1e-5), SAMPLING, steps=5, clip=1.0, bands=1).to_json() == one.to_json()
+        assert (
+            dc.calibrate(Budget(1.0, 1e-5), SAMPLING, steps=5, clip=1.0, bands=1).to_json() == one.to_json()
+        )
 
 
 def _keys(plan: Plan) -> set[str]:
@@ -170,7 +176,8 @@ class TestStrategy:
         np.testing.assert_allclose(found.noise_std(), np.linalg.norm(np.linalg.inv(whole), axis=1), rtol=1e-9)
 
     @pytest.mark.parametrize(
-        "matrix", [[[1.0, 1.0], [0.3, 0.0]], [[1.0, 1.0], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.0]], [[1.0, 1.0]], 3.0]
+        "matrix",
+        [[[1.0, 1.0], [0.3, 0.0]], [[1.0, 1.0], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.0]], [[1.0, 1.0]], 3.0],
     )
     def test_others_are_refused(self, matrix: object) -> None:
         with pytest.raises(InvalidValue, match="a strategy must"):
@@ -224,7 +231,9 @@ class TestSearch:
         costs = {
             bands: workload.cost(found.correlation or found.noise_multiplier)
             for bands in (1, 4, "auto")
-            for found in [dc.calibrate(BUDGET, SAMPLING, steps=STEPS, clip=1.0, bands=bands, workload=workload)]
+            for found in [
+                dc.calibrate(BUDGET, SAMPLING, steps=STEPS, clip=1.0, bands=bands, workload=workload)
+            ]
         }
         assert costs["auto"] <= costs[4] * (1 + 1e-3)
         assert costs["auto"] <= costs[1]
@@ -239,7 +248,9 @@ class TestSearch:
         q = np.linspace(1, 4, 12)
         found = allocate(BUDGET, SAMPLING, steps=12, influence=q, clip=1.0, bands=2)
         assert found.bands == 2
-        assert noise_cost(found, q) < noise_cost(allocate(BUDGET, SAMPLING, steps=12, influence=q, clip=1.0), q)
+        assert noise_cost(found, q) < noise_cost(
+            allocate(BUDGET, SAMPLING, steps=12, influence=q, clip=1.0), q
+        )
         assert allocate(BUDGET, SAMPLING, steps=12, workload=1.0, clip=1.0, bands=2).bands == 2
         with pytest.raises(InvalidValue, match="exactly one of influence and workload"):
             allocate(BUDGET, SAMPLING, steps=12, clip=1.0)
@@ -256,7 +267,10 @@ class TestSearch:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"bands": 8, "sampling": dc.PoissonSampling(100, 20)}, "bands times the expected batch size must be <= dataset_size"),
+        (
+            {"bands": 8, "sampling": dc.PoissonSampling(100, 20)},
+            "bands times the expected batch size must be <= dataset_size",
+        ),
         ({"bands": 13}, "at most the 12 steps"),
         ({"bands": 0}, "bands must be"),
         ({"bands": 2, "privacy": np.ones(12)}, "privacy must be left out"),

@@ -320,7 +320,11 @@ class Ledger:
         """
         own = self.where(self.bands > 1)
         steps = own._columns.step
-        if (own.bands != self.groups).any() or (own.count > 1).any() or not np.array_equal(steps, np.arange(len(own))):
+        if (
+            (own.bands != self.groups).any()
+            or (own.count > 1).any()
+            or not np.array_equal(steps, np.arange(len(own)))
+        ):
             raise AccountingError(
                 f"correlated noise must be accounted for one run from its first step, got {self}. Add up the epsilons "
                 "and deltas of several runs"

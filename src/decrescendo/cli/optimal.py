@@ -165,9 +165,9 @@ def advise(
     count = check_steps(steps)
     norms = curves.sensitivity_decay(check_real("clip", clip, above=0), check_real("rho_c", rho_c, above=0))
     influence = known.influences(count)
+    workload = None if bands == 1 else known.workload(count)
     with working("searching"):
-        if bands != 1:
-            workload = known.workload(count)
+        if workload is not None:
             plan = calibrate(
                 budget, sampling, steps=count, clip=norms, accountant=judge, bands=bands, workload=workload
             )
@@ -181,12 +181,14 @@ def advise(
         even = calibrate(
             budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge
         )
-    if bands == 1:
+    if workload is None:
         left = mean_noise_cost(plan, influence) / mean_noise_cost(even, influence)
         return Advice(plan, even, left, known.rests_on())
     scale = plan.clip_norm / plan.batch_size
     costs = [workload.cost(one.correlation or one.noise_multiplier, scale) for one in (plan, even)]
-    return Advice(plan, even, costs[0] / costs[1], f"{known.rests_on()}; noise is summed over all iterates", workload)
+    return Advice(
+        plan, even, costs[0] / costs[1], f"{known.rests_on()}; noise is summed over all iterates", workload
+    )
 
 
 def say_optimal(plan: "Plan", advice: Advice | None) -> None:
@@ -206,11 +208,17 @@ def say_optimal(plan: "Plan", advice: Advice | None) -> None:
         return
     if advice.workload is not None:
         for name, one in (("this plan", plan), ("constant independent noise", advice.uniform)):
-            own = advice.workload.noise_std(one.correlation or one.noise_multiplier, one.clip_norm / one.batch_size)
+            own = advice.workload.noise_std(
+                one.correlation or one.noise_multiplier, one.clip_norm / one.batch_size
+            )
             for line in text_plot(own, title=f"noise that is still in the iterate: {name}"):
                 say(line)
     say(advice.rests_on)
-    felt = "felt at the end, by these influences" if advice.workload is None else "in the iterates, by these rates"
+    felt = (
+        "felt at the end, by these influences"
+        if advice.workload is None
+        else "in the iterates, by these rates"
+    )
     say(
         f"noise {felt}: {1 - advice.left:.1%} below uniform noise in the same budget. "
         "That is a term of a bound, no promise of accuracy; the guarantee holds whatever the influences"

@@ -200,8 +200,8 @@ InfluenceGrowth = Annotated[
 Bands = Annotated[
     str | None,
     typer.Option(
-        help="optimal: noise correlated over so many steps, so that later ones take away what earlier ones added; auto: "
-        "1, 2, 4, .., whichever leaves least noise in the iterates. Default: independent."
+        help="optimal: noise correlated over so many steps, so that later ones take away what earlier ones added; "
+        "auto: 1, 2, 4, .., whichever leaves least noise in the iterates. Default: independent."
     ),
 ]
 Compute = Annotated[

@@ -115,8 +115,8 @@ def _bands(
         return 1
     if schedule is not options.Schedule.OPTIMAL or compute is not None:
         raise InvalidValue(
-            "--bands must come with --schedule optimal and without --compute, got others: correlated noise follows from "
-            "the training"
+            "--bands must come with --schedule optimal and without --compute, got others: correlated noise follows "
+            "from the training"
         )
     if bands == "auto":
         return "auto"

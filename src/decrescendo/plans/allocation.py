@@ -102,7 +102,13 @@ def allocate(
     if influence is None or bands != 1:
         of_end = None if influence is None else Workload.of_influence(evaluate("influence", influence, count))
         return calibrate(
-            budget, sampling, steps=count, clip=clip, accountant=accountant, bands=bands, workload=of_end or workload
+            budget,
+            sampling,
+            steps=count,
+            clip=clip,
+            accountant=accountant,
+            bands=bands,
+            workload=of_end or workload,
         )
     judge: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", judge, Accountant, "Try accounting.Pld()")

@@ -131,17 +131,13 @@ def calibrate(
     if isinstance(sampling, PoissonSampling) and batch is not None:
         drawn = _moving(sampling, evaluate("batch", batch, count))
     if bands != 1 or workload is not None:
-        if isinstance(drawn, RandomAllocation):
-            raise InvalidValue(
-                "noise that follows a workload or is correlated must have Poisson batches, got RandomAllocation. Take "
-                "PoissonSampling, or bands=1 without a workload"
-            )
         if not (isinstance(privacy, str) and privacy == "constant"):
             raise InvalidValue(
                 "privacy must be left out with bands and with a workload, got both: the noise of each step follows "
                 "from the workload"
             )
-        return correlated(budget, drawn, clips, given, bands, as_workload(workload))
+        what = "noise that follows a workload or is correlated"
+        return correlated(budget, poisson(drawn, what), clips, given, bands, as_workload(workload))
     rates = drawn.rates(count)
 
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:

@@ -10,7 +10,7 @@ from decrescendo.accounting import Pld, Truncated
 from decrescendo.accounting.budget import Budget, Guarantee, check_one_example
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import Accountant
-from decrescendo.errors import ImpossibleBudget, InvalidValue, check_integer
+from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.plans.correlating import Task, best_strategy, equal_columns
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.plan import Plan
@@ -47,19 +47,25 @@ def correlated(
     uncut(sampling, "noise that follows a workload or is correlated")
     steps = clip_norm.size
     sizes = sampling.sizes(steps)
-    search = _Search(budget, sampling, clip_norm, own, Task(budget, workload, clip_norm / sizes, sampling.rates(steps)))
+    search = _Search(
+        budget, sampling, clip_norm, own, Task(budget, workload, clip_norm / sizes, sampling.rates(steps))
+    )
     if bands == "auto":
         return search.best()
     count = check_integer("bands", bands, at_least=1)
     if count > steps:
-        raise InvalidValue(f"bands must be at most the {steps} steps, got bands={count}. A group must have a turn")
-    return search.least([search.of(shape, count) for shape in search.shapes(count)])
+        raise InvalidValue(
+            f"bands must be at most the {steps} steps, got bands={count}. A group must have a turn"
+        )
+    return search.least([_Tried(search, shape, None) for shape in search.shapes(count)])
 
 
 class _Tried:
     """A strategy up to a factor, the factor that an estimate finds, and the cost with it."""
 
-    def __init__(self, search: "_Search", shape: Float[np.ndarray, "bands steps"], guess: float | None) -> None:
+    def __init__(
+        self, search: "_Search", shape: Float[np.ndarray, "bands steps"], guess: float | None
+    ) -> None:
         self.shape, self.drawn, self._search = shape, search.drawn(len(shape)), search
         norms, rates = np.linalg.norm(shape, axis=0), self.drawn.rates(shape.shape[1])
         if guess is None:
@@ -122,11 +128,7 @@ class _Search:
         yield best_strategy(self.task, bands)
         yield equal_columns(self.task, bands)
         if bands == 1 and isinstance(self.sampling, PoissonSampling) and self.sampling.sample_rate < 1:
-            yield self._allocated()
-
-    def of(self, shape: Float[np.ndarray, "bands steps"], bands: int) -> _Tried:
-        """A strategy with an estimate of its cost."""
-        return _Tried(self, shape, None)
+            yield self._allocated(self.sampling)
 
     def best(self) -> Plan:
         """Of the numbers of bands that are tried until more are worse."""
@@ -150,12 +152,17 @@ class _Search:
         plans = [one.plan() for one in tried if one.cost < _TIE * least]
         return min(plans, key=lambda plan: self.cost(plan.correlation or plan.noise_multiplier))
 
-    def _allocated(self) -> Float[np.ndarray, "1 steps"]:
+    def _allocated(self, sampling: PoissonSampling) -> Float[np.ndarray, "1 steps"]:
         """Independent noise by the exact accountant's own table; see `allocate`."""
         from decrescendo.plans.allocation import allocate  # it calls calibrate
 
         _, influence = self.task.system.independent()
         plan = allocate(
-            self.budget, self.sampling, steps=self.task.steps, influence=influence, clip=self.clip_norm, accountant=self.judge
+            self.budget,
+            sampling,
+            steps=self.task.steps,
+            influence=influence,
+            clip=self.clip_norm,
+            accountant=self.judge,
         )
         return 1 / plan.noise_multiplier[None]

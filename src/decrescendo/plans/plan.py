@@ -162,12 +162,18 @@ class Plan:
 
     def noise_scale(self, step: int) -> float:
         """1/S[t, t] of step t, from 0: z_t with one band. See `noise_weights`."""
-        return float(self.noise_multiplier[step]) if self.correlation is None else self.correlation.scale(step)
+        return (
+            float(self.noise_multiplier[step]) if self.correlation is None else self.correlation.scale(step)
+        )
 
     @property
     def noise_std(self) -> Float[np.ndarray, " steps"]:
         """Standard deviation of the noise on the clipped sum, one a step: z_t C_t with one band."""
-        return self.schedule.noise_std if self.correlation is None else self.clip_norm * self.correlation.noise_std()
+        return (
+            self.schedule.noise_std
+            if self.correlation is None
+            else self.clip_norm * self.correlation.noise_std()
+        )
 
     @property
     def clip_norm(self) -> Float[np.ndarray, " steps"]:

@@ -24,7 +24,7 @@ def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
             f"{what} must have Poisson batches, got {sampling}. There is no theorem here for records that each take "
             "part once an epoch. Take PoissonSampling"
         )
-    return sampling
+    return cast("PoissonSampling | BatchSchedule", sampling)
 
 
 def independent(sampling: Sampling, what: str) -> None:

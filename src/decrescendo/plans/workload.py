@@ -60,7 +60,9 @@ class Workload:
         return cls(np.sqrt(influence), iterates="last")
 
     def cost(
-        self, noise: "Strategy | Float[np.ndarray, ' steps']", scale: Float[np.ndarray, " steps"] | float = 1.0
+        self,
+        noise: "Strategy | Float[np.ndarray, ' steps']",
+        scale: Float[np.ndarray, " steps"] | float = 1.0,
     ) -> float:
         """The sum over t of iterates_t times the variance of the noise in iterate t.
 
@@ -71,9 +73,10 @@ class Workload:
         std = self.noise_std(noise, scale)
         return float(_importance(self.iterates, std.size) @ std**2)
 
-
     def noise_std(
-        self, noise: "Strategy | Float[np.ndarray, ' steps']", scale: Float[np.ndarray, " steps"] | float = 1.0
+        self,
+        noise: "Strategy | Float[np.ndarray, ' steps']",
+        scale: Float[np.ndarray, " steps"] | float = 1.0,
     ) -> Float[np.ndarray, " steps"]:
         """The standard deviation of the noise in each iterate, of arguments as of `cost`.
 
@@ -129,7 +132,7 @@ class System:
         return cls(still, gain, _importance(workload.iterates, steps))
 
     def independent(self) -> tuple[float, Float[np.ndarray, " steps"]]:
-        """The cost of independent noise of standard deviation 1, and the weight of the variance of each step's in it."""
+        """The cost of independent noise of standard deviation 1, and the weight of each step's variance in it."""
         steps = len(self.gain)
         cost, _, influence = self.gradient(np.zeros((steps, 0)), np.ones(steps))
         return cost, influence

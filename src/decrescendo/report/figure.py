@@ -93,7 +93,9 @@ def draw_schedules(
         sums.plot(steps, plan.noise_std, **style)
         if iterates:
             own = plan.correlation or plan.noise_multiplier
-            panels[-1].plot(steps, as_workload(workload).noise_std(own, plan.clip_norm / plan.batch_size), **style)
+            panels[-1].plot(
+                steps, as_workload(workload).noise_std(own, plan.clip_norm / plan.batch_size), **style
+            )
         if moving:
             panels[4].plot(steps, plan.batch_size, **style)
         spent = EpsilonCurve(
@@ -113,7 +115,9 @@ def draw_schedules(
     std = "noise std (gradient length)" if iterates else "noise std $z_t C_t$ (gradient length)"
     label(sums, "How much noise on the sum", std)
     if iterates:
-        label(panels[-1], "How much noise is still in the iterate", "noise std (largest rate x gradient length)")
+        label(
+            panels[-1], "How much noise is still in the iterate", "noise std (largest rate x gradient length)"
+        )
     label(
         spents,
         "What has been spent (computed at the dots)",

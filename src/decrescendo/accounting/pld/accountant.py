@@ -178,9 +178,7 @@ class _Steps:
         """Both directions' points at ``delta`` or ``epsilon``: estimates."""
         return [saddle(self.above.cumulants(d), delta=delta, epsilon=epsilon) for d in DIRECTIONS]
 
-    def bounds(
-        self, epsilon: float, delta: float, smoothing: float, *, lower: bool | Direction
-    ) -> "_Bounds":
+    def bounds(self, epsilon: float, delta: float, smoothing: float, *, lower: bool | Direction) -> "_Bounds":
         """Bounds on the privacy curve, sharp near (epsilon, delta); the lower one in the worse direction only, or in
         the one that is asked for."""
         curves: dict[Direction, Inversion] = {}
@@ -596,7 +594,9 @@ def least_delta(ledger: Ledger, epsilon: float) -> float:
 def _of_worst_turn(ledger: Ledger, delta: float | None, epsilon: float | None) -> tuple[_Steps, float]:
     """The run of the group of records that spends most, and the epsilon or delta that goes with the other."""
     with np.errstate(over="ignore"):
-        cost = ledger.count * ledger.sample_rate**2 * np.expm1(np.minimum(ledger.noise_multiplier**-2.0, 600.0))
+        cost = (
+            ledger.count * ledger.sample_rate**2 * np.expm1(np.minimum(ledger.noise_multiplier**-2.0, 600.0))
+        )
     worst = max(range(ledger.groups), key=lambda g: float(cost[ledger.takes_part(g)].sum()))
     run = ledger.turn(worst)
     if delta is not None:

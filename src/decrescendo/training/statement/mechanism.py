@@ -65,8 +65,8 @@ def _how(sampling: Sampling, row: str) -> str:
         )
     if isinstance(sampling, CyclicPoissonSampling):
         return (
-            f"cyclic Poisson: each {row} draws one of {sampling.bands} groups once, in secret and by a fair coin of its "
-            f"own; at step t each {row} of group t mod {sampling.bands} takes part by an independent coin"
+            f"cyclic Poisson: each {row} draws one of {sampling.bands} groups once, in secret and by a fair coin of "
+            f"its own; at step t each {row} of group t mod {sampling.bands} takes part by an independent coin"
         )
     return f"Poisson: each {row} takes part in each step by an independent coin"
 
