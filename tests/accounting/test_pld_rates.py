@@ -349,7 +349,7 @@ class TestManyRates:
         effort = Pld()._effort()
         steps = accountant._Steps.of(run_of(rate, np.linspace(2, 1, self.STEPS)), DELTA, effort, 1)
         assert 8 < len(steps.groups) <= effort.rates
-        total = sum(float(part.mixtures.counts.sum()) for part in steps.above)
+        total = sum(float(part.mixtures.counts.sum()) for part in steps.above.parts[0])
         assert total == self.STEPS
 
     @pytest.mark.slow

@@ -210,6 +210,13 @@ InfluenceGrowth = Annotated[
         help="optimal: noise of the last step weighs so many times that of the first, exponentially between."
     ),
 ]
+Bands = Annotated[
+    str | None,
+    typer.Option(
+        help="optimal: noise correlated over so many steps, so that later ones take away what earlier ones added; "
+        "auto: 1, 2, 4, .., whichever leaves least noise in the iterates. Default: independent."
+    ),
+]
 Compute = Annotated[
     float | None,
     typer.Option(

@@ -34,7 +34,7 @@ class NoisyMean:
 
     >>> import torch
     >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
-    Release(sample_rate=0.01, noise_multiplier=1.0, count=1, overflow=0.0, steps_per_epoch=0)
+    Release(sample_rate=0.01, noise_multiplier=1.0, count=1, overflow=0.0, steps_per_epoch=0, bands=1, step=0)
     """
 
     gradients: Mapping[str, Tensor]
