@@ -22,7 +22,7 @@ larger by as much, 1 + gamma sqrt(d): a part in some ten thousands for a million
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -35,34 +35,10 @@ from decrescendo.base.rng.keystream import ReservedWords
 from decrescendo.base.rng.rounded import add_gaussian
 from decrescendo.errors import FileRefused, InvalidType, PlanViolation, check_integer
 from decrescendo.optim.noise_drawing import NoiseStream, drawn_in_order, in_order, like, own_part
+from decrescendo.plans.strategy import Strategy
 
-# Of a column's norm, relative: what two ways to add its squares up differ by.
-_ROUNDING = 2.0**-40
 # Coordinates worked on at once: what is between the walks over them stays in the cache.
 _PIECE = {"cpu": 2**18, "cuda": 2**24}
-
-
-@runtime_checkable
-class Strategy(Protocol):
-    """How the noises of a run's steps depend on each other: what `CorrelatedNoise` needs of a plan."""
-
-    @property
-    def steps(self) -> int:
-        """T >= 1."""
-        ...
-
-    @property
-    def bands(self) -> int:
-        """b >= 1."""
-        ...
-
-    def noise_scale(self, step: int) -> float:
-        """alpha_t = 1 / S[t,t] > 0, of the step after ``step`` steps."""
-        ...
-
-    def noise_weights(self, step: int) -> Float[np.ndarray, " earlier"]:
-        """c_{t,k} = S[t,t-k] / S[t,t] for k = 1 .. b - 1, multiples of a power of two; 0 before the first step."""
-        ...
 
 
 @final
@@ -77,6 +53,7 @@ class CorrelatedNoise:
 
     Attributes:
         bands: b.
+        noise_multiplier: z_t, 1 over the norm of column t of S: what the release of step t must say.
         taken: steps whose noise was drawn; ``None`` after one that failed.
         grid: gamma, on the scale of h_t: a power of two.
 
@@ -87,9 +64,9 @@ class CorrelatedNoise:
 
     def __init__(self, strategy: Strategy, records: int, *, on_host: bool = False) -> None:
         self.bands, steps = strategy.bands, range(strategy.steps)
-        self._scale = np.array([strategy.noise_scale(step) for step in steps])
-        self._weights = np.array([strategy.noise_weights(step) for step in steps]).reshape(len(steps), -1)
-        self._std, self._columns = marginal_std(self._scale, self._weights), column_norms(self._scale, self._weights)
+        self._scale = np.array([strategy.scale(step) for step in steps])
+        self._weights = np.array([strategy.weights(step) for step in steps])
+        self._std, self.noise_multiplier = strategy.noise_std(), strategy.noise_multiplier
         self.grid = grid_of(float(self._std.max()), self._weights)
         self._records, self._on_host = check_integer("records", records, at_least=1), on_host
         self.taken: int | None = 0
@@ -97,19 +74,6 @@ class CorrelatedNoise:
         self._names: list[str] = []
         self._sizes: list[int] = []
         self._earlier: list[Tensor] = []  # in units of the grid; of step t at t mod (b - 1)
-
-    def check(self, step: int, noise_multiplier: float) -> None:
-        """That 1 over the norm of the strategy's column, which is what the step costs, is ``noise_multiplier``.
-
-        Raises:
-            PlanViolation: it is less: the release would cost more than is written down.
-        """
-        found = 1 / float(self._columns[step])
-        if noise_multiplier > found * (1 + _ROUNDING):
-            raise PlanViolation(
-                f"the noise of a step must be what its release says, got noise_multiplier={noise_multiplier!r} at step "
-                f"{step + 1}, whose column of the strategy has a norm of 1/{found!r}. Make plans with calibrate"
-            )
 
     def add(
         self,
@@ -177,59 +141,24 @@ class CorrelatedNoise:
             arrays.append({name: _shaped(held.get(name), part) for name, part in zip(self._names, parts, strict=True)})
         return {"taken": taken, "grid": self.grid, "names": list(self._names), "earlier": arrays}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Back to a `state`, of which each rank is given its own parts.
+    def load_state(self, state: Mapping[str, Any], step: int) -> None:
+        """Back to a `state` after ``step`` steps, of which each rank is given its own parts.
 
         Raises:
             FileRefused: the state of another run's noise.
         """
         taken, arrays = check_integer("taken", state["taken"]), state["earlier"]
-        names, fits = list(state["names"]), state["grid"] == self.grid
+        names, fits = list(state["names"]), (taken, state["grid"]) == (step, self.grid)
         if not fits or len(arrays) != min(taken, self.bands - 1) or any(names != list(one) for one in arrays):
             raise FileRefused(
                 f"a checkpoint must hold the noise of the last {self.bands - 1} steps as it was drawn, got "
-                f"{len(arrays)} arrays after {taken} steps. Go on from another checkpoint"
+                f"{len(arrays)} arrays of {taken} steps after {step}. Go on from another checkpoint"
             )
         self.taken, self._names = taken, names
         self._sizes = [part.numel() for part in arrays[0].values()] if arrays else []
         rows = [torch.cat([part.reshape(-1) for part in one.values()]).to(torch.int32) for one in arrays]
         # Row t mod (b - 1) is that of step t; the state has the last step first.
         self._earlier = [rows[(taken - 1 - place) % len(rows)] for place in range(len(rows))]
-
-
-def column_norms(
-    scale: Float[np.ndarray, " steps"], weights: Float[np.ndarray, "steps earlier"]
-) -> Float[np.ndarray, " steps"]:
-    """|S[:,t]| of each column, cut at the last step.
-
-    >>> column_norms(np.array([1.0, 0.5]), np.array([[0.0], [0.5]])) ** 2
-    array([2., 4.])
-    """
-    squares = 1 / scale**2
-    for back in range(1, min(weights.shape[1] + 1, len(scale))):
-        squares[:-back] += (weights[back:, back - 1] / scale[back:]) ** 2
-    return np.sqrt(squares)
-
-
-def marginal_std(
-    scale: Float[np.ndarray, " steps"], weights: Float[np.ndarray, "steps earlier"]
-) -> Float[np.ndarray, " steps"]:
-    """The standard deviation of each n_t by itself: the norms of the rows of S^-1.
-
-    >>> marginal_std(np.array([1.0, 1.0]), np.array([[0.0], [0.5]])) ** 2
-    array([1.  , 1.25])
-    """
-    bands = weights.shape[1]
-    before = np.zeros((bands, bands))  # covariance of the last noises, the latest first
-    found = np.empty(len(scale))
-    for step, (own, row) in enumerate(zip(scale, weights, strict=True)):
-        shared = -before @ row
-        found[step] = variance = own**2 - row @ shared
-        if bands:
-            before[1:, 1:] = before[:-1, :-1].copy()
-            before[0, 0] = variance
-            before[0, 1:] = before[1:, 0] = shared[:-1]
-    return np.sqrt(found)
 
 
 def _shaped(held: Tensor | None, numbers: Tensor) -> Tensor:

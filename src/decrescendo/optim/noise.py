@@ -88,9 +88,9 @@ def privatise(
 
     Raises:
         InvalidType: ``clipped`` is no `ClippedSum`, or another argument of the wrong kind.
-        InvalidValue: z below zero or not finite, noise for an unbounded sum, or sampling in turns without the noise of
-            its plan.
-        PlanViolation: correlated noise that is not what z says, or of another step.
+        InvalidValue: z below zero or not finite, noise for an unbounded sum, sampling in turns without the noise of its
+            plan, or correlated noise below z.
+        PlanViolation: correlated noise of another step than the next.
 
     >>> import torch
     >>> from decrescendo.clipping import Diagnostics
@@ -114,7 +114,11 @@ def privatise(
             "CorrelatedNoise(plan, ..) is the noise of plan.sampling"
         )
     if correlated is not None and isinstance(sampling, CyclicPoissonSampling):
-        correlated.check(sampling.step, z)
+        if z > (drawn := float(correlated.noise_multiplier[sampling.step])):
+            raise InvalidValue(
+                f"a release must not say more noise than is drawn, got noise_multiplier={z!r} where the column of step "
+                f"{sampling.step + 1} has {drawn!r}. Give the plan's"
+            )
         gradients, std = correlated.add(
             clipped.gradients, clipped.sensitivity, divisor, stream, sampling.step
         )
