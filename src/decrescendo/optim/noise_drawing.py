@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ NoiseStream: TypeAlias = SecureStream | Keystream | torch.Generator
 _TOGETHER = {"cpu": 2**20, "cuda": 2**24}
 
 
+@runtime_checkable
 class Adder(Protocol):
     """Adds noise to numbers in one line."""
 
