@@ -23,7 +23,7 @@ from decrescendo.training.data.examples import Draw, Examples
 from decrescendo.training.data.loading import made
 from decrescendo.training.data.rows import Rows
 from decrescendo.training.loop.source import Source
-from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.persistence.checkpoint.streams import copied, stream_at, stream_state
 from decrescendo.training.processes.world import Tree, World
 
 
@@ -81,12 +81,9 @@ class RunStreams:
     def groups(
         self, sampling: CyclicPoissonSampling, whose: Int[np.ndarray, " records"] | None
     ) -> list[Int[np.ndarray, " members"]]:
-        """The groups of the run, the same each time: the stream stays where it is."""
+        """The groups of the run, the same each time."""
         assert self.turns is not None
-        began = stream_state(self.turns)
-        found = sampling.groups(self.turns, whose)
-        self.turns = stream_at(self.turns, began)
-        return found
+        return sampling.groups(copied(self.turns), whose)
 
 
 @final
