@@ -3,7 +3,7 @@
 import numpy as np
 
 from decrescendo import Budget, Plan
-from decrescendo.accounting import Unit
+from decrescendo.accounting import Guarantee, Unit
 from decrescendo.plans import CyclicPoissonSampling, Schedule
 from decrescendo.plans.sampling import planned
 from decrescendo.plans.strategy import Strategy
@@ -19,12 +19,12 @@ def strategy_of(steps: int, bands: int, scale: float = 1.0) -> Strategy:
 
 def banded_plan(
     steps: int = 7, bands: int = 3, *, records: int = 40, batch: object = 8, clip: object = 1.0, scale: float = 0.8,
-    unit: Unit = Unit.EXAMPLE, examples_per_person: int = 1,
+    unit: Unit = Unit.EXAMPLE, examples_per_person: int = 1, guarantee: Guarantee | None = None,
 ) -> Plan:  # fmt: skip
-    """A certified plan of correlated noise."""
+    """A plan of correlated noise, certified unless its ``guarantee`` is given."""
     strategy = strategy_of(steps, bands, scale)
     sampling = CyclicPoissonSampling(records, batch, bands)
-    budget = Budget(100.0, 1e-3, unit, examples_per_person=examples_per_person)
-    guarantee = certify(planned(sampling, strategy.noise_multiplier), budget)
+    budget = Budget(100.0, 1e-3 if guarantee is None else guarantee.delta, unit, examples_per_person)
+    guarantee = guarantee or certify(planned(sampling, strategy.noise_multiplier), budget)
     schedule = Schedule(strategy.noise_multiplier, np.broadcast_to(clip, steps).astype(float))
     return Plan(budget, sampling, schedule, guarantee, strategy)

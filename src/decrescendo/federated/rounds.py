@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.rng import Secure, sampling_and_noise, turns
+from decrescendo.base.rng import Secure, grouping, sampling_and_noise
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import PlanViolation
@@ -77,7 +77,7 @@ class Rounds:
         self._coins = plan.sampling if plan.correlation else poisson(plan.sampling, "a federated run")
         self.sampling, self.noise = sampling_and_noise(seed)
         # Where noise is correlated: by which clients take turns, and what the noise to come depends on.
-        self._turns_of_clients = turns(seed)
+        self._grouping = grouping(seed)
         self._correlated = (
             None if plan.correlation is None else CorrelatedNoise(plan.correlation, plan.sampling.dataset_size)
         )
@@ -157,7 +157,7 @@ class Rounds:
     def _cohort(self, index: int) -> Int[np.ndarray, " cohort"]:
         coins = self._coins.at(index)
         if isinstance(coins, CyclicPoissonSampling):
-            return next(coins.batches(1, self.sampling, coins.groups(copied(self._turns_of_clients))))
+            return next(coins.batches(1, self.sampling, coins.groups(copied(self._grouping))))
         return next(cast("PoissonSampling", coins).batches(1, self.sampling))
 
     def _spend(self, index: int, members: int) -> None:
@@ -293,7 +293,7 @@ class Rounds:
     def _correlated_state(self) -> dict[str, Any]:
         if self._correlated is None:
             return {}
-        return {"turns": stream_state(self._turns_of_clients), "correlated": self._correlated.state({})}
+        return {"grouping": stream_state(self._grouping), "correlated": self._correlated.state({})}
 
     def _go_on(self, state: Mapping[str, Any]) -> None:
         """Be where the journal was, with its last round in the store, and the weights moved by it."""
@@ -310,7 +310,7 @@ class Rounds:
             self.sampling = stream_at(self.sampling, state["sampling"])
             self.noise = stream_at(self.noise, state["noise"])
             if self._correlated is not None:
-                self._turns_of_clients = stream_at(self._turns_of_clients, state["turns"])
+                self._grouping = stream_at(self._grouping, state["grouping"])
                 self._correlated.load_state(state["correlated"], len(found.releases))
         books.releases, books.attendance = found.releases, found.attendance
         self.replies.one_by_one = found.one_by_one

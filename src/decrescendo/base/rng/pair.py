@@ -23,6 +23,6 @@ def sampling_and_noise(
     return streams.numpy("sampling"), streams.keyed("noise")
 
 
-def turns(seed: int | Secure) -> np.random.Generator | SecureStream:
+def grouping(seed: int | Secure) -> np.random.Generator | SecureStream:
     """Stream "groups", by which records take turns: of a seed, or with a key of its own that nobody chooses."""
     return SecureStream.fresh() if isinstance(seed, Secure) else Streams(seed).numpy("groups")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 
 from decrescendo.base.batches import map_rows
-from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, sampling_and_noise, turns
+from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, grouping, sampling_and_noise
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType
 from decrescendo.optim.correlated import CorrelatedNoise
@@ -36,7 +36,7 @@ class RunStreams:
     masks: Seeds
     data: Seeds
     # Where records take turns: who does when; and where noise is correlated, what it depends on.
-    turns: np.random.Generator | SecureStream | None = None
+    grouping: np.random.Generator | SecureStream | None = None
     correlated: CorrelatedNoise | None = None
 
     @classmethod
@@ -53,7 +53,7 @@ class RunStreams:
             *sampling_and_noise(seed),
             Seeds.of(seed),
             Seeds.of(seed, "data"),
-            turns(seed) if isinstance(sampling, CyclicPoissonSampling) else None,
+            grouping(seed) if isinstance(sampling, CyclicPoissonSampling) else None,
             None if strategy is None else CorrelatedNoise(strategy, sampling.dataset_size, on_host=on_host),
         )
 
@@ -68,22 +68,22 @@ class RunStreams:
 
     def others(self) -> dict[str, Any]:
         """Where the others are."""
-        turns = {} if self.turns is None else {"turns": stream_state(self.turns)}
-        return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream), **turns}
+        grouped = {} if self.grouping is None else {"grouping": stream_state(self.grouping)}
+        return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream), **grouped}
 
     def put_others(self, state: dict[str, Any]) -> None:
         """Back to where `others` found them; they are taken out of ``state``."""
         self.noise = stream_at(self.noise, state.pop("noise"))
         self.masks.stream = stream_at(self.masks.stream, state.pop("masks"))
-        if self.turns is not None:
-            self.turns = stream_at(self.turns, state.pop("turns"))
+        if self.grouping is not None:
+            self.grouping = stream_at(self.grouping, state.pop("grouping"))
 
     def groups(
         self, sampling: CyclicPoissonSampling, whose: Int[np.ndarray, " records"] | None
     ) -> list[Int[np.ndarray, " members"]]:
         """The groups of the run, the same each time."""
-        assert self.turns is not None
-        return sampling.groups(copied(self.turns), whose)
+        assert self.grouping is not None
+        return sampling.groups(copied(self.grouping), whose)
 
 
 @final
