@@ -23,7 +23,8 @@ def banded_plan(
 ) -> Plan:  # fmt: skip
     """A plan of correlated noise, certified unless its ``guarantee`` is given."""
     strategy = strategy_of(steps, bands, scale)
-    sampling = CyclicPoissonSampling(records, batch, bands)
+    size = float(batch) if isinstance(batch, int | float) else np.array(batch, dtype=float)
+    sampling = CyclicPoissonSampling(records, size, bands)
     budget = Budget(100.0, 1e-3 if guarantee is None else guarantee.delta, unit, examples_per_person)
     guarantee = guarantee or certify(planned(sampling, strategy.noise_multiplier), budget)
     schedule = Schedule(strategy.noise_multiplier, np.broadcast_to(clip, steps).astype(float))

@@ -317,6 +317,26 @@ def digits_life(folder: str, steps: int, bands: int = 1) -> tuple[str, list[floa
     return str(weight_facts(model)), run.ledger.noise_multiplier.tolist()
 
 
+def banded_life(folder: str, steps: int = 14) -> tuple[str, list[float]]:
+    """One life of a small training with correlated noise, in one process; each step is noted when it was seen."""
+    torch.manual_seed(0)
+    rows, model = torch.randn(ROWS, 5), nn.Linear(5, 2)
+    plan = banded_plan(steps, 4, records=ROWS, guarantee=STAND_IN)
+    with (Path(folder) / "seen").open("a") as noted:
+
+        def after(progress: Any) -> None:
+            noted.write(f"{progress.step}\n")
+            noted.flush()
+            time.sleep(0.02)  # some kills hit a step, others what is between
+
+        run = train(
+            model, lambda model, batch: model(batch).square().sum(1), rows, plan,
+            torch.optim.Adam(model.parameters(), lr=0.1), seed=3, callback=after,
+            checkpoints=Checkpoints(Path(folder) / "checkpoints", 2, resume=True),
+        )  # fmt: skip
+    return str(weight_facts(model)), run.ledger.noise_multiplier.tolist()
+
+
 def joined(late: float = 0.0) -> int:
     """Join, and meet once; rank 0 comes ``late`` seconds after the others. The store outlives the ranks."""
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
