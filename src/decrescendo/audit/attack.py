@@ -17,7 +17,15 @@ from decrescendo.base.batches import count_rows, map_rows
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
 from decrescendo.errors import InvalidValue
-from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, RandomAllocation, Schedule, calibrate
+from decrescendo.plans import (
+    BatchSchedule,
+    CyclicPoissonSampling,
+    Plan,
+    PoissonSampling,
+    RandomAllocation,
+    Schedule,
+    calibrate,
+)
 from decrescendo.training import Trainer
 from decrescendo.training.steering import QuantileClip
 
@@ -134,6 +142,9 @@ def _without(plan: Plan, rows: int) -> Plan:
     sampling, size = plan.sampling, plan.sampling.dataset_size
     if isinstance(sampling, RandomAllocation):
         return replace(plan, sampling=replace(sampling, dataset_size=size - rows))
+    if isinstance(sampling, CyclicPoissonSampling):
+        now: Any = sampling.expected_batch_size / size * (size - rows)
+        return replace(plan, sampling=CyclicPoissonSampling(size - rows, now, sampling.bands))
     form = PoissonSampling if isinstance(sampling, PoissonSampling) else BatchSchedule
     fewer: Any = sampling.expected_batch_size / size * (size - rows)
     return replace(plan, sampling=form(size - rows, fewer, sampling.max_batch_size))

@@ -109,6 +109,7 @@ def noise_cost(plan: Plan, influence: CurveOrValues) -> float:
     Args:
         plan: any plan.
         influence: curve (or array) of q_t > 0, as for `allocate`. Compare plans by ratios: its unit is that of q.
+            Where noise is correlated, all of it is taken to go into the end with the same sign.
 
     >>> from decrescendo.accounting.budget import Guarantee, Unit, check_budget
     >>> from decrescendo.plans.schedule import Schedule
@@ -118,7 +119,10 @@ def noise_cost(plan: Plan, influence: CurveOrValues) -> float:
     40.0
     """
     check_instance("plan", plan, Plan)
-    return float(np.sum(evaluate("influence", influence, plan.steps) * plan.schedule.noise_std**2))
+    q = evaluate("influence", influence, plan.steps)
+    if plan.correlation is not None:
+        return Workload.of_influence(q).cost(plan.correlation, plan.clip_norm)
+    return float(np.sum(q * plan.schedule.noise_std**2))
 
 
 @dataclass(frozen=True, slots=True)

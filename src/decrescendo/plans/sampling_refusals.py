@@ -18,17 +18,27 @@ def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
     Traceback (most recent call last):
     decrescendo.errors.InvalidValue: a filter must have Poisson batches, got RandomAllocation(...). There is ...
     """
-    if isinstance(sampling, CyclicPoissonSampling):
-        raise InvalidValue(
-            f"{what} must have batches of all records, got {sampling.bands} groups of records that take turns. There "
-            "is no theorem here for correlated noise: take bands=1"
-        )
+    independent(sampling, what)
     if isinstance(sampling, RandomAllocation):
         raise InvalidValue(
             f"{what} must have Poisson batches, got {sampling}. There is no theorem here for records that each take "
             "part once an epoch. Take PoissonSampling"
         )
     return sampling
+
+
+def independent(sampling: Sampling, what: str) -> None:
+    """Refuse, for ``what``, records that take turns and noise that is correlated.
+
+    >>> independent(CyclicPoissonSampling(100, 10, bands=4), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must have independent noise, got 4 bands. There is no theorem here ...
+    """
+    if isinstance(sampling, CyclicPoissonSampling):
+        raise InvalidValue(
+            f"{what} must have independent noise, got {sampling.bands} bands. There is no theorem here for noise that "
+            "is correlated: take bands=1"
+        )
 
 
 def uncut(sampling: Sampling, what: str) -> None:

@@ -94,7 +94,9 @@ class _Group:
     def counted(self, part: Part, count: Int[np.ndarray, " rows"]) -> Part:
         """``part`` (`above` or `below`) with other counts of the ledger's rows."""
         own = count[self.rows]
-        mixtures = part.mixtures.counted(np.bincount(self.place, weights=own, minlength=self.mu.size))
+        mixtures = part.mixtures.counted(
+            np.bincount(self.place, weights=own, minlength=self.mu.size).astype(np.int64)
+        )
         if self.cell is None or part.spread is None:
             return replace(part, mixtures=mixtures)
         spread = replace(part.spread, moments=replace(self.cell, count=own).moments(mixtures))
