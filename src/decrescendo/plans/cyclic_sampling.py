@@ -109,7 +109,7 @@ class CyclicPoissonSampling:
 
     def groups(
         self, rng: np.random.Generator | SecureStream, whose: Int[np.ndarray, " records"] | None = None
-    ) -> list[Int[np.ndarray, " members"]]:
+    ) -> list[Int[np.ndarray, "_"]]:
         """The members of each group, record indices, ascending: drawn once for a run, and as secret as its batches.
 
         Args:
@@ -130,7 +130,7 @@ class CyclicPoissonSampling:
         self,
         steps: int,
         rng: np.random.Generator | SecureStream,
-        groups: Sequence[Int[np.ndarray, " members"]],
+        groups: Sequence[Int[np.ndarray, "_"]],
     ) -> Iterator[Int[np.ndarray, " batch"]]:
         """Yield the ``steps`` batches from `step` on, record indices, ascending; some may be empty and must still be
         taken.

@@ -80,7 +80,7 @@ class RunStreams:
 
     def groups(
         self, sampling: CyclicPoissonSampling, whose: Int[np.ndarray, " records"] | None
-    ) -> list[Int[np.ndarray, " members"]]:
+    ) -> list[Int[np.ndarray, "_"]]:
         """The groups of the run, the same each time."""
         assert self.grouping is not None
         return sampling.groups(copied(self.grouping), whose)
@@ -100,7 +100,7 @@ class Drawing:
         self._source, self._world, self._streams, self._device = source, world, streams, device
         self.place = streams.place()
         self._epoch: tuple[int, list[Int[np.ndarray, " batch"]], dict[str, Any]] | None = None
-        self._groups: list[Int[np.ndarray, " members"]] = []
+        self._groups: list[Int[np.ndarray, "_"]] = []
 
     def batches(
         self, table: Rows | Examples, workers: int, taken: int, whose: Int[np.ndarray, " rows"] | None
