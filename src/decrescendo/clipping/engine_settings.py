@@ -35,6 +35,8 @@ class EngineSettings:
             and the loss store in Python has changed (a weight of the loss, from epoch to epoch), the pass runs in
             Python. A clock, a file or the environment is read when a pass is captured, and not again: then the run
             lists the assumption ``replayed-passes``.
+        noise_on_host: where noise is correlated over b steps (`Plan.bands`), keep that of the last b - 1 steps in the
+            host's memory, not on the GPU: slower by their transfer, and the same noise.
         gamma: > 0, automatic clipping (Bu et al. 2023): each gradient g counts as C g / (|g| + gamma), of length
             below C like a clipped one, so that C only scales the learning rate. ``None``: g min(1, C / |g|).
 
@@ -49,6 +51,7 @@ class EngineSettings:
     declared: tuple[str, ...] = ()
     gamma: float | None = None
     capture: bool | Literal["auto"] = "auto"
+    noise_on_host: bool = False
 
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:

@@ -41,6 +41,8 @@ from decrescendo.training.processes.bits import is_part
 from decrescendo.training.processes.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
 
 _SEEN = struct.Struct("<3q2d")
+# A release, and the noise of the mean.
+_RELEASE = struct.Struct("<2dqd3qd")
 
 
 @final
@@ -248,7 +250,7 @@ class Group:
             record(noisy.release, content)
             made.append(noisy)
             release, std = noisy.release, math.nan if noisy.noise_std is None else noisy.noise_std
-            return struct.pack("<2dqdqd", *astuple(release), std)
+            return _RELEASE.pack(*astuple(release), std)
 
         found = self._meetings.exchange(At.PUBLISH, message)
         means = dict((made[0] if made else total).gradients)
@@ -265,9 +267,8 @@ class Group:
                     unflatten(flat, means, names)
         if made:
             return made[0]
-        rate, noise_multiplier, count, overflow, steps_per_epoch, std = struct.unpack("<2dqdqd", found[0])
-        release = Release(rate, noise_multiplier, count, overflow, steps_per_epoch)
-        return NoisyMean(means, release, None if math.isnan(std) else std)
+        *release, std = _RELEASE.unpack(found[0])
+        return NoisyMean(means, Release(*release), None if math.isnan(std) else std)
 
     def _meet(self, number: int) -> list[int]:
         """A number of every rank, on every rank, while they clip."""

@@ -16,7 +16,9 @@ from decrescendo.accounting.release import Release
 from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.clipping.clipped import ClippedSum, check_clip_norm, check_gradients
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
+from decrescendo.optim.correlated import CorrelatedNoise
 from decrescendo.optim.noise_drawing import NoiseStream, with_noise
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.plans.sampling_refusals import uncut
 
@@ -55,10 +57,12 @@ class NoisyMean:
 def privatise(
     clipped: ClippedSum,
     noise_multiplier: float,
-    sampling: PoissonSampling | RandomAllocation,
+    sampling: PoissonSampling | RandomAllocation | CyclicPoissonSampling,
     stream: NoiseStream,
+    correlated: CorrelatedNoise | None = None,
 ) -> NoisyMean:
-    """Add independent N(0, (z C)^2) to every coordinate of the sum; divide by the expected batch size B.
+    """Add N(0, (z C)^2) to every coordinate of the sum, independent of all other noise unless ``correlated``; divide by
+    the expected batch size B.
 
     Args:
         clipped: the sum and its sensitivity C.
@@ -68,6 +72,8 @@ def privatise(
             `Streams.keyed`) gives an exact Gaussian, rounded once to a public grid: on CUDA where the sum is, else on
             the CPU; the parameters one after another in the order of the sorted names, those of float64 last. A
             ``torch.Generator`` draws once a parameter in that order, where it lives.
+        correlated: the noise of a run in which records take turns, for `CyclicPoissonSampling` of several bands; z then
+            is 1 over the norm of the strategy's column. ``None`` for independent noise.
 
     Guarantee:
         the result is one ``sampling.release(noise_multiplier)`` for neighbours that differ by
@@ -82,7 +88,9 @@ def privatise(
 
     Raises:
         InvalidType: ``clipped`` is no `ClippedSum`, or another argument of the wrong kind.
-        InvalidValue: z below zero or not finite, or noise for an unbounded sum.
+        InvalidValue: z below zero or not finite, noise for an unbounded sum, sampling in turns without the noise of its
+            plan, or correlated noise below z.
+        PlanViolation: correlated noise of another step than the next.
 
     >>> import torch
     >>> from decrescendo.clipping import Diagnostics
@@ -92,12 +100,29 @@ def privatise(
     tensor([1., 2.])
     """
     check_instance("clipped", clipped, ClippedSum, "Noise is added to what a Clipper returned")
-    if not isinstance(sampling, RandomAllocation):
+    if not isinstance(sampling, RandomAllocation | CyclicPoissonSampling):
         check_instance("sampling", sampling, PoissonSampling)
     _check_stream(stream)
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
-    divisor = sampling.expected_batch_size
+    divisor = float(sampling.expected_batch_size)
+    turns = sampling.bands if isinstance(sampling, CyclicPoissonSampling) else 1
+    if turns != (1 if correlated is None else correlated.bands):
+        raise InvalidValue(
+            f"sampling in turns and correlated noise must be of one plan, got bands={turns} and "
+            f"{'independent noise' if correlated is None else f'noise of {correlated.bands} bands'}. "
+            "CorrelatedNoise(plan, ..) is the noise of plan.sampling"
+        )
+    if correlated is not None and isinstance(sampling, CyclicPoissonSampling):
+        if z > (drawn := float(correlated.noise_multiplier[sampling.step])):
+            raise InvalidValue(
+                f"a release must not say more noise than is drawn, got noise_multiplier={z!r} where the column of step "
+                f"{sampling.step + 1} has {drawn!r}. Give the plan's"
+            )
+        gradients, std = correlated.add(
+            clipped.gradients, clipped.sensitivity, divisor, stream, sampling.step
+        )
+        return NoisyMean(gradients, sampling.release(z), std)
     gradients = with_noise(clipped.gradients, std, divisor, stream)
     return NoisyMean(gradients, sampling.release(z), std / divisor)
 

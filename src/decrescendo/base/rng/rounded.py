@@ -70,9 +70,10 @@ class KeyedWords(Words, Protocol):
 
 
 def add_gaussian(
-    values: np.ndarray, std: float, words: Words, *, divisor: float = 1.0, out: np.ndarray | None = None
-) -> Float[np.ndarray, " size"]:
-    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of `grid` (std), over ``divisor``.
+    values: np.ndarray, std: float, words: Words, *, divisor: float = 1.0, out: np.ndarray | None = None,
+    step: float | None = None,
+) -> Float[np.ndarray, " size"]:  # fmt: skip
+    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of ``step``, over ``divisor``.
 
     All of torch's threads take part, where torch was imported.
 
@@ -82,6 +83,7 @@ def add_gaussian(
         words: where random bits come from.
         divisor: > 0; public. The multiple times 1 / divisor, in float64, is rounded to the dtype of ``values``.
         out: where the result goes, of the shape and dtype of ``values``; may be ``values``. ``None`` for a new array.
+        step: gamma, a power of two; public. ``None`` for `grid` (std).
 
     Guarantee:
         the law of the result is exactly that of an ideal real Gaussian added to ``values`` and rounded, if the words
@@ -106,7 +108,7 @@ def add_gaussian(
                 f"values and out must be contiguous vectors of float64 or float32, got {array.dtype} of shape "
                 f"{array.shape}. In fewer digits the sum itself is not what was bounded"
             )
-    step, inverse = grid(std), 1 / check_real("divisor", divisor, above=0)
+    step, inverse = step or grid(std), 1 / check_real("divisor", divisor, above=0)
     counter = _counter(words, len(values))
     chunk = CHUNK if counter is None else _KEYED_CHUNK
     starts = deque(range(0, len(values), chunk))  # several threads may take from it

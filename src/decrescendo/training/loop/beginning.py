@@ -17,6 +17,8 @@ from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.optim.apply import check_optimizer
 from decrescendo.plans.agreement import Agreement
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
+from decrescendo.plans.sampling import RandomAllocation, Sampling
 from decrescendo.training.data.data_set import DataSet
 from decrescendo.training.data.examples import Examples
 from decrescendo.training.data.finite import check_finite
@@ -54,6 +56,14 @@ def check_given(store: Store | None, checkpoints: Checkpoints | None, name: str)
         check_instance("checkpoints", checkpoints, Checkpoints, "Checkpoints(folder) is one")
     if torch.is_inference_mode_enabled():
         raise InvalidValue("training must be outside of torch.inference_mode(), which keeps no gradients")
+
+
+def is_order_kept(sampling: Sampling, taken: int) -> bool:
+    """Whether it matters after ``taken`` steps that each record is in the row where it was: in an epoch that has begun,
+    and where records take turns."""
+    if isinstance(sampling, RandomAllocation):
+        return bool(taken % sampling.steps_per_epoch)
+    return isinstance(sampling, CyclicPoissonSampling) and taken > 0
 
 
 def check_unit(budget: Budget) -> None:

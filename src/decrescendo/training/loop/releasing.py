@@ -45,7 +45,8 @@ class Releasing:
             clipped = tracker.with_count(clipped, settings.clip_norm)
         # The step's own declared B_t is the divisor.
         sampling = self.source.sampling.at(self.life.taken)
-        noisy = privatise(clipped, settings.noise_multiplier, sampling, self.streams.noise)
+        correlated = () if self.streams.correlated is None else (self.streams.correlated,)
+        noisy = privatise(clipped, settings.noise_multiplier, sampling, self.streams.noise, *correlated)
         content = digest(noisy) if self.digests else b""
         return noisy if tracker is None else tracker.update(noisy, self.life.taken), content
 

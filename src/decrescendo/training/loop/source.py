@@ -15,6 +15,7 @@ from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import RandomAllocation, Sampling
+from decrescendo.plans.strategy import Strategy
 from decrescendo.training.loop.progress import Spending
 from decrescendo.training.run import certify
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
@@ -39,6 +40,11 @@ class Source(Protocol):
     @property
     def steps(self) -> int:
         """The most steps."""
+        ...
+
+    @property
+    def correlation(self) -> Strategy | None:
+        """How the noises of the steps are correlated; ``None``: they are independent."""
         ...
 
     @property
@@ -100,7 +106,7 @@ class Planned:
         # The engine would refuse a tiny one too, but at its step.
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
         self.agreed = plan
-        self.sampling, self.steps = plan.sampling, plan.steps
+        self.sampling, self.steps, self.correlation = plan.sampling, plan.steps, plan.correlation
         # Before any data are touched: a plan that cannot be judged must not be found out at the end.
         self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)

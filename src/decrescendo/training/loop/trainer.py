@@ -10,7 +10,9 @@ from functools import partial
 from itertools import count
 from typing import NoReturn, final
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import nn
 
 from decrescendo.accounting.ledger import Ledger
@@ -26,7 +28,6 @@ from decrescendo.optim.apply import check_optimizer, fill_gradients
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.optim.several import as_one
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import RandomAllocation
 from decrescendo.training.data.data_memory import optimizer_tensors
 from decrescendo.training.data.data_set import DataSet, data_set_of
 from decrescendo.training.data.examples import Collate, Examples
@@ -183,10 +184,13 @@ class Trainer:
         self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
-        self._streams = RunStreams.of(beginning.seed_at(place, seed))
+        chosen = settings or EngineSettings()
+        source = self._source
+        self._streams = RunStreams.of(
+            beginning.seed_at(place, seed), source.sampling, source.correlation, on_host=chosen.noise_on_host
+        )
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
-        chosen = settings or EngineSettings()
         self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=self._parts.keep)
         # Looks at rows before the first step: it must not move the streams of the run.
         self._looking = (
@@ -259,7 +263,7 @@ class Trainer:
                 check_instance("require_finite", require_finite, bool)
             known = self._known(data, collate_fn, num_workers, people)
             rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
-            return self._draw(rows, num_workers)
+            return self._draw(rows, num_workers, known.people)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
         """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
@@ -270,16 +274,18 @@ class Trainer:
             *known.assumptions,
             *beginning.compared(known, self._world, workers),
         }
-        if data is not self._data and isinstance(sampling, RandomAllocation):
-            supposed |= {SAME_ORDER} if taken % sampling.steps_per_epoch else set()
+        if data is not self._data and beginning.is_order_kept(sampling, taken):
+            supposed |= {SAME_ORDER}
         self._data = data
         if isinstance(self._engine, Engine):
             self._engine.withhold(known.memory(), optimizer_tensors(self._optimizer))
         self._life.supposed = tuple(supposed)
         return known
 
-    def _draw(self, table: Rows | Examples, workers: int) -> Iterator[Batch | None]:
-        drawn = self._drawing.batches(table, workers, self._life.taken)
+    def _draw(
+        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None
+    ) -> Iterator[Batch | None]:
+        drawn = self._drawing.batches(table, workers, self._life.taken, whose)
         self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:

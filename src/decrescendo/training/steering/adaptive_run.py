@@ -10,6 +10,7 @@ from decrescendo.accounting.filters import GdpFilter, RenyiFilter, ZcdpFilter
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed, template
 from decrescendo.errors import PlanViolation, check_instance, check_real
+from decrescendo.plans.strategy import Strategy
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
 from decrescendo.training.steering.policies import FromSchedule
@@ -45,6 +46,7 @@ class AdaptiveRun:
         self._granted: list[Settings] = []
         self.agreed = adaptive.plan
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
+        self.correlation: Strategy | None = None
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
         self.stopped = ""
         known = type(adaptive.filter) in (GdpFilter, RenyiFilter, ZcdpFilter)
