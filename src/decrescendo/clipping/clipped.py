@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol, TypeAlias, final, runtime_checkable
+from typing import Protocol, TypeAlias, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from decrescendo.base.batches import Batch
 from decrescendo.base.limits import SMALLEST_CLIP_NORM
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 
 # One loss an example: loss(model, batch) has shape (batch,), and row i of it depends on row i of the batch
-# only.
-Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]
+# only. Perhaps with a score an example beside it (whether its class was right), of the same shape.
+Loss: TypeAlias = Callable[[nn.Module, Batch], "Tensor | tuple[Tensor, Tensor]"]
 
 
 @final
@@ -64,6 +65,8 @@ class ClippedSum:
         sensitivity: C > 0: adding or removing one example moves the whole sum by at most this, in the joint
             Euclidean norm over all tensors. ``inf`` says that nothing was clipped.
         diagnostics: about the batch; private.
+        beside: further coordinates of the sum (`Telemetry`), in float64, whose joint norm with the gradients moves by at
+            most the sensitivity; ``None`` for none.
 
     Guarantee:
         none by itself: this is private until `decrescendo.optim.noise.privatise` has added noise.
@@ -81,11 +84,14 @@ class ClippedSum:
     gradients: Mapping[str, Tensor]
     sensitivity: float
     diagnostics: Diagnostics
+    beside: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradients", check_gradients(self.gradients))
         object.__setattr__(self, "sensitivity", check_clip_norm("sensitivity", self.sensitivity))
         check_instance("diagnostics", self.diagnostics, Diagnostics)
+        if self.beside is not None:
+            check_real_floats("beside", self.beside)
 
     def __repr__(self) -> str:
         # The values are private: they are not printed.
@@ -257,6 +263,17 @@ def check_loss(loss: object) -> None:
         )
 
 
+def split(returned: object) -> tuple[object, object]:
+    """Losses and scores of what a loss function returned; of losses alone the scores are ``None``.
+
+    >>> split(torch.ones(2))[1] is None
+    True
+    """
+    if isinstance(returned, tuple) and len(found := cast("tuple[object, ...]", returned)) == 2:
+        return found
+    return returned, None
+
+
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype sums and norms are held in: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -274,8 +291,9 @@ def norm_accumulator(parameters: Mapping[str, Tensor]) -> torch.dtype:
 
 
 def empty_sum(
-    parameters: Mapping[str, Tensor], clip_norm: float, *, wide: bool = False, stored: bool = True
-) -> ClippedSum:
+    parameters: Mapping[str, Tensor], clip_norm: float, telemetry: Telemetry | None = None, *, wide: bool = False,
+    stored: bool = True,
+) -> ClippedSum:  # fmt: skip
     """The clipped sum of an empty batch: zeros, with the sensitivity it would have with one example more.
 
     Without ``stored`` they take no memory, and must not be written to.
@@ -285,4 +303,5 @@ def empty_sum(
         dtype = torch.float64 if wide else accumulator(parameter.dtype)
         zero = torch.zeros(parameter.shape if stored else (), dtype=dtype, device=parameter.device)
         zeros[name] = zero.expand(parameter.shape)
-    return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0))
+    beside = torch.zeros(telemetry.size, dtype=torch.float64, device="cpu") if telemetry else None
+    return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0), beside)
