@@ -69,6 +69,20 @@ class Telemetry:
         low = check_real("loss_range[0]", ends[0])
         object.__setattr__(self, "loss_range", (low, check_real("loss_range[1]", ends[1], above=low)))
 
+    def __str__(self) -> str:
+        """In words, for a statement.
+
+        >>> print(Telemetry(norms=10, loss=True, loss_range=(0, 4)))
+        the distribution of gradient norms in 10 bins and the mean loss within 0 and 4; gradients are clipped to 0.995 C_t
+        """
+        asked = [f"the distribution of gradient norms in {self.norms} bins"] if self.norms else []
+        if self.loss:
+            asked.append(f"the mean loss within {self.loss_range[0]:g} and {self.loss_range[1]:g}")
+        if self.accuracy:
+            asked.append("the mean accuracy")
+        text = ", ".join(asked[:-1]) + (" and " if asked[1:] else "") + asked[-1]
+        return f"{text}; gradients are clipped to {1 - self.share:g} C_t" if self.scalars else text
+
     @property
     def scalars(self) -> int:
         """m: how many of loss and accuracy are asked for."""

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from decrescendo.accounting.release import Release
 from decrescendo.base.rng import Keystream, SecureStream
-from decrescendo.clipping.clipped import ClippedSum, check_clip_norm, check_gradients
+from decrescendo.clipping.clipped import ClippedSum, check_clip_norm, check_gradients, check_real_floats
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
-from decrescendo.optim.noise_drawing import NoiseStream, with_noise
+from decrescendo.optim.noise_drawing import NoiseStream, beside, with_noise
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.plans.sampling_refusals import uncut
 
@@ -31,6 +31,7 @@ class NoisyMean:
         release: what accountants must count for it.
         noise_std: z C / B >= 0, the standard deviation of the noise on each coordinate; as public as the plan.
             `privatise` sets it; ``None`` where a mean was put together by hand and nobody said.
+        beside: further coordinates of the same release (`clipping.Telemetry`), with the same noise; ``None`` for none.
 
     >>> import torch
     >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
@@ -40,12 +41,15 @@ class NoisyMean:
     gradients: Mapping[str, Tensor]
     release: Release
     noise_std: float | None = None
+    beside: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradients", check_gradients(self.gradients))
         check_instance("release", self.release, Release)
         if self.noise_std is not None:
             object.__setattr__(self, "noise_std", check_real("noise_std", self.noise_std, at_least=0))
+        if self.beside is not None:
+            check_real_floats("beside", self.beside)
 
     def __repr__(self) -> str:
         count = len(self.gradients)
@@ -67,7 +71,9 @@ def privatise(
         stream: the noise stream. A `base.rng.SecureStream` (which nobody can predict) or a `Keystream` (of a seed:
             `Streams.keyed`) gives an exact Gaussian, rounded once to a public grid: on CUDA where the sum is, else on
             the CPU; the parameters one after another in the order of the sorted names, those of float64 last. A
-            ``torch.Generator`` draws once a parameter in that order, where it lives.
+            ``torch.Generator`` draws once a parameter in that order, where it lives. Noise of the coordinates beside
+            the gradients comes from a stream of its own, keyed by this one's key and position (of a generator, after
+            the gradients): that of the gradients does not depend on them.
 
     Guarantee:
         the result is one ``sampling.release(noise_multiplier)`` for neighbours that differ by
@@ -98,8 +104,10 @@ def privatise(
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = sampling.expected_batch_size
+    others = beside(stream)  # before the gradients move it
     gradients = with_noise(clipped.gradients, std, divisor, stream)
-    return NoisyMean(gradients, sampling.release(z), std / divisor)
+    own = {} if clipped.beside is None else with_noise({"beside": clipped.beside}, std, divisor, others)
+    return NoisyMean(gradients, sampling.release(z), std / divisor, own.get("beside"))
 
 
 def _check_stream(stream: object) -> None:

@@ -14,6 +14,7 @@ from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import trainable
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.optim.apply import check_optimizer
 from decrescendo.plans.agreement import Agreement
@@ -65,6 +66,18 @@ def check_unit(budget: Budget) -> None:
         )
 
 
+def check_telemetry(telemetry: Telemetry | None, agreed: Agreement) -> None:
+    """That it has noise at every step (and so a clip norm to measure by); a filter grants no other steps."""
+    if telemetry is None:
+        return
+    check_instance("telemetry", telemetry, Telemetry, "dc.Telemetry(norms=10) is one")
+    if agreed.planned is not None and not agreed.planned.noise_multiplier.min() > 0:
+        raise InvalidValue(
+            f"a plan for telemetry must have noise at every step, got {agreed}. Without noise it would publish raw sums: "
+            "read the private diagnostics"
+        )
+
+
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
     """The parameters that are trained, by name: they have values, and ``optimizer`` steps them."""
     parameters = trainable(model)
@@ -78,7 +91,11 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def life_of(
-    store: Store | None, place: int, settings: EngineSettings | None, supposed: Iterable[Assumption]
+    store: Store | None,
+    place: int,
+    settings: EngineSettings | None,
+    supposed: Iterable[Assumption],
+    telemetry: Telemetry | None = None,
 ) -> Life:
     """The memory of a run that begins, with ``place`` runs before it in ``store`` and what is assumed already."""
     return Life(
@@ -87,6 +104,7 @@ def life_of(
         place=None if store is None else place,
         accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
         gamma=0.0 if settings is None else settings.gamma or 0.0,
+        telemetry=telemetry,
     )
 
 
@@ -143,11 +161,13 @@ def training_facts(
     settings: EngineSettings | None,
     store: Store | None,
     checkpoints: Checkpoints | None,
+    telemetry: Telemetry | None,
 ) -> dict[str, str]:
     """What several processes must agree on before the first step."""
     others: dict[str, object] = {
         "code of the loss": function_digest(loss),
         "settings of the engine": settings,
+        "telemetry": telemetry,
         "kind of seed": type(seed).__name__,
         "scheduler": type(scheduler).__name__,
         "use of a store": store is not None,

@@ -70,6 +70,7 @@ def provenance_of(
         device=f"{device}, {processes} processes" if processes > 1 else str(device),
         accumulate=life.accumulate,
         gamma=life.gamma,
+        telemetry="" if life.telemetry is None else str(life.telemetry),
         account="" if account is None else f"{account.store.dataset}, run {account.id}",
         assumptions=assumptions,
     )
@@ -93,4 +94,5 @@ def run_of(source: Source, life: Life, weights: Mapping[str, Tensor], provenance
         clip_norm=source.decided_clip_norm[: ledger.steps],
         stopped=source.ended,
         provenance=provenance,
+        telemetry=tuple(life.readings),
     )

@@ -15,6 +15,7 @@ from rich.progress import Progress as RichProgress
 from decrescendo.accounting.budget import rounded
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import InvalidType
+from decrescendo.training.steering.reading import Reading, smoothed
 
 EVERY = 5.0  # seconds between lines where no bar can be drawn
 
@@ -42,6 +43,7 @@ class Progress:
         seconds: since the training began.
         spent: answers `epsilon_spent`.
         clip_norm: C_t of this step, where it was decided on the way; else the plan says it.
+        readings: what was released beside the gradients, by step; empty where no telemetry was asked for. Public.
     """
 
     step: int
@@ -51,6 +53,12 @@ class Progress:
     spent: Spending
     _read: Callable[[], None] = field(default=unheard, repr=False, compare=False)
     clip_norm: float | None = None
+    readings: Sequence[Reading] = field(default=(), repr=False)
+
+    @property
+    def telemetry(self) -> Reading | None:
+        """What was released beside the gradients of this step: public, unlike `diagnostics`."""
+        return self.readings[-1] if self.readings else None
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -143,10 +151,16 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
                 return
             last = now
             warning = f"[red]{nonfinite} non-finite gradients" if nonfinite else ""
-            spent = _words(progress.epsilon_spent)
+            spent = "  ".join([_words(progress.epsilon_spent), *curves(progress.readings)])
             display.update(task, completed=progress.step, spent=spent, warning=warning)
 
         yield show
+
+
+def curves(readings: Sequence[Reading]) -> list[str]:
+    """Loss, accuracy and share clipped, as they were released, each over the last steps, in words."""
+    names = readings[-1].shown() if readings else ()
+    return [f"{name.replace('_', ' ')} {smoothed(readings, name)}" for name in names]
 
 
 def _lines(label: str, console: Console) -> Callback:
@@ -160,6 +174,7 @@ def _lines(label: str, console: Console) -> Callback:
         last = now
         passed, left = (timedelta(seconds=round(s)) for s in (progress.seconds, progress.seconds_left))
         line = f"{label}: {progress.step} of {progress.steps} steps, {passed} passed, {left} left"
+        line = ", ".join([line, *curves(progress.readings)])
         console.print(line, soft_wrap=True, highlight=False)
 
     return show

@@ -5,12 +5,14 @@ from typing import final
 
 from decrescendo.accounting.release import Release
 from decrescendo.clipping.clipped import ClippedSum
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.source import Source
 from decrescendo.training.loop.step_order import StepOrder
 from decrescendo.training.persistence.keeping import Keeper, Life
 from decrescendo.training.processes.bits import digest
+from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account
 
 
@@ -48,6 +50,15 @@ class Releasing:
         noisy = privatise(clipped, settings.noise_multiplier, sampling, self.streams.noise)
         content = digest(noisy) if self.digests else b""
         return noisy if tracker is None else tracker.update(noisy, self.life.taken), content
+
+    def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
+        """What was released beside the gradients of the step that is being taken."""
+        settings, taken = self.order.settings, self.life.taken
+        assert settings is not None and noisy.beside is not None
+        sampling = self.source.sampling.at(taken)
+        about = (settings.clip_norm, settings.noise_multiplier)
+        about = (*about, noisy.release.sample_rate, sampling.expected_batch_size)
+        return Reading(telemetry, taken + 1, *about, tuple(noisy.beside.tolist()))
 
     def record(self, release: Release, content: bytes) -> None:
         """On rank 0. A crash may waste a release, never hide one. One that was recorded before is compared: the same

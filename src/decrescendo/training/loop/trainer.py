@@ -20,6 +20,7 @@ from decrescendo.base.rng import Secure, Seeds
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import ClippedSum, trainable_of
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import DecrescendoError, PlanViolation, check_instance, check_integer
 from decrescendo.optim import apply
 from decrescendo.optim.apply import check_optimizer, fill_gradients
@@ -88,6 +89,7 @@ class Trainer:
             it can be seen. Resumed, the run has the same batches, masks and noise as if nothing had happened: on a CPU
             the same bits. ``seed`` must then be of the same kind, and is not used.
         name: of the run in the store's list, for people; only with a store. A run that is resumed keeps its first one.
+        telemetry: what is released of each batch beside its gradients, under the same noise: see `Telemetry`.
         world: from `decrescendo.distributed.join`, in a script that ``torchrun`` started: every process clips its share
             of each batch, and the first adds the noise. ``None`` is one process.
 
@@ -148,14 +150,16 @@ class Trainer:
         checkpoints: Checkpoints | None = None,
         name: str = "",
         world: World | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._world = world_of(world)
         with self._world.watched():
             number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
             self._world = self._world.training(int(number))
             self._begin(
-                model, loss, plan, as_one(optimizer), seed, scheduler, settings, store, checkpoints, name
-            )
+                model, loss, plan, as_one(optimizer), seed, scheduler, settings, store, checkpoints, name,
+                telemetry,
+            )  # fmt: skip
 
     def _begin(
         self,
@@ -169,10 +173,13 @@ class Trainer:
         store: Store | None,
         checkpoints: Checkpoints | None,
         name: str,
+        telemetry: Telemetry | None,
     ) -> None:
         beginning.check_given(store, checkpoints, name)
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
+        beginning.check_telemetry(telemetry, agreed)
+        self._telemetry = telemetry
         beginning.check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = beginning.trained_parameters(model, optimizer)
@@ -187,17 +194,19 @@ class Trainer:
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
         chosen = settings or EngineSettings()
-        self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=self._parts.keep)
+        self._engine: Clipper = Engine(
+            model, loss, chosen, seeds=self._masks, keep=self._parts.keep, telemetry=telemetry
+        )
         # Looks at rows before the first step: it must not move the streams of the run.
         self._looking = (
             None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=beginning.no_stream)
         )
         supposed = (*self._source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
-        self._life = beginning.life_of(store, place, settings, supposed)
+        self._life = beginning.life_of(store, place, settings, supposed, telemetry)
         self._keeper: Keeper | None = None
         if checkpoints is not None:
             self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._life)
-        given = (seed, self._scheduler, settings, store, checkpoints)
+        given = (seed, self._scheduler, settings, store, checkpoints, telemetry)
         self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
         if self._keeper is not None:
             beginning.gone_on(self._keeper, model, optimizer, self._source, self._life, self._between)
@@ -321,7 +330,7 @@ class Trainer:
         if self._scheduler is not None:
             self._scheduler.step()
             self._between.scheduled()
-        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
+        return self._result(noisy, diagnostics)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
         """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser and its scheduler, and
@@ -340,7 +349,11 @@ class Trainer:
             self._between.leave()
         fill_gradients(noisy, self._model, self._optimizer)
         self._between.filled()
-        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
+        return self._result(noisy, diagnostics)
+
+    def _result(self, noisy: NoisyMean, diagnostics: Diagnostics) -> StepResult:
+        told = self._life.readings[-1] if self._life.readings else None
+        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read, told)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
@@ -348,6 +361,8 @@ class Trainer:
             noisy, diagnostics = self._world.release(
                 lambda: self._clip(batch), self._releasing.noised, self._releasing.record
             )
+            if self._telemetry is not None:
+                self._life.readings.append(self._releasing.reading(noisy, self._telemetry))
             self._life.releases.append(noisy.release)
             self._life.columns.append(diagnostics)
             self._order.drawn = None
@@ -412,7 +427,7 @@ class Trainer:
         decided = self._source.decided_clip_norm
         return Progress(
             self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent,
-            self._between.read, decided[self._life.taken - 1] if decided else None,
+            self._between.read, decided[self._life.taken - 1] if decided else None, self._life.readings,
         )  # fmt: skip
 
     def abandon(self) -> None:

@@ -114,7 +114,7 @@ class ClipNormTracker:
         weight = 2 * self._settings.share * clip_norm * (1 - _ROUNDING)
         device = next(iter(clipped.gradients.values())).device
         count = torch.tensor([weight * (seen.within - seen.examples / 2)], dtype=torch.float64, device=device)
-        return ClippedSum({**clipped.gradients, COUNT_KEY: count}, clip_norm, seen)
+        return ClippedSum({**clipped.gradients, COUNT_KEY: count}, clip_norm, seen, clipped.beside)
 
     def set_from_rank_0(self, clip_norm: float, taken: int) -> None:
         """On other ranks: take over rank 0's clip norm for the step after ``taken`` steps."""
@@ -131,4 +131,4 @@ class ClipNormTracker:
         least, most = max(self.norms[0] / _MAX_FACTOR, smallest), self.norms[0] * _MAX_FACTOR
         self.norms[taken + 1 :] = [min(max(clip_norm * moved, least), most)]
         gradients = {name: gradient for name, gradient in noisy.gradients.items() if name != COUNT_KEY}
-        return NoisyMean(gradients, noisy.release, noisy.noise_std)
+        return NoisyMean(gradients, noisy.release, noisy.noise_std, noisy.beside)
