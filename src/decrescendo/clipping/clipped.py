@@ -274,6 +274,11 @@ def split(returned: object) -> tuple[object, object]:
     return returned, None
 
 
+def losses_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
+    """What ``loss`` returns, without the scores that may stand beside."""
+    return cast("Tensor", split(loss(model, batch))[0])
+
+
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype sums and norms are held in: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32

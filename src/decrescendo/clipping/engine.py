@@ -136,7 +136,9 @@ class Engine:
         """The clipped sum over ``batch``; see the class."""
         limit = check_clip_norm("clip_norm", clip_norm)
         if self._telemetry is not None:
-            check_real("clip_norm with telemetry", limit, above=0)  # an infinite one leaves nothing to measure by
+            check_real(
+                "clip_norm with telemetry", limit, above=0
+            )  # an infinite one leaves nothing to measure by
         held = Inventory.of(self._model)
         parameters = trainable_of(held)
         rows = 0 if batch is None else count_rows(batch)

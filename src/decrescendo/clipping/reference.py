@@ -104,7 +104,9 @@ class Reference:
         rows = (slice_rows(part, row, row + 1) for part in parts_of(batch) for row in range(count_rows(part)))
         for one in rows:
             with torch.enable_grad():
-                losses, scores = check_losses(self._loss(self._model, one), 1, scored=is_scored(self._telemetry))
+                losses, scores = check_losses(
+                    self._loss(self._model, one), 1, scored=is_scored(self._telemetry)
+                )
                 found = torch.autograd.grad(losses.sum(), list(parameters.values()), materialize_grads=True)
             example = {
                 name: gradient.to(accumulator(gradient.dtype))
@@ -164,7 +166,9 @@ def check_losses(
     if not scored:
         return losses, None
     if not isinstance(scores, Tensor) or scores.shape != losses.shape or scores.is_complex():
-        got = "losses alone" if scores is None else tuple(getattr(scores, "shape", ())) or type(scores).__name__
+        got = (
+            "losses alone" if scores is None else tuple(getattr(scores, "shape", ())) or type(scores).__name__
+        )
         raise UnsupportedModel(
             "a loss for Telemetry(accuracy=True) must return a pair of tensors, one loss and one score in [0, 1] an "
             f"example, each of shape ({rows},), got {got}. For classes: return losses, outputs.argmax(1) == targets"

@@ -128,4 +128,6 @@ def kinds(clipped: ClippedSum) -> bytes:
     """A digest of names, shapes and dtypes, of which lie in parts, of the sensitivity, and of how much is beside them."""
     sums = sorted(clipped.gradients.items())
     listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sums]
-    return hashlib.sha256(json.dumps([clipped.sensitivity, listed, len(bytes_of(clipped.beside))]).encode()).digest()
+    return hashlib.sha256(
+        json.dumps([clipped.sensitivity, listed, len(bytes_of(clipped.beside))]).encode()
+    ).digest()

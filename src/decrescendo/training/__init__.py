@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         OPTIMIZERS,
         Decay,
         cross_entropy,
+        cross_entropy_and_accuracy,
         decay_scheduler,
         fit,
         initialised,
@@ -69,7 +70,8 @@ _HOMES = {
     "search.comparing": ("Comparison", "compare"),
     "tasks.evaluate": ("accuracy", "mean_loss"),
     "tasks.fitting": (
-        "OPTIMIZERS", "Decay", "cross_entropy", "decay_scheduler", "fit", "initialised", "make_optimizer", "train_task",
+        "OPTIMIZERS", "Decay", "cross_entropy", "cross_entropy_and_accuracy", "decay_scheduler", "fit", "initialised",
+        "make_optimizer", "train_task",
     ),
     "loop.loop": ("train",),
     "loop.progress": ("Callback", "Progress"),
@@ -103,7 +105,7 @@ __all__ = [
     "digits", "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
     "Settings", "Space", "Between", "Among", "default_space", "free_space", "compare", "Comparison", "tune", "Recipe",
     "PrivateSearch", "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
-    "without_batch_norm", "Reading", "Estimate", "smoothed",
+    "without_batch_norm", "Reading", "Estimate", "smoothed", "cross_entropy_and_accuracy",
 ]  # fmt: skip
 
 

@@ -12,10 +12,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
-from decrescendo.integrations.hf.losses import problem_type_kept
+from decrescendo.integrations.hf.losses import loss_and_accuracy, problem_type_kept
 from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, given
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
@@ -29,6 +30,7 @@ from decrescendo.training.loop.source import Source, source_of
 from decrescendo.training.processes.world import data_facts
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.steering import QuantileClip
+from decrescendo.training.steering.reading import smoothed
 
 if TYPE_CHECKING:
     _Base = Any  # whatever trainer comes after it among the bases
@@ -72,6 +74,7 @@ class PrivateMixin(_Base):
     _start: Callable[[], Iterator[Batch | None]] | None = None
     _source: Source
     _people: object = None
+    _logged = 0
 
     def __init__(self, *args: Any, public_eval: bool = False, **kwargs: Any) -> None:
         check_instance("public_eval", public_eval, bool)
@@ -97,14 +100,19 @@ class PrivateMixin(_Base):
         store: Store | None = None,
         name: str = "",
         people: object = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Train by this plan; see `Trainer` for the arguments.
 
-        ``loss(model, batch)`` returns one loss an example: `loss` of this room where nothing else is said. ``people``:
+        ``loss(model, batch)`` returns one loss an example: `loss` of this room where nothing else is said, and
+        `loss_and_accuracy` with ``Telemetry(accuracy=True)``. What telemetry says stands beside the other numbers that
+        the trainer logs, averaged over the steps since it logged last. ``people``:
         whose each row of ``train_dataset`` is, an id a row, for a plan that protects people.
         """
         source = source_of(plan, self.model)
         check_class(type(self), loss, PrivateMixin)
+        if telemetry is not None and telemetry.accuracy and loss is own_tokens:
+            loss = loss_and_accuracy
         self._source = source
         self._check()
         self._epoch = max(1, round(1 / float(plan.sampling.rates(plan.steps).mean())))
@@ -131,9 +139,11 @@ class PrivateMixin(_Base):
                 store=store,
                 checkpoints=kept,
                 name=name,
+                telemetry=telemetry,
             )
 
         self._begin, self._private, self._run, self._people, self._start = begin, None, None, people, None
+        self._logged = 0
         self._ended = ExitStack()
 
     @property
@@ -287,6 +297,17 @@ class PrivateMixin(_Base):
             self.optimizer.train()
         self._private.fill_gradients(inputs.batch)
         return torch.zeros((), device=self.args.device)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """The trainer's own, with what was released beside the gradients of the steps since the last time."""
+        if self._private is not None and "loss" in logs:
+            readings = self._private.readings
+            since, self._logged = len(readings) - self._logged, len(readings)
+            for name in readings[-1].shown() if since > 0 else ():
+                if (found := smoothed(readings, name, window=since)) is not None:
+                    logs[f"telemetry_{name}"] = found.value
+                    logs[f"telemetry_{name}_standard_error"] = found.standard_error
+        super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """The trainer's own. What Transformers notes of the labels that it meets there is not left in the model."""

@@ -49,6 +49,7 @@ from decrescendo.training.persistence.keeping import Keeper
 from decrescendo.training.processes.world import World, weight_facts, world_of
 from decrescendo.training.run import Run, assumed_of, cpu_weights
 from decrescendo.training.steering import Adaptive, QuantileClip
+from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account, Store
 
 # Of the trainings that rank 0 has begun.
@@ -403,6 +404,11 @@ class Trainer:
     def ledger(self) -> Ledger:
         """What has been released so far."""
         return Ledger(self._life.releases)
+
+    @property
+    def readings(self) -> Sequence[Reading]:
+        """What was released beside the gradients so far, by step; empty without telemetry."""
+        return tuple(self._life.readings)
 
     @property
     def steps(self) -> int:

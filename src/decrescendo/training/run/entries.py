@@ -100,7 +100,13 @@ def read_guarantee(found: Mapping[str, Any]) -> Guarantee:
 def checked_content(path: Path) -> dict[str, Any]:
     keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
     return sealed.opened(
-        read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={PROVENANCE, CLIP_NORM, TELEMETRY}
+        read_whole(path),
+        path,
+        FORMAT,
+        VERSION,
+        ADAPTIVE_VERSION,
+        keys=keys,
+        free={PROVENANCE, CLIP_NORM, TELEMETRY},
     )
 
 
