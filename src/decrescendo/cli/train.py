@@ -86,7 +86,7 @@ def train_command(
     from decrescendo.base import Secure
     from decrescendo.training import Store, find_task, train_task
     from decrescendo.training.run import check_free
-    from decrescendo.training.steering import QuantileClip
+    from decrescendo.training.steering import ClipController
 
     chosen = find_task(task)
     if folder is not None:
@@ -107,7 +107,7 @@ def train_command(
             agreed = found.plan(chosen, judge_of(accountant))
     _check_together(name, store, resume, checkpoints)
     told = None if telemetry is None else _telemetry(telemetry, largest_loss)
-    followed = agreed if clip_quantile is None else QuantileClip(agreed, quantile=clip_quantile)
+    followed = agreed if clip_quantile is None else ClipController(agreed, "quantile", target=clip_quantile)
     if threads is not None:
         torch.set_num_threads(threads)
     if not as_json:

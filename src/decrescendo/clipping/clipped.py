@@ -32,17 +32,15 @@ class Diagnostics:
             zero.
         clipped: rows whose gradient was longer than the clip norm and was shortened.
         loss_sum: sum of the finite losses.
-        within: sum of `within_norm`, how many rows had a gradient within the clip norm, with a soft edge.
 
     >>> Diagnostics(examples=2, nonfinite=0, clipped=1, loss_sum=1.5) + Diagnostics(1, 1, 0, 0.25)
-    Diagnostics(examples=3, nonfinite=1, clipped=1, loss_sum=1.75, within=0.0)
+    Diagnostics(examples=3, nonfinite=1, clipped=1, loss_sum=1.75)
     """
 
     examples: int
     nonfinite: int
     clipped: int
     loss_sum: float
-    within: float = 0.0
 
     def __add__(self, other: "Diagnostics") -> "Diagnostics":
         return Diagnostics(
@@ -50,7 +48,6 @@ class Diagnostics:
             self.nonfinite + other.nonfinite,
             self.clipped + other.clipped,
             self.loss_sum + other.loss_sum,
-            self.within + other.within,
         )
 
 
@@ -199,17 +196,6 @@ def clip_factors(
 def count_clipped(norms: Float[Tensor, " batch"], clip_norm: float | Float[Tensor, ""]) -> Int[Tensor, ""]:
     """How many finite norms are above C."""
     return (torch.isfinite(norms) & (norms > clip_norm)).sum()
-
-
-def within_norm(norms: Float[Tensor, " batch"], clip_norm: float | Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Sum over the finite norms of 1 up to 0.95 C, 0 from 1.05 C on, and a straight line between.
-
-    A sum of steps from 1 to 0 at C would be another function of each example for another rounding of the norms, which
-    may depend on the others in the batch; this one moves by no more than ten times what a norm does, in parts of C.
-    """
-    inside = ((1.05 - norms / clip_norm) * 10).clamp(0, 1)
-    inside = torch.where(torch.isfinite(norms), inside, torch.zeros_like(inside))
-    return inside.sum(dtype=norm_dtype(norms.device))
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

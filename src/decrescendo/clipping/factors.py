@@ -16,7 +16,6 @@ from decrescendo.clipping.clipped import (
     clip_factors,
     count_clipped,
     norm_dtype,
-    within_norm,
 )
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.telemetry import Telemetry
@@ -24,7 +23,7 @@ from decrescendo.clipping.telemetry import Telemetry
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Which examples count, the factor of each, and numbers about all of them for `seen_of`: five for whoever holds the
+    """Which examples count, the factor of each, and numbers about all of them for `seen_of`: four for whoever holds the
     data, and the coordinates beside the sum."""
 
     counted: Bool[Tensor, " batch"]
@@ -97,7 +96,6 @@ def factors_of(
         counted.sum(),
         count_clipped(own, limit),
         torch.where(finite, losses, torch.zeros_like(losses)).sum(dtype=added),
-        within_norm(own, limit),
     )
     stacked = torch.stack([number.to(added) for number in numbers])
     if telemetry is not None:
@@ -119,6 +117,6 @@ class Seen:
 def seen_of(numbers: Float[Tensor, " numbers"], rows: int) -> tuple[Seen, bool]:
     """What there is of ``rows`` beside their gradients, and whether every norm was finite, that of padding too. The
     device is waited for once."""
-    whole, counted, clipped, loss_sum, within, *beside = numbers.tolist()
-    seen = Diagnostics(rows, rows - int(counted), int(clipped), loss_sum, within)
+    whole, counted, clipped, loss_sum, *beside = numbers.tolist()
+    seen = Diagnostics(rows, rows - int(counted), int(clipped), loss_sum)
     return Seen(seen, tuple(beside)), bool(whole)

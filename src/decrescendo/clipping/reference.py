@@ -22,7 +22,6 @@ from decrescendo.clipping.clipped import (
     norm_accumulator,
     split,
     trainable,
-    within_norm,
 )
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import UnsupportedModel
@@ -87,7 +86,6 @@ class Reference:
                 nonfinite=int(not torch.isfinite(norm)),
                 clipped=int(count_clipped(norm, limit)),
                 loss_sum=float(value) if torch.isfinite(value) else 0.0,
-                within=float(within_norm(norm, limit)),
             )
         return ClippedSum(gradients, whole, diagnostics, beside)
 

@@ -43,7 +43,7 @@ from decrescendo.training.processes.bits import is_part
 from decrescendo.training.processes.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
 
 # Diagnostics; a release and its noise.
-_SEEN, _RELEASE = struct.Struct("<3q2d"), struct.Struct("<2dqdqd")
+_SEEN, _RELEASE = struct.Struct("<3qd"), struct.Struct("<2dqdqd")
 
 
 @final

@@ -29,7 +29,7 @@ from decrescendo.training.loop.schedulers import goes_by_scores
 from decrescendo.training.loop.source import Source, source_of
 from decrescendo.training.processes.world import data_facts
 from decrescendo.training.run import cpu_weights
-from decrescendo.training.steering import QuantileClip
+from decrescendo.training.steering import ClipController
 from decrescendo.training.steering.reading import smoothed
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class PrivateMixin(_Base):
 
     def follow(
         self,
-        plan: Plan | Adaptive | QuantileClip,
+        plan: Plan | Adaptive | ClipController,
         *,
         seed: int | Secure,
         loss: Loss = own_tokens,

@@ -31,7 +31,11 @@ from decrescendo.training.processes.function_digest import function_digest
 from decrescendo.training.processes.world import RANKS_ALIKE, World, facts_of
 from decrescendo.training.run import check_published
 from decrescendo.training.statement import FLOAT32, FLOAT64
+from decrescendo.training.steering import ClipController
 from decrescendo.training.store import Account, Store, check_name, new_id
+
+# Bins without which a clip norm cannot follow.
+_NORMS = 2
 
 
 def no_stream() -> int:
@@ -66,16 +70,22 @@ def check_unit(budget: Budget) -> None:
         )
 
 
-def check_telemetry(telemetry: Telemetry | None, agreed: Agreement) -> None:
-    """That it has noise at every step (and so a clip norm to measure by); a filter grants no other steps."""
+def telemetry_of(telemetry: Telemetry | None, plan: object, agreed: Agreement) -> Telemetry | None:
+    """What is asked for, or what a `ClipController` reads, once it is seen that there is noise at every step (and so a
+    clip norm to measure by); a filter grants no other steps."""
     if telemetry is None:
-        return
+        return Telemetry() if isinstance(plan, ClipController) else None
     check_instance("telemetry", telemetry, Telemetry, "dc.Telemetry(norms=10) is one")
+    if isinstance(plan, ClipController) and telemetry.norms < _NORMS:
+        raise InvalidValue(
+            f"telemetry for a ClipController must have norms >= {_NORMS}, got norms={telemetry.norms}. It follows them"
+        )
     if agreed.planned is not None and not agreed.planned.noise_multiplier.min() > 0:
         raise InvalidValue(
             f"a plan for telemetry must have noise at every step, got {agreed}. Without noise it would publish raw sums: "
             "read the private diagnostics"
         )
+    return telemetry
 
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
@@ -130,7 +140,14 @@ def gone_on(
     between: BetweenSteps,
 ) -> None:
     """A run that begins, or goes on from the newest checkpoint of ``keeper``."""
-    keeper.resume(model, optimizer, source.tracker)
+    norms = keeper.resume(model, optimizer)
+    for reading in life.readings:
+        source.heed(reading)
+    if life.taken and tuple(norms) != source.decided_clip_norm:
+        raise PlanViolation(
+            "a run must go on with the ClipController it began with, or without one, got the other or another. Its clip "
+            "norms would not be those that its releases decided"
+        )
     if life.taken:
         noisy = all(release.noise_multiplier for release in life.releases)
         between.resumed(noisy=noisy and BEGAN_WITHOUT_NOISE not in life.supposed)

@@ -36,8 +36,6 @@ def follow(
     settings = None if granted is None else Settings(*granted)
     if world.rank:
         source.follow(settings, decided["stopped"])
-        if source.tracker is not None and settings is not None:
-            source.tracker.set_from_rank_0(settings.clip_norm, taken)
     if world.size > 1 and granted is not None:
         masks.stream = Streams(decided["masks"]).child(world.rank).numpy("model")
         if decided["noise"] is not None:

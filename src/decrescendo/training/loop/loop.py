@@ -17,7 +17,7 @@ from decrescendo.training.loop.trainer import Trainer
 from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.processes.world import World, world_of
 from decrescendo.training.run import Run
-from decrescendo.training.steering import Adaptive, QuantileClip
+from decrescendo.training.steering import Adaptive, ClipController
 from decrescendo.training.store import Store
 
 
@@ -25,7 +25,7 @@ def train(
     model: nn.Module,
     loss: Loss,
     data: object,
-    plan: Plan | Adaptive | QuantileClip,
+    plan: Plan | Adaptive | ClipController,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     seed: int | Secure,

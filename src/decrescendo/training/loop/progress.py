@@ -15,7 +15,7 @@ from rich.progress import Progress as RichProgress
 from decrescendo.accounting.budget import rounded
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import InvalidType
-from decrescendo.training.steering.reading import Reading, smoothed
+from decrescendo.training.steering.reading import Reading, remarks, smoothed
 
 EVERY = 5.0  # seconds between lines where no bar can be drawn
 
@@ -59,6 +59,12 @@ class Progress:
     def telemetry(self) -> Reading | None:
         """What was released beside the gradients of this step: public, unlike `diagnostics`."""
         return self.readings[-1] if self.readings else None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the telemetry of the last steps says of a training in which nothing is learned any more, or everything is
+        clipped; empty where neither shows."""
+        return remarks(self.readings)
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -150,7 +156,8 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
             if now - last < 0.1 and progress.step < progress.steps:
                 return
             last = now
-            warning = f"[red]{nonfinite} non-finite gradients" if nonfinite else ""
+            shown = [f"[red]{nonfinite} non-finite gradients"] if nonfinite else []
+            warning = "  ".join([*shown, *(f"[yellow]{text.partition(':')[0]}" for text in progress.remarks)])
             spent = "  ".join([_words(progress.epsilon_spent), *curves(progress.readings)])
             display.update(task, completed=progress.step, spent=spent, warning=warning)
 
@@ -174,7 +181,7 @@ def _lines(label: str, console: Console) -> Callback:
         last = now
         passed, left = (timedelta(seconds=round(s)) for s in (progress.seconds, progress.seconds_left))
         line = f"{label}: {progress.step} of {progress.steps} steps, {passed} passed, {left} left"
-        line = ", ".join([line, *curves(progress.readings)])
+        line = ", ".join([line, *curves(progress.readings), *progress.remarks])
         console.print(line, soft_wrap=True, highlight=False)
 
     return show

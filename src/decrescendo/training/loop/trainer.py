@@ -48,7 +48,7 @@ from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.persistence.keeping import Keeper
 from decrescendo.training.processes.world import World, weight_facts, world_of
 from decrescendo.training.run import Run, assumed_of, cpu_weights
-from decrescendo.training.steering import Adaptive, QuantileClip
+from decrescendo.training.steering import Adaptive, ClipController
 from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account, Store
 
@@ -69,8 +69,8 @@ class Trainer:
     Args:
         model: trained in place, in the mode (train or eval) it is in.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
-        plan: the noise multiplier and clip norm of every step; a `QuantileClip`, whose clip norm follows the
-            gradients; or an `Adaptive`, which decides both on the way. A plan of `Plan.without_privacy` has no noise
+        plan: the noise multiplier and clip norm of every step; a `ClipController`, whose clip norm follows
+            released norms of the gradients; or an `Adaptive`, which decides both on the way. A plan of `Plan.without_privacy` has no noise
             and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters; or a list of several, each over its own
             part of them (`optim.Several`).
@@ -141,7 +141,7 @@ class Trainer:
         self,
         model: nn.Module,
         loss: Loss,
-        plan: Plan | Adaptive | QuantileClip,
+        plan: Plan | Adaptive | ClipController,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         seed: int | Secure,
@@ -166,7 +166,7 @@ class Trainer:
         self,
         model: nn.Module,
         loss: Loss,
-        plan: Plan | Adaptive | QuantileClip,
+        plan: Plan | Adaptive | ClipController,
         optimizer: torch.optim.Optimizer,
         seed: int | Secure,
         scheduler: Scheduler | None,
@@ -179,8 +179,7 @@ class Trainer:
         beginning.check_given(store, checkpoints, name)
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
-        beginning.check_telemetry(telemetry, agreed)
-        self._telemetry = telemetry
+        self._telemetry = telemetry = beginning.telemetry_of(telemetry, plan, agreed)
         beginning.check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = beginning.trained_parameters(model, optimizer)
@@ -364,6 +363,7 @@ class Trainer:
             )
             if self._telemetry is not None:
                 self._life.readings.append(self._releasing.reading(noisy, self._telemetry))
+                self._source.heed(self._life.readings[-1])
             self._life.releases.append(noisy.release)
             self._life.columns.append(diagnostics)
             self._order.drawn = None
@@ -390,9 +390,7 @@ class Trainer:
         self._between.enter()
         if not self._looked:
             self._frozen_state.look()
-        tracker = self._source.tracker
-        part = 1.0 if tracker is None else tracker.gradient_part
-        clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
+        clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, settings.clip_norm))
         self._trained |= {name: held.parameters[name].numel() for name in clipped.gradients}
         self._frozen_state.trained(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost

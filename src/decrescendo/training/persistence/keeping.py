@@ -26,7 +26,6 @@ from decrescendo.training.processes.bits import checksum, is_part
 from decrescendo.training.processes.world import Tree, World
 from decrescendo.training.run.weights import entries_of_frozen_layers
 from decrescendo.training.statement import FLOAT32
-from decrescendo.training.steering.quantile import ClipNormTracker
 from decrescendo.training.steering.reading import Reading, as_row, read
 
 
@@ -145,10 +144,8 @@ class Keeper:
         }
         self._checkpoints.save(Checkpoint(life.taken, state))
 
-    def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: ClipNormTracker | None = None
-    ) -> None:
-        """Back to the newest checkpoint, if there is one.
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
+        """Back to the newest checkpoint, if there is one; the clip norms that were decided on the way.
 
         Raises:
             FileRefused: it is of something else, or fits neither model nor optimiser.
@@ -158,7 +155,7 @@ class Keeper:
         handed = self._world.draw(self._newest)
         step, state, life = handed["step"], handed["state"], self._life
         if step is None:
-            return
+            return ()
         with _fitting():
             kind = name_of(optimizer)
             if state.get("kind", kind) != kind:
@@ -194,14 +191,7 @@ class Keeper:
                 life.accumulate = FLOAT32
             place = state.get("place")
             life.place = None if place is None else check_integer("place", place)
-            norms = state.get("clip_norm", [])
-            if bool(norms) != (tracker is not None):
-                raise PlanViolation(
-                    "a run must go on with the QuantileClip it began with, or without one, got the other. "
-                    "Its clip norms would not be those that the count decided"
-                )
-            if tracker is not None:
-                tracker.norms = [float(norm) for norm in norms]
+            return tuple(float(norm) for norm in state.get("clip_norm", []))
 
     def _newest(self) -> Tree:
         """On rank 0: the newest checkpoint, with the streams put to where it says and left out."""

@@ -1,5 +1,6 @@
 """`Reading`: what the telemetry of a step says, with its standard errors. It was released: anybody may see it."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from decrescendo.errors import InvalidValue, check_instance, check_integer, chec
 
 # Steps that a curve is averaged over where it is shown.
 WINDOW = 20
+# As a share of the examples: how well it is to be known that all are clipped.
+_SURE = 0.02
 
 
 @final
@@ -50,10 +53,12 @@ class Reading:
         noise_multiplier: z_t.
         sample_rate: p_t.
         expected_batch_size: B_t.
-        sums: the noisy coordinates, divided by B_t.
+        coordinates: how many numbers the noisy mean gradient has; 0 where nobody looked at them.
+        energy: the mean of their squares, over the variance of the noise: 1 of noise alone.
+        sums: the noisy coordinates beside the gradients, divided by B_t.
 
     >>> reading = Reading(Telemetry(norms=2), 1, clip_norm=1.0, noise_multiplier=0.5, sample_rate=0.1,
-    ...                   expected_batch_size=100.0, sums=(0.7 / 2**0.5, 0.2 / 2**0.5))
+    ...                   expected_batch_size=100.0, coordinates=0, energy=0.0, sums=(0.7 / 2**0.5, 0.2 / 2**0.5))
     >>> [round(share.value, 2) for share in reading.norms], reading.edges
     ([0.2, 0.7], (0.0, 0.5, 1.0))
     >>> round(reading.quantile(0.5), 2), round(reading.clipped.value, 2), reading.loss
@@ -66,6 +71,8 @@ class Reading:
     noise_multiplier: float
     sample_rate: float
     expected_batch_size: float
+    coordinates: int
+    energy: float
     sums: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -77,6 +84,15 @@ class Reading:
             raise InvalidValue(
                 f"sums must have a number for each coordinate, {self.telemetry.size}, got {len(self.sums)}"
             )
+
+    @property
+    def signal(self) -> Estimate | None:
+        """The squared length of the batch's mean gradient over that of the noise: 0 where there is noise alone."""
+        if not self.coordinates:
+            return None
+        value = self.energy - 1
+        error = math.sqrt((2 + 4 * max(value, 0.0)) / self.coordinates)
+        return Estimate(value, error, error)
 
     @property
     def gradient_limit(self) -> float:
@@ -112,7 +128,7 @@ class Reading:
         fewer are below `gradient_limit`."""
         check_real("share", share, above=0, below=1)
         edges, before, reached = self.edges, 0.0, 0.0
-        middles = [(low + high) / 2 for low, high in zip(edges, edges[1:], strict=False)]
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
         start = 0.0
         for middle, found in zip(middles, self.norms, strict=True):
             reached = max(before, found.value)  # a distribution function does not fall
@@ -164,7 +180,7 @@ def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WIND
 
     ``None`` where there is no reading, or ``of`` was not asked for.
 
-    >>> one = Reading(Telemetry(norms=0, accuracy=True), 1, 1.0, 1.0, 0.01, 100.0, (0.0,))
+    >>> one = Reading(Telemetry(norms=0, accuracy=True), 1, 1.0, 1.0, 0.01, 100.0, 0, 0.0, (0.0,))
     >>> found = smoothed([one] * 4, "accuracy", window=4)
     >>> found.value, round(found.standard_error / one.accuracy.standard_error, 3), found.steps
     (0.5, 0.5, 4)
@@ -185,16 +201,43 @@ def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WIND
     )
 
 
+def remarks(readings: Sequence[Reading], window: int = WINDOW) -> tuple[str, ...]:
+    """What the last ``window`` steps say of a training that does not do what it should, in words.
+
+    >>> remarks([])
+    ()
+    """
+    last = readings[-window:]
+    if len(last) < window:
+        return ()
+    found: list[str] = []
+    signals = [signal for reading in last if (signal := reading.signal) is not None]
+    if len(signals) == window:
+        error = math.hypot(*(signal.standard_error for signal in signals)) / window
+        if sum(signal.value for signal in signals) / window < 2 * error:
+            found.append(
+                f"nothing is learned any more: the mean gradients of the last {window} steps cannot be told from their "
+                "noise"
+            )
+    clipped = smoothed(readings, "clipped_share", window)
+    if clipped is not None and clipped.standard_error < _SURE and clipped.value > 1 - 2 * _SURE:
+        found.append(
+            f"everything is clipped: nearly all gradients of the last {window} steps are longer than C_t, so their "
+            "norms are not known"
+        )
+    return tuple(found)
+
+
 def as_row(reading: Reading) -> list[float]:
     """The numbers of a reading, for a file that says its telemetry once."""
     about = (reading.clip_norm, reading.noise_multiplier, reading.sample_rate, reading.expected_batch_size)
-    return [*about, *reading.sums]
+    return [*about, reading.coordinates, reading.energy, *reading.sums]
 
 
 def read(telemetry: Telemetry, rows: Sequence[Sequence[float]]) -> list[Reading]:
     """The readings of the steps from 1 on, of which `as_row` made ``rows``."""
     return [
-        Reading(telemetry, step, *map(float, row[:4]), tuple(map(float, row[4:])))
+        Reading(telemetry, step, *map(float, row[:4]), int(row[4]), float(row[5]), tuple(map(float, row[6:])))
         for step, row in enumerate(rows, start=1)
     ]
 

@@ -23,7 +23,7 @@ from decrescendo.training.loop.loop import train
 from decrescendo.training.loop.progress import Callback, Progress, as_one
 from decrescendo.training.persistence.checkpoint import Checkpoints, Stateful
 from decrescendo.training.run import Run, cpu_weights
-from decrescendo.training.steering import QuantileClip
+from decrescendo.training.steering import ClipController
 from decrescendo.training.store import Store
 from decrescendo.training.tasks.task import Task
 
@@ -111,7 +111,7 @@ def decay_scheduler(
 
 def train_task(
     task: Task,
-    plan: Plan | QuantileClip,
+    plan: Plan | ClipController,
     *,
     seed: int | Secure,
     optimizer: str | None = None,
@@ -162,7 +162,7 @@ def fit(
     model: nn.Module,
     loss: Loss,
     data: object,
-    plan: Plan | QuantileClip,
+    plan: Plan | ClipController,
     *,
     seed: int | Secure,
     optimizer: str,

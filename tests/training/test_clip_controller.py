@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from decrescendo.training.steering.quantile import COUNT_KEY, ClipNormTracker
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -20,7 +21,6 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Checkpoints, Run, Trainer, train
 from decrescendo.training.steering import QuantileClip
-from decrescendo.training.steering.quantile import COUNT_KEY, ClipNormTracker
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
