@@ -62,8 +62,8 @@ class ClippedSum:
         sensitivity: C > 0: adding or removing one example moves the whole sum by at most this, in the joint
             Euclidean norm over all tensors. ``inf`` says that nothing was clipped.
         diagnostics: about the batch; private.
-        beside: further coordinates of the sum (`Telemetry`), in float64, whose joint norm with the gradients moves by at
-            most the sensitivity; ``None`` for none.
+        beside: further coordinates of the sum (`Telemetry`), in float64: the sensitivity is that of both together;
+            ``None`` for none.
 
     Guarantee:
         none by itself: this is private until `decrescendo.optim.noise.privatise` has added noise.

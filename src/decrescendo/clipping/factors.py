@@ -108,7 +108,7 @@ def factors_of(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A micro-batch: what the holder of the data may see of it, and the sums of the coordinates beside its gradients."""
+    """Of a micro-batch: what the holder of the data may see, and the sums of the coordinates beside its gradients."""
 
     diagnostics: Diagnostics
     beside: tuple[float, ...]

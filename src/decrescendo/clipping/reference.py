@@ -127,9 +127,8 @@ def beside_one(
     left = telemetry.norms * (1 - min(length / telemetry.gradient_limit(clip_norm), 1.0))
     found = [norm_unit * min(max(left - j, 0.0), 1.0) for j in range(telemetry.norms)]
     low, high = telemetry.loss_range
-    wanted = [(telemetry.loss, (loss - low) / (high - low)), (telemetry.accuracy, score)]
-    for value in [value for is_wanted, value in wanted if is_wanted]:
-        found.append(0.0 if math.isnan(value) else unit * (min(max(value, 0.0), 1.0) - 0.5))
+    values = [(loss - low) / (high - low)] * telemetry.loss + [score] * telemetry.accuracy
+    found += [0.0 if math.isnan(value) else unit * (min(max(value, 0.0), 1.0) - 0.5) for value in values]
     return torch.tensor(found, dtype=torch.float64, device="cpu")
 
 

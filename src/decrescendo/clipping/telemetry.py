@@ -22,11 +22,11 @@ _MOST = 1_000
 class Telemetry:
     """What is released of a batch beside its clipped sum, in one vector and under one noise.
 
-    A clipped gradient v of length n <= C leaves room for any vector s with |s|^2 <= C^2 - n^2, and the pair (v, s) still
-    has length at most C: the same Gaussian release, with the same z. ``norms`` fills it with K coordinates, C / sqrt(K)
-    in the first K (1 - n / C) of them (the last of these in part): then |s|^2 <= C^2 - n C. The sum of a coordinate is
-    the number of examples whose norm is below its threshold. It costs nothing: gradients, their noise and epsilon are
-    those of a run without.
+    A clipped gradient v of length n <= C leaves room for any vector s with |s|^2 <= C^2 - n^2: the pair (v, s) still
+    has length at most C, and is the same Gaussian release, with the same z. ``norms`` fills it with K coordinates,
+    C / sqrt(K) in the first K (1 - n / C) of them (the last of these in part): then |s|^2 <= C^2 - n C. The sum of a
+    coordinate is the number of examples whose norm is below its threshold. It costs nothing: gradients, their noise and
+    epsilon are those of a run without.
 
     ``loss`` and ``accuracy`` are a coordinate each, 2 a C (x - 1/2) for a value x in [0, 1], and cost ``share``: with m
     of them, gradients are clipped to C sqrt(1 - m a^2) = C (1 - share).
@@ -76,8 +76,8 @@ class Telemetry:
     def __str__(self) -> str:
         """In words, for a statement.
 
-        >>> print(Telemetry(norms=10, loss=True, loss_range=(0, 4)))
-        the distribution of gradient norms in 10 bins and the mean loss within 0 and 4; gradients are clipped to 0.995 C_t
+        >>> print(Telemetry(norms=0, loss=True, loss_range=(0, 4)))
+        the mean loss within 0 and 4; gradients are clipped to 0.995 C_t
         """
         asked = [f"the distribution of gradient norms in {self.norms} bins"] if self.norms else []
         if self.loss:
@@ -103,7 +103,7 @@ class Telemetry:
         return math.sqrt((1 - (1 - self.share) ** 2) / self.scalars) if self.scalars else 0.0
 
     def gradient_limit(self, clip_norm: float) -> float:
-        """What gradients are clipped to, so that with loss and accuracy beside them they are at most ``clip_norm`` long."""
+        """What gradients are clipped to, so that they and loss and accuracy are together at most ``clip_norm`` long."""
         return clip_norm * (1 - self.share) if self.scalars else clip_norm
 
     def units(self, clip_norm: float) -> tuple[float, float]:

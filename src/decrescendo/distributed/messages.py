@@ -125,7 +125,7 @@ def tensor_of(content: bytes) -> Tensor:
 
 
 def kinds(clipped: ClippedSum) -> bytes:
-    """A digest of names, shapes and dtypes, of which lie in parts, of the sensitivity, and of how much is beside them."""
+    """A digest of names, shapes, dtypes, of which lie in parts, of the sensitivity, and of how much is beside them."""
     sums = sorted(clipped.gradients.items())
     listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sums]
     return hashlib.sha256(

@@ -5,8 +5,8 @@ name               what
 =================  ==============================================================================================
 ``public/...``     noise_multiplier z_t, clip_norm C_t, expected_batch_size B_t, learning_rate, epsilon_spent: known
                    before the training, or computed from what was
-``telemetry/...``  loss, accuracy, clipped_share with their standard errors, where the training has telemetry: released by
-                   it, under noise, for anybody to see
+``telemetry/...``  loss, accuracy, clipped_share with their standard errors, where the training has telemetry: released
+                   by it, under noise, for anybody to see
 ``private/...``    loss (mean over the batch), clipped_share, nonfinite: of the raw batch, covered by no guarantee. Only
                    with ``private=True``; then whoever sees the log sees the data through them
 =================  ==============================================================================================

@@ -10,7 +10,7 @@ from decrescendo.audit.probe import probe_loss
 from decrescendo.clipping import Batch, Telemetry
 from decrescendo.plans import Plan, PoissonSampling
 
-_OTHERS = 50
+_OTHERS, _AGAINST = 50, 0.5
 _TELEMETRY = Telemetry(norms=4, loss=True, accuracy=True, loss_range=(0.0, 1.0))
 
 
@@ -43,10 +43,10 @@ def told(budget: Budget, *, steps: int = 3) -> Attack:
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:
-    """How much more there is than the others alone add, nearly along what the record adds: the loss, of which it adds
-    least, counts against it, as without the record a bound taken from the batch lets all others seem to have more."""
+    """How much more there is than the others alone add, mostly along what the record adds. The loss, of which it adds
+    little, counts against it: without the record, a bound taken from the batch lets all others seem to have more."""
     del plan
     norm, unit = _TELEMETRY.units(1.0)
     alone = np.array([norm] * _TELEMETRY.norms + [unit * (0.1 - 0.5), unit * 0.5])
-    along = np.array([norm] * _TELEMETRY.norms + [-unit * 0.5, unit * 0.5])
+    along = np.array([norm] * _TELEMETRY.norms + [-_AGAINST, unit * 0.5])
     return float(((sums[:, -_TELEMETRY.size :] - _OTHERS * alone) @ along).sum())

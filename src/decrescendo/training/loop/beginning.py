@@ -82,8 +82,8 @@ def telemetry_of(telemetry: Telemetry | None, plan: object, agreed: Agreement) -
         )
     if agreed.planned is not None and not agreed.planned.noise_multiplier.min() > 0:
         raise InvalidValue(
-            f"a plan for telemetry must have noise at every step, got {agreed}. Without noise it would publish raw sums: "
-            "read the private diagnostics"
+            f"a plan for telemetry must have noise at every step, got {agreed}. Without noise it would publish raw "
+            "sums: read the private diagnostics"
         )
     return telemetry
 
@@ -145,8 +145,8 @@ def gone_on(
         source.heed(reading)
     if life.taken and tuple(norms) != source.decided_clip_norm:
         raise PlanViolation(
-            "a run must go on with the ClipController it began with, or without one, got the other or another. Its clip "
-            "norms would not be those that its releases decided"
+            "a run must go on with the ClipController it began with, or without one, got the other or another. Its "
+            "clip norms would not be those that its releases decided"
         )
     if life.taken:
         noisy = all(release.noise_multiplier for release in life.releases)

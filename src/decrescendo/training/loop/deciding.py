@@ -27,9 +27,7 @@ def decide(source: Source, world: World, parts: Parts, streams: RunStreams, take
     return world.draw(told)
 
 
-def follow(
-    decided: Tree, source: Source, world: World, streams: RunStreams, masks: Seeds, taken: int
-) -> Settings | None:
+def follow(decided: Tree, source: Source, world: World, streams: RunStreams, masks: Seeds) -> Settings | None:
     """The settings in what was `decide`d, ``None`` at the end. Sources of other ranks go along, and the streams of all
     go to where they are told."""
     granted = decided["settings"]

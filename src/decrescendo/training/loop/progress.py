@@ -62,7 +62,7 @@ class Progress:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the telemetry of the last steps says of a training in which nothing is learned any more, or everything is
+        """What telemetry of the last steps says of a training in which nothing is learned any more, or everything is
         clipped; empty where neither shows."""
         return remarks(self.readings)
 

@@ -70,8 +70,8 @@ class Trainer:
         model: trained in place, in the mode (train or eval) it is in.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
         plan: the noise multiplier and clip norm of every step; a `ClipController`, whose clip norm follows
-            released norms of the gradients; or an `Adaptive`, which decides both on the way. A plan of `Plan.without_privacy` has no noise
-            and protects nobody.
+            released norms of the gradients; or an `Adaptive`, which decides both on the way. A plan of
+            `Plan.without_privacy` has no noise and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters; or a list of several, each over its own
             part of them (`optim.Several`).
         seed: `Secure()` for weights that are published: batches and noise that nobody can predict or repeat. Or a
@@ -314,7 +314,7 @@ class Trainer:
         source, world, taken = self._source, self._world, self._life.taken
         decided = decide(source, world, self._parts, self._streams, taken)
         self._between.begin()
-        self._order.settings = follow(decided, source, world, self._streams, self._masks, taken)
+        self._order.settings = follow(decided, source, world, self._streams, self._masks)
         return self._order.settings is not None
 
     def _compare_weights(self, step: int = 0) -> None:
