@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -32,8 +33,8 @@ from decrescendo.training import (
     smoothed,
     train,
 )
-from decrescendo.training.steering import FromSchedule, PolicyContext, Settings
-from decrescendo.training.steering.reading import Estimate, Reading
+from decrescendo.training.steering import FromSchedule, Plateau, PolicyContext, Settings
+from decrescendo.training.steering.reading import Estimate, Reading, remarks
 
 from .conftest import ROWS, make_model, make_plan, sgd
 
@@ -448,3 +449,83 @@ def test_a_training_that_a_policy_decides_has_telemetry_too(data: Pair) -> None:
     assert [reading.clip_norm for reading in run.telemetry] == [0.5] * 3
     fixed = replace(adaptive, policy=FromSchedule(make_plan().schedule))
     assert fixed.plan.steps == 3
+
+
+# --- who reads it ---------------------------------------------------------------------------------------------------
+
+
+def test_a_training_that_released_numbers_end_assumes_nothing_of_its_end(data: Pair) -> None:
+    plan = make_plan((0.5,) * 12, (1.0,) * 12, batch=ROWS, judge=False)
+
+    def run(*callbacks: Any, rate: float = 0.0) -> Run:
+        model = make_model()
+        told = Telemetry(norms=0, accuracy=True, share=0.5)
+        with patch("decrescendo.training.loop.source.check_promise"):
+            return train(
+                model, loss, data, plan, sgd(model, rate), seed=3, telemetry=told, callback=callbacks
+            )
+
+    stalls = Plateau("accuracy", patience=3, window=2, errors=9.0)  # weights do not move
+    ended = run(stalls)
+    assert ended.steps == 5
+    assert not [a for a in ended.assumptions if a.code.startswith("ended")]
+    # Whatever else was looked at did not end it.
+    assert "ended-after-diagnostics" not in [
+        a.code for a in run(lambda p: bool(p.diagnostics) and None, stalls).assumptions
+    ]
+    by_hand = run(lambda progress: stalls(progress))
+    assert by_hand.steps == 5
+    assert "ended-early" in [a.code for a in by_hand.assumptions]
+    with pytest.raises(InvalidValue, match="must release its loss"):
+        run(Plateau("loss", patience=3, window=2))
+    for wrong in ({"of": "norms"}, {"window": 30, "patience": 20}, {"errors": -1}):
+        with pytest.raises(InvalidValue):
+            Plateau(**wrong)
+
+
+def test_a_loop_of_ones_own_asks_the_same_rule(data: Pair) -> None:
+    model, rule = make_model(), Plateau("loss", patience=1, window=1, errors=99.0)
+    trainer = Trainer(model, loss, make_plan(), sgd(model), seed=3, telemetry=ALL)
+    for batch in trainer.batches(data):
+        trainer.step(batch)
+        if trainer.ends(rule):
+            break
+    run = trainer.finish()
+    assert run.steps == 2
+    assert not [a for a in run.assumptions if a.code.startswith("ended")]
+
+
+def test_a_training_of_noise_and_one_that_clips_everything_say_so() -> None:
+    telemetry = Telemetry(norms=4)
+    unit, _ = telemetry.units(1.0)
+
+    def told(energy: float, within: float, noise: float = 0.5) -> tuple[str, ...]:
+        one = Reading(telemetry, 1, 1.0, noise, 0.1, 1000.0, 500, energy, (unit * within,) * 4)
+        assert remarks([one] * 19) == ()
+        return remarks([one] * 20)
+
+    assert told(1.5, 0.4) == ()
+    (noise,) = told(1.01, 0.4)
+    assert noise.startswith("nothing is learned any more")
+    (clipped,) = told(1.5, 0.0)
+    assert clipped.startswith("everything is clipped")
+    assert told(1.5, 0.0, noise=50.0) == ()  # with so much noise nobody can tell
+
+
+def test_the_energy_of_noise_alone_is_one(data: Pair) -> None:
+    model = make_model()
+
+    def nothing(model: nn.Module, batch: Pair) -> tuple[Tensor, Tensor]:
+        losses, right = loss(model, batch)
+        return 0 * losses, right
+
+    plan = make_plan((2.0,) * 30, (1.0,) * 30, judge=False)
+    for what, is_signal in ((nothing, False), (loss, True)):
+        clip = make_plan((0.02,) * 30, (1.0,) * 30, batch=ROWS, judge=False) if is_signal else plan
+        with patch("decrescendo.training.loop.source.check_promise"):
+            run = train(model, what, data, clip, sgd(model, 1e-9), seed=1, telemetry=ALL)
+        signals = [reading.signal for reading in run.telemetry]
+        assert all(signal is not None for signal in signals)
+        mean = np.mean([signal.value for signal in signals if signal is not None])
+        error = math.sqrt(2 / (run.telemetry[0].coordinates * 30))
+        assert (mean > 10 * error) if is_signal else abs(mean) < 4 * error

@@ -18,7 +18,21 @@ from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.processes.world import World, world_of
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive, ClipController
+from decrescendo.training.steering.plateau import Plateau
 from decrescendo.training.store import Store
+
+
+def parted(callback: object) -> tuple[Callback | None, list[Plateau]]:
+    """The user's callbacks as one, and rules of the library's that end by released numbers alone.
+
+    >>> parted([Plateau(), print])[1]
+    [Plateau(of='loss', patience=100, window=20, errors=0.0)]
+    """
+    several = [callback] if isinstance(callback, Plateau) else callback
+    if not isinstance(several, Sequence) or isinstance(several, str):
+        return as_one(several), []
+    rules = [part for part in several if isinstance(part, Plateau)]
+    return as_one([part for part in several if not isinstance(part, Plateau)]), rules
 
 
 def train(
@@ -67,8 +81,8 @@ def train(
         scheduler: of the learning rate, stepped once a step: a scheduler of torch's over ``optimizer``, or a function
             that makes one of it. Its numbers (``T_max``, ``total_steps``) count steps, not epochs. Checkpoints keep it.
         callback: called after every step with a `Progress`, and after the scheduler; the place for scores on public
-            data. A list of callbacks is called in its order. Returning ``True`` ends the training early. Nothing it
-            decides may depend on the diagnostics, which are private and noise-free.
+            data. A list of callbacks is called in its order, a `steering.Plateau` after the others. Returning ``True``
+            ends the training early. Nothing it decides may depend on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
         store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
             its first release is free again, but where checkpoints are kept to go on from.
@@ -96,7 +110,7 @@ def train(
     >>> run.steps, run.guarantee.epsilon <= 2.0
     (3, True)
     """
-    told = as_one(callback)
+    told, rules = parted(callback)
     ranks = world_of(world)
     with ranks.watched():
         trainer = Trainer(
@@ -112,6 +126,8 @@ def train(
                     if show is not None:
                         show(trainer.progress())
                     if told is not None and told(trainer.progress()):
+                        break
+                    if any(trainer.ends(rule) for rule in rules):
                         break
             return trainer.finish()
         except BaseException:

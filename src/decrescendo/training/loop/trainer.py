@@ -49,6 +49,7 @@ from decrescendo.training.persistence.keeping import Keeper
 from decrescendo.training.processes.world import World, weight_facts, world_of
 from decrescendo.training.run import Run, assumed_of, cpu_weights
 from decrescendo.training.steering import Adaptive, ClipController
+from decrescendo.training.steering.plateau import Plateau
 from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account, Store
 
@@ -227,6 +228,7 @@ class Trainer:
         to = (self._life, self._keeper, self._account)
         self._releasing = Releasing(self._source, self._order, self._streams, *to, digests=digests)
         self._data: object = None
+        self._plateau = -1  # after so many steps a rule of the library's ended it
         self._warned, self.spent = set[str](), self._source.spent
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -434,6 +436,12 @@ class Trainer:
             self._between.read, decided[self._life.taken - 1] if decided else None, self._life.readings,
         )  # fmt: skip
 
+    def ends(self, rule: Plateau) -> bool:
+        """Whether ``rule`` ends the training now, by what was released. A run that ends then assumes nothing of it."""
+        check_instance("rule", rule, Plateau)
+        self._plateau = self._life.taken if rule(self.progress()) else self._plateau
+        return self._plateau == self._life.taken
+
     def abandon(self) -> None:
         """End a training that failed. Its entry in the store is closed; if it has released nothing, the store has back
         what was reserved for it (`Account.finish`). Not where it can go on from checkpoints."""
@@ -466,6 +474,7 @@ class Trainer:
             self._parts.settle()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
             early = self._life.taken < self._source.steps and not self._source.stopped
+            early &= self._plateau != self._life.taken
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
             assumptions = together(self._world, {*self._assumptions(), *ended})
             weights = cpu_weights(self._model, begun=True)

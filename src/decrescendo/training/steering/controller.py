@@ -34,9 +34,9 @@ class ClipController:
         the same with 1 - ``target``: C_t goes to where this share of the examples is clipped.
     ``error``
         (A - N) / (A + N), to where bias and noise of the mean gradient have the least sum of squares. Of d coordinates
-        N = d z^2 C^2 / B^2 is the squared noise. A = C s E is what a larger C takes off the squared bias, with s the share
-        clipped and E = s C / log(1/s) the mean length cut off, if norms beyond C, which nobody sees, fall off as an
-        exponential does; clipped gradients are taken to point one way, which bounds the bias.
+        N = d z^2 C^2 / B^2 is the squared noise. A = C s E is what a larger C takes off the squared bias, with s the
+        share clipped and E = s C / log(1/s) the mean length cut off, if norms beyond C, which nobody sees, fall off as
+        an exponential does; clipped gradients are taken to point one way, which bounds the bias.
 
     Args:
         plan: from `calibrate`; noise, batches and clip norms may move.
