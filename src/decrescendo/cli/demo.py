@@ -168,13 +168,8 @@ def _described(data: Digits) -> str:
 def _train_all(
     data: Digits, plans: dict[str, Plan], seeds: Sequence[int], steps: int, console: Console
 ) -> list[Outcome]:
-    columns = (
-        TextColumn("{task.description:<26}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[loss]}"),
-    )
+    columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (*columns, TextColumn("{task.fields[loss]}"))
     outcomes: list[Outcome] = []
     silent = nullcontext() if console.is_terminal else working("training")  # bars are drawn on terminals only
     with silent, Progress(*columns, console=console) as display:

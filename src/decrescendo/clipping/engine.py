@@ -27,7 +27,7 @@ from decrescendo.clipping.clipped import (
     trainable_of,
 )
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.factors import Seen, factors_of, joint_norms, lost_in, seen_of, warn_of_lost
+from decrescendo.clipping.factors import PassNumbers, factors_of, joint_norms, lost_in, seen_of, warn_of_lost
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
 from decrescendo.clipping.passes import Pass
@@ -111,16 +111,14 @@ class Engine:
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_loss(loss)
-        self._model, self._loss, self._settings = model, loss, settings
+        self._model, self._loss, self._settings, self._telemetry = model, loss, settings, telemetry
         device = next((parameter.device for parameter in trainable(model).values()), torch.device("cpu"))
         kept = kept_on(device) if settings.cache_bytes is None else settings.cache_bytes
-        if settings.memory_limit is not None:
-            kept = min(kept, settings.memory_limit // 8)
+        kept = kept if settings.memory_limit is None else min(kept, settings.memory_limit // 8)
         self._workspace = Workspace(kept, settings.wide)
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._checker = Checker(model, loss, settings.declared, scored=is_scored(telemetry))
-        self._telemetry = telemetry
         self._factors = partial(factors_of, gamma=settings.gamma, telemetry=telemetry, wide=settings.wide)
         self._captures = Captures(self._checker, self._workspace, self._factors, settings.capture)
         self._seeds = _no_seed if seeds is None else seeds
@@ -136,26 +134,22 @@ class Engine:
         """The clipped sum over ``batch``; see the class."""
         limit = check_clip_norm("clip_norm", clip_norm)
         if self._telemetry is not None:
-            check_real(
-                "clip_norm with telemetry", limit, above=0
-            )  # an infinite one leaves nothing to measure by
+            check_real("clip_norm with telemetry", limit)  # an infinite one leaves nothing to measure by
         held = Inventory.of(self._model)
-        parameters = trainable_of(held)
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
-            stored = self._keep is None
-            return empty_sum(parameters, limit, self._telemetry, wide=self._settings.wide, stored=stored)
+            wide, stored = self._settings.wide, self._keep is None
+            return empty_sum(trainable_of(held), limit, self._telemetry, wide=wide, stored=stored)
         gradients: dict[str, Tensor] = {}
-        diagnostics, told = Diagnostics(0, 0, 0, 0.0), self._telemetry
-        beside = None if told is None else torch.zeros(told.size, dtype=torch.float64, device="cpu")
+        diagnostics, parts = Diagnostics(0, 0, 0, 0.0), list[tuple[float, ...]]()
         for sums, seen in self._in_parts(
             batch, held, lambda part, size: self._clipped(part, size, held, limit)
         ):
             diagnostics += seen.diagnostics
-            if beside is not None:
-                beside += torch.tensor(seen.beside, dtype=torch.float64, device="cpu")
+            parts.append(seen.beside)
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
+        beside = torch.tensor(parts, dtype=torch.float64, device="cpu").sum(0) if self._telemetry else None
         return ClippedSum(gradients, limit, diagnostics, beside)
 
     def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
@@ -268,7 +262,7 @@ class Engine:
 
     def _clipped(
         self, batch: Batch, rows: int, held: Inventory, limit: float
-    ) -> tuple[dict[str, Tensor], Seen]:
+    ) -> tuple[dict[str, Tensor], PassNumbers]:
         seed, most = self._seeds(), self._sizes.most(signature(held, batch))
         count = self._captures.count(rows, most, held, batch)
         with self._captures.alone():

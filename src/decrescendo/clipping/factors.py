@@ -107,16 +107,16 @@ def factors_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PassNumbers:
     """Of a micro-batch: what the holder of the data may see, and the sums of the coordinates beside its gradients."""
 
     diagnostics: Diagnostics
     beside: tuple[float, ...]
 
 
-def seen_of(numbers: Float[Tensor, " numbers"], rows: int) -> tuple[Seen, bool]:
+def seen_of(numbers: Float[Tensor, " numbers"], rows: int) -> tuple[PassNumbers, bool]:
     """What there is of ``rows`` beside their gradients, and whether every norm was finite, that of padding too. The
     device is waited for once."""
     whole, counted, clipped, loss_sum, *beside = numbers.tolist()
     seen = Diagnostics(rows, rows - int(counted), int(clipped), loss_sum)
-    return Seen(seen, tuple(beside)), bool(whole)
+    return PassNumbers(seen, tuple(beside)), bool(whole)

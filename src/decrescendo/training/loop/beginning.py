@@ -26,7 +26,8 @@ from decrescendo.training.loop.between import BetweenSteps
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.checkpoint import Checkpoints
-from decrescendo.training.persistence.keeping import Keeper, Life
+from decrescendo.training.persistence.keeping import Keeper
+from decrescendo.training.persistence.life import Life
 from decrescendo.training.processes.function_digest import function_digest
 from decrescendo.training.processes.world import RANKS_ALIKE, World, facts_of
 from decrescendo.training.run import check_published

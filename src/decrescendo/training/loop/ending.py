@@ -13,7 +13,7 @@ from decrescendo.clipping import Clipper, Engine
 from decrescendo.optim.several import parts_of
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.source import Source
-from decrescendo.training.persistence.keeping import Life
+from decrescendo.training.persistence.life import Life
 from decrescendo.training.processes.world import World
 from decrescendo.training.run import History, Run
 from decrescendo.training.statement import SECURE, SEEDED, Provenance

@@ -12,7 +12,8 @@ from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.source import Source
 from decrescendo.training.loop.step_order import StepOrder
-from decrescendo.training.persistence.keeping import Keeper, Life
+from decrescendo.training.persistence.keeping import Keeper
+from decrescendo.training.persistence.life import Life
 from decrescendo.training.processes.bits import digest, is_part
 from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account

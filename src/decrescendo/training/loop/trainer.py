@@ -139,44 +139,24 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        plan: Plan | Adaptive | ClipController,
-        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-        *,
-        seed: int | Secure,
-        scheduler: Scheduler | None = None,
-        settings: EngineSettings | None = None,
-        store: Store | None = None,
-        checkpoints: Checkpoints | None = None,
-        name: str = "",
-        world: World | None = None,
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], *, seed: int | Secure,
+        scheduler: Scheduler | None = None, settings: EngineSettings | None = None, store: Store | None = None,
+        checkpoints: Checkpoints | None = None, name: str = "", world: World | None = None,
         telemetry: Telemetry | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._world = world_of(world)
         with self._world.watched():
             number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
             self._world = self._world.training(int(number))
-            self._begin(
-                model, loss, plan, as_one(optimizer), seed, scheduler, settings, store, checkpoints, name,
-                telemetry,
-            )  # fmt: skip
+            given = (seed, scheduler, settings, store, checkpoints, name, telemetry)
+            self._begin(model, loss, plan, as_one(optimizer), *given)
 
     def _begin(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        plan: Plan | Adaptive | ClipController,
-        optimizer: torch.optim.Optimizer,
-        seed: int | Secure,
-        scheduler: Scheduler | None,
-        settings: EngineSettings | None,
-        store: Store | None,
-        checkpoints: Checkpoints | None,
-        name: str,
-        telemetry: Telemetry | None,
-    ) -> None:
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController, optimizer: torch.optim.Optimizer,
+        seed: int | Secure, scheduler: Scheduler | None, settings: EngineSettings | None, store: Store | None,
+        checkpoints: Checkpoints | None, name: str, telemetry: Telemetry | None,
+    ) -> None:  # fmt: skip
         beginning.check_given(store, checkpoints, name)
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
@@ -195,9 +175,8 @@ class Trainer:
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
         chosen = settings or EngineSettings()
-        self._engine: Clipper = Engine(
-            model, loss, chosen, seeds=self._masks, keep=self._parts.keep, telemetry=telemetry
-        )
+        keep = self._parts.keep
+        self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=keep, telemetry=telemetry)
         # Looks at rows before the first step: it must not move the streams of the run.
         self._looking = (
             None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=beginning.no_stream)
@@ -228,8 +207,8 @@ class Trainer:
         to = (self._life, self._keeper, self._account)
         self._releasing = Releasing(self._source, self._order, self._streams, *to, digests=digests)
         self._data: object = None
-        self._plateau = -1  # after so many steps a rule of the library's ended it
-        self._warned, self.spent = set[str](), self._source.spent
+        # After ``_plateau`` steps a rule of the library's ended it.
+        self._warned, self.spent, self._plateau = set[str](), self._source.spent, -1
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PlanViolation(
@@ -237,14 +216,9 @@ class Trainer:
         )
 
     def batches(
-        self,
-        data: object,
-        collate_fn: Collate | None = None,
-        num_workers: int = 0,
-        people: object = None,
-        *,
+        self, data: object, collate_fn: Collate | None = None, num_workers: int = 0, people: object = None, *,
         require_finite: bool | None = None,
-    ) -> Iterator[Batch | None]:
+    ) -> Iterator[Batch | None]:  # fmt: skip
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
         With an `Adaptive` each batch is yielded after its step was granted, and the batches end where the training
@@ -438,7 +412,6 @@ class Trainer:
 
     def ends(self, rule: Plateau) -> bool:
         """Whether ``rule`` ends the training now, by what was released. A run that ends then assumes nothing of it."""
-        check_instance("rule", rule, Plateau)
         self._plateau = self._life.taken if rule(self.progress()) else self._plateau
         return self._plateau == self._life.taken
 
@@ -473,8 +446,7 @@ class Trainer:
         with self._world.watched():
             self._parts.settle()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
-            early = self._life.taken < self._source.steps and not self._source.stopped
-            early &= self._plateau != self._life.taken
+            early = self._life.taken not in (self._source.steps, self._plateau) and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
             assumptions = together(self._world, {*self._assumptions(), *ended})
             weights = cpu_weights(self._model, begun=True)

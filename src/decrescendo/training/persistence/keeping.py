@@ -4,69 +4,27 @@ import hashlib
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
 
-from decrescendo.accounting.release import Release
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import read_assumption
 from decrescendo.base.storages import pieces
 from decrescendo.clipping import Diagnostics
-from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer
 from decrescendo.optim.several import name_of
 from decrescendo.plans.agreement import Agreement
 from decrescendo.training.loop.assumptions import together
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.persistence.life import Life, go_on_reading, told
 from decrescendo.training.processes.bits import checksum, is_part
 from decrescendo.training.processes.world import Tree, World
 from decrescendo.training.run.weights import entries_of_frozen_layers
 from decrescendo.training.statement import FLOAT32
-from decrescendo.training.steering.reading import Reading, as_row, read
-
-
-@dataclass(slots=True)
-class Life:
-    """What a run remembers of its steps, over restarts.
-
-    Args:
-        run_id: in a store; empty without one.
-        began: by the monotonic clock, moved back by the seconds of earlier processes.
-        resumed: the steps at which it was gone on with.
-        supposed: what was assumed in earlier processes of the run, and of the data.
-        accumulate: the dtype of the sums of all processes of the run: of two the narrower.
-        gamma: of automatic clipping; 0 without.
-        telemetry: what is released beside the gradients.
-        readings: by step.
-        place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
-            store, and where a checkpoint does not say.
-    """
-
-    run_id: str
-    releases: list[Release] = field(default_factory=list[Release])
-    columns: list[Diagnostics] = field(default_factory=list[Diagnostics])
-    began: float = field(default_factory=time.monotonic)
-    resumed: tuple[int, ...] = ()
-    supposed: tuple[Assumption, ...] = ()
-    place: int | None = None
-    accumulate: str = FLOAT32
-    gamma: float = 0.0
-    telemetry: Telemetry | None = None
-    readings: list[Reading] = field(default_factory=list[Reading])
-
-    @property
-    def taken(self) -> int:
-        """Steps."""
-        return len(self.releases)
-
-    @property
-    def seconds(self) -> float:
-        """Of all processes of the run."""
-        return max(0.0, time.monotonic() - self.began)  # a broken clock must not lose a run
 
 
 @final
@@ -140,7 +98,7 @@ class Keeper:
             "assumptions": [assumption.written() for assumption in assumptions],
             "columns": [astuple(diagnostics) for diagnostics in life.columns],
             "seconds": life.seconds,
-            **({} if life.telemetry is None else {"telemetry": _told(life)}),
+            **({} if life.telemetry is None else {"telemetry": told(life)}),
         }
         self._checkpoints.save(Checkpoint(life.taken, state))
 
@@ -180,7 +138,7 @@ class Keeper:
             life.began = time.monotonic() - state["seconds"]
             self._checkpoints.restore(Checkpoint(step, state))
             self._saved, life.run_id = step, state["run"]
-            _continue_readings(life, state.get("telemetry"), step)
+            go_on_reading(life, state.get("telemetry"), step)
             life.resumed = (*state["resumed"], step)
             if state.get("gamma", life.gamma) != life.gamma:
                 raise PlanViolation(
@@ -226,25 +184,6 @@ class Keeper:
             self._streams.go_to({name: state.pop(name) for name in ("sampling", "data")})
             self._streams.put_others({name: state.pop(name) for name in ("noise", "masks")})
         return {"step": found.step, "state": state}
-
-
-def _told(life: Life) -> dict[str, Any]:
-    """What a checkpoint says of a run's telemetry."""
-    return {"of": repr(life.telemetry), "rows": [as_row(reading) for reading in life.readings]}
-
-
-def _continue_readings(life: Life, state: Mapping[str, Any] | None, step: int) -> None:
-    """The readings of the steps before ``step``, of a run that goes on with the telemetry it began with."""
-    began = None if state is None else state["of"]
-    if began != (None if life.telemetry is None else repr(life.telemetry)):
-        raise PlanViolation(
-            f"a run must go on with the telemetry it began with, got {life.telemetry} after {began}. Its gradients "
-            "would be clipped otherwise"
-        )
-    if state is not None and life.telemetry is not None:
-        life.readings[:] = read(life.telemetry, state["rows"])
-        if len(life.readings) != step:
-            raise FileRefused(f"a checkpoint must have a reading a step, got {len(life.readings)} of {step}")
 
 
 def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
