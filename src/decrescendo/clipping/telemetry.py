@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Any, cast, final
 
 import torch
 from jaxtyping import Bool, Float, Float64
@@ -65,8 +65,8 @@ class Telemetry:
         if self.norms > _MOST:
             raise InvalidValue(f"norms must be at most {_MOST}, got norms={self.norms}")
         object.__setattr__(self, "share", check_real("share", self.share, above=0, at_most=0.5))
-        ends: object = self.loss_range
-        if not isinstance(ends, tuple | list) or len(ends) != 2:
+        ends: Any = self.loss_range
+        if not isinstance(ends, (tuple, list)) or len(cast("tuple[object, ...]", ends)) != 2:
             raise InvalidType(
                 f"loss_range must be two numbers, the lowest and the highest loss, got {ends!r}"
             )

@@ -236,12 +236,14 @@ def as_row(reading: Reading) -> list[float]:
 
 def read(telemetry: Telemetry, rows: Sequence[Sequence[float]]) -> list[Reading]:
     """The readings of the steps from 1 on, of which `as_row` made ``rows``."""
-    return [
-        Reading(telemetry, step, *map(float, row[:4]), int(row[4]), float(row[5]), tuple(map(float, row[6:])))
-        for step, row in enumerate(rows, start=1)
-    ]
+    found: list[Reading] = []
+    for step, (clip_norm, noise, rate, batch, coordinates, energy, *sums) in enumerate(rows, start=1):
+        about = (float(clip_norm), float(noise), float(rate), float(batch), int(coordinates), float(energy))
+        found.append(Reading(telemetry, step, *about, tuple(map(float, sums))))
+    return found
 
 
 def telemetry_of(facts: Mapping[str, Any]) -> Telemetry:
     """Of the fields that a file has."""
-    return Telemetry(**{**facts, "loss_range": tuple(facts["loss_range"])})
+    low, high = facts["loss_range"]
+    return Telemetry(facts["norms"], facts["loss"], facts["accuracy"], (low, high), facts["share"])
