@@ -29,8 +29,8 @@ from decrescendo.training import Checkpoints, Run, Trainer, train
 from decrescendo.training.loop import releasing
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.trainer import SAME_ORDER
-from decrescendo.training.steering import QuantileClip
 from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in, write_state
+from decrescendo.training.steering import QuantileClip
 
 ROWS = 40
 PLAN = banded_plan(7, 3, records=ROWS, batch=[8, 6, 4, 8, 6, 4, 2], clip=[1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
@@ -86,7 +86,7 @@ class TestTurns:
         drawn = self._drawn(plan, seed)
         turns = [{row for batch in drawn[group::3] for row in batch} for group in range(3)]
         assert sum(map(len, turns)) == len(set().union(*turns))
-        assert all(10 < sum(map(len, drawn[group::3])) for group in range(3))
+        assert all(sum(map(len, drawn[group::3])) > 10 for group in range(3))
 
     def test_two_iterators_and_a_restart_have_the_same_groups(self, tmp_path: Path) -> None:
         plan = banded_plan(12, 3, records=ROWS, batch=13)
@@ -99,7 +99,9 @@ class TestTurns:
         for life, stop in enumerate((3, 5, 12)):
             model, optimizer = parts()
             checkpoints = Checkpoints(tmp_path, every=1, resume=life > 0)
-            trainer = Trainer(model, noted, plan, optimizer, seed=0 if not life else 9, checkpoints=checkpoints)
+            trainer = Trainer(
+                model, noted, plan, optimizer, seed=0 if not life else 9, checkpoints=checkpoints
+            )
             for batch in trainer.batches(data()):
                 seen.append([] if batch is None else batch[2].tolist())
                 trainer.step(batch)
@@ -126,7 +128,9 @@ class TestTurns:
             stream = grouping(seed)
             state = stream.key if isinstance(stream, SecureStream) else None
             fewer = banded_plan(records=ROWS).sampling.groups(SecureStream(state) if state else grouping(0))
-            more = banded_plan(records=ROWS + 1).sampling.groups(SecureStream(state) if state else grouping(0))
+            more = banded_plan(records=ROWS + 1).sampling.groups(
+                SecureStream(state) if state else grouping(0)
+            )
             for one, other in zip(fewer, more, strict=True):
                 assert one.tolist() == [row for row in other.tolist() if row < ROWS]
 
@@ -209,11 +213,15 @@ class TestReleases:
 class TestCrashes:
     @settings(max_examples=6, deadline=None)
     @given(stops=st.lists(st.integers(1, 6), max_size=3), every=st.integers(1, 4), seeded=st.booleans())
-    def test_a_run_that_is_gone_on_with_has_the_same_bits(self, stops: list[int], every: int, seeded: bool) -> None:
+    def test_a_run_that_is_gone_on_with_has_the_same_bits(
+        self, stops: list[int], every: int, seeded: bool
+    ) -> None:
         seed: int | Secure = 5 if seeded else Secure()
         with tempfile.TemporaryDirectory() as kept:
             begun = Path(kept) / "begun"
-            go(seed=seed, stop=1, checkpoints=Checkpoints(begun, every=9))  # the first checkpoint is of no step
+            go(
+                seed=seed, stop=1, checkpoints=Checkpoints(begun, every=9)
+            )  # the first checkpoint is of no step
             runs = []
             for name, ends in (("calm", []), ("rough", sorted(stops))):
                 folder = Path(kept) / name
@@ -251,7 +259,10 @@ class TestCrashes:
         for _ in range(2):
             trainer.step(next(batches))
         batch = next(batches)
-        with mock.patch.object(releasing.Releasing, "record", side_effect=FileRefused("full")), pytest.raises(FileRefused):
+        with (
+            mock.patch.object(releasing.Releasing, "record", side_effect=FileRefused("full")),
+            pytest.raises(FileRefused),
+        ):
             trainer.step(batch)
         with pytest.raises(PlanViolation, match="once for each step, in order, got step 3 after 3"):
             trainer.step(batch)
@@ -262,7 +273,9 @@ class TestCrashes:
         go(stop=5, checkpoints=Checkpoints(tmp_path / "banded", every=1))
         found = read_state(states_in(tmp_path / "banded")[-1]).state
         count = sum(p.numel() for p in parts()[0].parameters())
-        assert [sum(v.nbytes for v in one.values()) for one in found["correlated"]["earlier"]] == [4 * count] * 2
+        assert [sum(v.nbytes for v in one.values()) for one in found["correlated"]["earlier"]] == [
+            4 * count
+        ] * 2
         assert found["grouping"]["kind"] == "numpy"
         plain = calibrate(Budget(4.0, 1e-3), PoissonSampling(ROWS, 8), steps=4, clip=1.0)
         go(plain, stop=2, checkpoints=Checkpoints(tmp_path / "plain", every=1))

@@ -36,6 +36,7 @@ class AttackName(StrEnum):
     CROWDED = "crowded"
     COUNTED = "counted"
     ONCE = "once"
+    TOLD = "told"
 
 
 class CaptureWhen(StrEnum):

@@ -271,10 +271,9 @@ class Captures:
             if found is None:
                 return None
             done, norms, constants, known = found
-            measured = done.measured
             with full_precision(), capture.summing():
-                factors = self.factors(done.losses, norms, own_count, limit, narrow=measured.narrow)
-                sums = measured.scaled_sums(factors.factors)
+                factors = self.factors(done, norms, own_count, limit)
+                sums = done.measured.scaled_sums(factors.factors)
             own = {key_of(tensor) for tensor in (*leaves_of(rows), own_count, limit, block)}
             capture.finish([factors.numbers, *sums.values()], known | own)
         except DoesOtherwise:

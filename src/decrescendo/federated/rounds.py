@@ -79,7 +79,9 @@ class Rounds:
         # Where noise is correlated: by which clients take turns, and what the noise to come depends on.
         self._grouping = grouping(seed)
         self._correlated = (
-            None if plan.correlation is None else CorrelatedNoise(plan.correlation, plan.sampling.dataset_size)
+            None
+            if plan.correlation is None
+            else CorrelatedNoise(plan.correlation, plan.sampling.dataset_size)
         )
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
         self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns)
@@ -208,7 +210,9 @@ class Rounds:
         opened = self.opened
         if opened is None:
             raise PlanViolation("a round must be open, got none. Call open() first")
-        if self._correlated is not None and self.replies.total is not None:  # what later noise takes off again
+        if (
+            self._correlated is not None and self.replies.total is not None
+        ):  # what later noise takes off again
             self._noised(opened, self.replies.total.value(), 0, self.replies.seen())
         with self._turns.whole():
             self.opened = None

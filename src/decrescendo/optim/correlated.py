@@ -134,11 +134,15 @@ class CorrelatedNoise:
         """
         taken = self.taken
         if taken is None:
-            raise PlanViolation("the state of correlated noise must be of a whole step, got that of one that failed")
+            raise PlanViolation(
+                "the state of correlated noise must be of a whole step, got that of one that failed"
+            )
         arrays: list[dict[str, Tensor]] = []
         for back in range(1, min(taken, self.bands - 1) + 1):
             parts = self._earlier[(taken - back) % (self.bands - 1)].split(self._sizes)
-            arrays.append({name: _shaped(held.get(name), part) for name, part in zip(self._names, parts, strict=True)})
+            arrays.append(
+                {name: _shaped(held.get(name), part) for name, part in zip(self._names, parts, strict=True)}
+            )
         return {"taken": taken, "grid": self.grid, "names": list(self._names), "earlier": arrays}
 
     def load_state(self, state: Mapping[str, Any], step: int) -> None:
@@ -177,7 +181,12 @@ class _Drawing:
     """
 
     def __init__(
-        self, std: float, weights: Float[np.ndarray, " earlier"], rows: list[Tensor], per_unit: float, back: float
+        self,
+        std: float,
+        weights: Float[np.ndarray, " earlier"],
+        rows: list[Tensor],
+        per_unit: float,
+        back: float,
     ) -> None:
         self._std, self._rows, self._per_unit, self._back = std, rows, per_unit, back
         self._weights = weights[: len(rows) - 1]

@@ -1,5 +1,6 @@
 """Draws the noise of a sum, tensor by tensor or side by side, and divides."""
 
+import hmac
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -52,6 +53,16 @@ def with_noise(
         total = noise.mul_(std).to(place).add_(gradient.to(place)).div_(divisor)
         noisy[name] = total.to(dtype).to(gradient.device)
     return {name: noisy[name] for name in gradients}
+
+
+def beside(stream: NoiseStream) -> NoiseStream:
+    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved.
+
+    No place is drawn from twice, so no two sums share one. A ``torch.Generator``, which has no key, is its own.
+    """
+    if isinstance(stream, torch.Generator):
+        return stream
+    return Keystream(hmac.digest(stream.key, f"decrescendo:beside:{stream.position}".encode(), "sha256"))
 
 
 def in_order(gradients: Mapping[str, Tensor]) -> list[str]:
