@@ -132,8 +132,8 @@ def privatise(
         )
     else:
         gradients, noise_std = with_noise(clipped.gradients, std, divisor, stream), std / divisor
-    # Beside the gradients noise is independent, at correlated steps too: a record moves its column of the strategy there,
-    # and here one number, by a vector of one length, so that both together are the release that is counted.
+    # Beside the gradients noise is independent, at correlated steps too: a record moves a column of the strategy there
+    # and one number here, by vectors of one length: both together are the release that is counted.
     own = {} if clipped.beside is None else with_noise({"beside": clipped.beside}, std, divisor, others)
     return NoisyMean(gradients, sampling.release(z), noise_std, own.get("beside"))
 

@@ -60,7 +60,7 @@ class Releasing:
         assert noisy.beside is not None
         sampling = self.source.sampling.at(taken)
         about = (settings.clip_norm, settings.noise_multiplier)
-        about = (*about, noisy.release.sample_rate, sampling.expected_batch_size)
+        about = (*about, noisy.release.sample_rate, float(sampling.expected_batch_size))
         return Reading(telemetry, taken + 1, *about, *_energy(noisy), tuple(noisy.beside.tolist()))
 
     def record(self, release: Release, content: bytes) -> None:
