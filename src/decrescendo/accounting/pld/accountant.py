@@ -132,7 +132,7 @@ class _Steps:
             sampled = ledger.sample_rate < 1  # whoever is always drawn is in no cell
             cell = np.full(len(ledger), -1)
             some = ledger.where(sampled)
-            # The width that cells cost grows as the square of theirs: a refinement takes three times as long as more cells.
+            # What cells add to the bracket grows as their width squared; a refinement takes three times as long.
             wide = math.log(some.sample_rate.max() / some.sample_rate.min()) * _WIDE
             number = math.ceil(effort.rates * (min(max(1.0, wide), 4.0) if size == 1 else _CELLS))
             cell[sampled] = cells(some.sample_rate, 1 / some.noise_multiplier, some.count, number)
