@@ -8,6 +8,8 @@ does not happen. Passes in Python come in between, and must do the same as the c
 whether any of that pays.
 
 Batches are filled up to few numbers of rows, captured or not: no setting and no clock changes a number.
+
+Longer than most files: all that decides whether a pass is replayed is read in one place, in its order.
 """
 
 import threading

@@ -121,7 +121,7 @@ class Engine:
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._checker = Checker(model, loss, settings.declared, scored=is_scored(telemetry))
         self._factors = partial(factors_of, gamma=settings.gamma, telemetry=telemetry, wide=settings.wide)
-        choice = Choice(settings.capture, clock_on(device))
+        choice = Choice(settings.capture, clock_on(device), parts=keep is not None)
         self._captures = Captures(self._checker, self._workspace, self._factors, choice)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
