@@ -1,4 +1,7 @@
-"""The clipped sum from one forward and one backward pass, on an unmodified model."""
+"""The clipped sum from one forward and one backward pass, on an unmodified model.
+
+Longer than most files: what the engine guarantees is said where it is made public.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
