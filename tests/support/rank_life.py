@@ -34,7 +34,7 @@ from decrescendo.accounting.budget import Budget, Guarantee, Unit
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base.batches import map_rows
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import EngineSettings
+from decrescendo.clipping import EngineSettings, Telemetry
 from decrescendo.distributed.sharded import Shards
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
@@ -152,6 +152,7 @@ def facts(run: Run) -> dict[str, Any]:
         ],
         "clip_norm": run.clip_norm,
         "stopped": run.stopped,
+        "telemetry": [reading.sums for reading in run.telemetry],
         "examples": None if run.diagnostics is None else run.diagnostics.examples,
         "resumed": run.provenance.resumed if run.provenance else (),
     }
@@ -204,6 +205,7 @@ def trained(
         model, seen, data, plan_of(kind, batch), optimizer, seed=Secure() if secure else seed, world=world,
         checkpoints=checkpoints, callback=after, num_workers=workers,
         settings=None if microbatch is None else EngineSettings(microbatch_size=microbatch),
+        telemetry=Telemetry(norms=5, loss=True) if kind == "quantile" else None,
     )  # fmt: skip
     return facts(run)
 

@@ -118,7 +118,7 @@ _LOOP = (
          "that the run ended after a batch was drawn, and before it was given to step, does not depend on that batch",
          "a loop ended between a draw and its step", "give every batch to step"),
     Template("ended-early", "code that ended the run before its plan did used released or public values only",
-         "fewer steps were taken than planned", "take all steps of the plan"),
+         "fewer steps were taken than planned", "take all steps, or end by a released curve (`steering.Plateau`)"),
     Template("ended-after-diagnostics",
          "code that ended the run early, after the private diagnostics of a step were read, used nothing of these",
          "a loop or callback read `diagnostics`, and the run ended early",

@@ -107,8 +107,7 @@ class CorrelatedNoise:
                 "taken away later. Freeze before the first step, or calibrate with bands=1"
             )
         self._names, self._sizes, self.taken = names, sizes, None  # until all of it is drawn
-        count = sum(gradient.numel() for gradient in gradients.values())
-        wider = 1 + math.sqrt(count) * (self.grid + self._records * 2.0**-51) + 2.0**-50
+        wider = self.wider(gradients)
         std = float(self._scale[step] * wider / self.grid)
         on_gpu = not self._on_host and all(one.device.type == "cuda" for one in gradients.values())
         rows = self._rows(step, gradients[names[0]].device if on_gpu else torch.device("cpu"))
@@ -117,6 +116,11 @@ class CorrelatedNoise:
         noisy = drawn_in_order(gradients, stream, drawing.add)
         self.taken = step + 1
         return noisy, float(self._std[step] * wider * clip_norm / divisor)
+
+    def wider(self, gradients: Mapping[str, Tensor]) -> float:
+        """By how much the noise is larger than the plan's, as rounding to the grid adds to the sensitivity."""
+        count = sum(gradient.numel() for gradient in gradients.values())
+        return 1 + math.sqrt(count) * (self.grid + self._records * 2.0**-51) + 2.0**-50
 
     def _rows(self, step: int, place: torch.device) -> list[Tensor]:
         """Where the noise of this step goes, and that of the steps before, the last one first."""

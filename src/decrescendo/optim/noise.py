@@ -130,10 +130,12 @@ def privatise(
         gradients, noise_std = correlated.add(
             clipped.gradients, clipped.sensitivity, divisor, stream, sampling.step
         )
+        std *= correlated.wider(clipped.gradients)
     else:
         gradients, noise_std = with_noise(clipped.gradients, std, divisor, stream), std / divisor
     # Beside the gradients noise is independent, at correlated steps too: a record moves a column of the strategy there
-    # and one number here, by vectors of one length: both together are the release that is counted.
+    # and one number here, by vectors of one length: both together are the release that is counted. What rounding adds
+    # to the first is paid for by noise that is larger for both: (|v| + e)^2 + |s|^2 <= (1 + e)^2.
     own = {} if clipped.beside is None else with_noise({"beside": clipped.beside}, std, divisor, others)
     return NoisyMean(gradients, sampling.release(z), noise_std, own.get("beside"))
 

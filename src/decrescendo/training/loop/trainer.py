@@ -51,7 +51,6 @@ from decrescendo.training.processes.world import World, weight_facts, world_of
 from decrescendo.training.run import Run, assumed_of, cpu_weights
 from decrescendo.training.steering import Adaptive, ClipController
 from decrescendo.training.steering.plateau import Plateau
-from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account, Store
 
 # Of the trainings that rank 0 has begun.
@@ -334,8 +333,8 @@ class Trainer:
         return self._result(noisy, diagnostics)
 
     def _result(self, noisy: NoisyMean, diagnostics: Diagnostics) -> StepResult:
-        told = self._life.readings[-1] if self._life.readings else None
-        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read, told)
+        told = self._life.readings[-1:]
+        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read, *told)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
@@ -384,11 +383,6 @@ class Trainer:
     def ledger(self) -> Ledger:
         """What has been released so far."""
         return Ledger(self._life.releases)
-
-    @property
-    def readings(self) -> Sequence[Reading]:
-        """What was released beside the gradients so far, by step; empty without telemetry."""
-        return tuple(self._life.readings)
 
     @property
     def steps(self) -> int:
