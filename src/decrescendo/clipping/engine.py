@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption, are_independent
-from decrescendo.base.batches import count_rows, parts_of, slice_rows
+from decrescendo.base.batches import OneByOne, count_rows, parts_of, slice_rows
 from decrescendo.base.precision import full_precision
 from decrescendo.clipping.capture import Captures
 from decrescendo.clipping.checker import Checker
@@ -29,13 +29,15 @@ from decrescendo.clipping.clipped import (
 from decrescendo.clipping.engine_settings import EngineSettings
 from decrescendo.clipping.factors import factors_of, joint_norms, lost_in, seen_of, warn_of_lost
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
+from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature, too_large
+from decrescendo.clipping.one_example import OneExamplePasses
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.workspace import Workspace, kept_on
-from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance
-from decrescendo.row_independence.tracing import Memory
+from decrescendo.errors import InvalidType, OutOfMemory, UnsupportedModel, check_instance
+from decrescendo.row_independence.tracing import Memory, naming
 
 T = TypeVar("T")
+_WAY_OUT = "Or pass the examples one by one, which is slower: EngineSettings(one_example_a_pass=True)"
 
 
 class Engine:
@@ -118,6 +120,9 @@ class Engine:
         self._captures = Captures(self._checker, self._workspace, self._factors, settings.capture)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
+        self._alone = (
+            OneExamplePasses(model, loss, self.memory, self._seeds) if settings.one_example_a_pass else None
+        )
         self._peak: Peak | None = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -133,6 +138,9 @@ class Engine:
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
             return empty_sum(parameters, limit, wide=self._settings.wide, stored=self._keep is None)
+        if self._alone is not None:
+            sums, seen = self._alone.clipped(batch, held, limit, self._factors, wide=self._settings.wide)
+            return ClippedSum(self._kept(sums), limit, seen)
         gradients: dict[str, Tensor] = {}
         diagnostics = Diagnostics(0, 0, 0, 0.0)
         for sums, seen in self._in_parts(
@@ -147,8 +155,11 @@ class Engine:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         held = Inventory.of(self._model)
         dtype = norm_accumulator(trainable_of(held))
-        parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held).to(dtype))
-        norms = list(parts)
+        if self._alone is not None:
+            parts = self._alone.norms(batch, held, wide=self._settings.wide)
+        else:
+            parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held))
+        norms = [part.to(dtype) for part in parts]
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
     def withhold(
@@ -181,7 +192,8 @@ class Engine:
 
     def prove(self, batch: Batch) -> Pass:
         """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
-        return self._proven(batch, Inventory.of(self._model))
+        with naming(_WAY_OUT):
+            return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
         return self._checker.run(batch, count_rows(batch), 0, held, self._seeds(), self._workspace)
@@ -193,7 +205,11 @@ class Engine:
         Raises:
             UnsupportedModel: with the reason and the remedy.
         """
-        warn_of_lost(batch, sum(lost_in(self.prove(part), count_rows(part)) for part in parts_of(batch)))
+        if self._alone is not None:
+            lost = int((~torch.isfinite(self.per_example_norms(batch))).sum())
+        else:
+            lost = sum(lost_in(self.prove(part), count_rows(part)) for part in parts_of(batch))
+        warn_of_lost(batch, lost)
 
     @property
     def memory(self) -> Memory:
@@ -202,8 +218,11 @@ class Engine:
 
     def _in_parts(self, batch: Batch, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, each of one shape."""
+        if isinstance(batch, OneByOne):
+            raise InvalidType(f"a batch must have rows, got examples of any form. {_WAY_OUT}")
         for part in parts_of(batch):
-            yield from self._cut(part, count_rows(part), held, work)
+            with naming(_WAY_OUT):
+                yield from self._cut(part, count_rows(part), held, work)
 
     def _cut(self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, on smaller ones where memory runs out."""
@@ -228,7 +247,7 @@ class Engine:
             except Exception as error:
                 if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
                     raise
-                failure = (str(error).strip() or type(error).__name__).splitlines()[0]
+                failure = too_large(error)
             finally:
                 self._peak = None
             if found:
@@ -239,12 +258,13 @@ class Engine:
             self._captures.forget()
             if not self._workspace.shrink():
                 if size == 1:
-                    raise OutOfMemory(
-                        f"one example alone must fit into memory, got: {failure}. "
-                        "Make the model or the example smaller, use checkpointing, or lower cache_bytes"
-                    )
+                    raise OutOfMemory(failure)
                 self._sizes.failed(key, size)
             release()
+
+    def _kept(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        keep = self._keep
+        return sums if keep is None else {name: keep(name, total) for name, total in sums.items()}
 
     def _norms(self, batch: Batch, rows: int, held: Inventory) -> Float[Tensor, " batch"]:
         done = self._proven(batch, held)
@@ -261,8 +281,7 @@ class Engine:
             if again is not None:
                 found, finite = seen_of(again.numbers, rows)
                 if finite:
-                    sums, keep = again.sums, self._keep
-                    return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), found
+                    return self._kept(again.sums), found
                 self._captures.missed()
         with self._captures.ending():
             done = self._checker.run(batch, rows, count, held, seed, self._workspace)

@@ -36,6 +36,15 @@ _MESSAGES = (
 )
 
 
+def too_large(error: BaseException) -> str:
+    """Why an example that does not fit into memory by itself is refused."""
+    failure = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (
+        f"one example alone must fit into memory, got: {failure}. Make the model or the example smaller, use "
+        "checkpointing, or lower cache_bytes"
+    )
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether this error, or one that it was raised from, says that memory ran out.
 

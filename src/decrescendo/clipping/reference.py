@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from decrescendo.base.batches import count_rows, parts_of, slice_rows
+from decrescendo.base.batches import examples_of
 from decrescendo.clipping.clipped import (
     Batch,
     ClippedSum,
@@ -30,7 +30,8 @@ class Reference:
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
-        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
+        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,); it is given one example, whose loss may
+            come as a number, too.
         gamma: as `EngineSettings.gamma`.
 
     Edge cases:
@@ -91,10 +92,9 @@ class Reference:
     def _examples(
         self, batch: Batch, parameters: dict[str, nn.Parameter]
     ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        rows = (slice_rows(part, row, row + 1) for part in parts_of(batch) for row in range(count_rows(part)))
-        for one in rows:
+        for one in examples_of(batch):
             with torch.enable_grad():
-                losses = check_losses(self._loss(self._model, one), 1)
+                losses = check_losses(in_a_row(self._loss(self._model, one)), 1)
                 found = torch.autograd.grad(losses.sum(), list(parameters.values()), materialize_grads=True)
             example = {
                 name: gradient.to(accumulator(gradient.dtype))
@@ -109,8 +109,27 @@ def _norm(example: dict[str, Tensor]) -> Float[Tensor, " 1"]:
     return torch.stack(squares).sum().sqrt().reshape(1)
 
 
+def in_a_row(losses: object) -> object:
+    """The loss of one example in a row of one; it may have come as a number without dimensions."""
+    return losses[None] if isinstance(losses, Tensor) and losses.dim() == 0 else losses
+
+
 def check_losses(losses: object, rows: int) -> Float[Tensor, " batch"]:
     """``losses`` as one floating-point loss an example, or an error that says what to change."""
+    found = check_form(losses, rows)
+    if not found.requires_grad:
+        raise UnsupportedModel(NO_GRADIENT)
+    return found
+
+
+NO_GRADIENT = (
+    "the losses must depend on a trainable parameter, got losses without a gradient. "
+    "Is there a no_grad() or a detach() round the model?"
+)
+
+
+def check_form(losses: object, rows: int) -> Float[Tensor, " batch"]:
+    """The same, whether or not they have a gradient."""
     if not isinstance(losses, Tensor):
         raise UnsupportedModel(
             f"loss(model, batch) must return a tensor of losses, got {type(losses).__name__}"
@@ -123,9 +142,4 @@ def check_losses(losses: object, rows: int) -> Float[Tensor, " batch"]:
         )
     if not losses.is_floating_point():
         raise UnsupportedModel(f"losses must be floating point, got {losses.dtype}")
-    if not losses.requires_grad:
-        raise UnsupportedModel(
-            "the losses must depend on a trainable parameter, got losses without a gradient. "
-            "Is there a no_grad() or a detach() round the model?"
-        )
     return losses

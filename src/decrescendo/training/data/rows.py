@@ -120,8 +120,11 @@ def rows(data: object, collate_fn: Collate | None = None) -> Rows:
     return Rows(found.count, lambda indices: found.take(Draw(indices)))
 
 
-def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples:
-    """``data`` as `Rows`, or as `Examples` where they are made one by one; see `rows`.
+def table_of(
+    data: object, collate_fn: Collate | None = None, *, one_by_one: bool = False
+) -> Rows | Examples:
+    """``data`` as `Rows`, or as `Examples` where they are made one by one; see `rows`, and `Examples` for
+    ``one_by_one``.
 
     With a ``collate_fn`` all data are examples: those of tensors, tuples and mappings are their rows.
     """
@@ -140,10 +143,10 @@ def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples
         count = count_rows(data)
         if collate_fn is None:
             return Rows(count, functools.partial(_selected, data))
-        return Examples(ColumnRows(data, count), collate_fn)
+        return Examples(ColumnRows(data, count), collate_fn, one_by_one=one_by_one)
     if hasattr(data, "iloc"):
         data = FrameRows(data)
-    return Examples(_items_of(data), collate_fn)
+    return Examples(_items_of(data), collate_fn, one_by_one=one_by_one)
 
 
 def _selected(columns: Any, indices: Int[np.ndarray, " batch"]) -> Batch:

@@ -1,7 +1,6 @@
 """What `Trainer` checks, compares across ranks and registers in the ledger store before the first step."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import torch
 from torch import nn
@@ -9,7 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.batches import map_rows
+from decrescendo.base.batches import to_device
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import trainable
@@ -126,8 +125,8 @@ def checked_rows(
     """How the rows of ``known`` are drawn, once none is found that has no finite gradient (`training.data.finite`);
     ``looking`` makes an engine that moves no stream of the run."""
     if looking is not None:
-        here = partial(map_rows, lambda rows: rows.to(device))
-        check_finite(known.table, require_finite, lambda batch: looking().per_example_norms(here(batch)))
+        norms = lambda batch: looking().per_example_norms(to_device(batch, device))  # noqa: E731
+        check_finite(known.table, require_finite, norms)
     elif require_finite:
         check_finite(known.table, require_finite)
     return known.table

@@ -1,0 +1,258 @@
+"""Passes of one example each, by plain autograd, for models that are refused as a batch.
+
+No example can depend on another one in a pass that has no other. What is left to check is that nothing is carried from
+one pass to the next: buffers, what Python keeps, random generators of the program's own.
+"""
+
+import copy
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NoReturn, TypeAlias, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import Batch, examples_of, map_example
+from decrescendo.clipping.clipped import Diagnostics, Loss, accumulator, norm_dtype, trainable_of
+from decrescendo.clipping.factors import Factors, seen_of
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.memory import is_out_of_memory, too_large
+from decrescendo.clipping.passes import eager
+from decrescendo.clipping.reference import NO_GRADIENT, check_form, in_a_row
+from decrescendo.clipping.restored import gradients_kept, unchanged
+from decrescendo.errors import OutOfMemory, UnsupportedModel
+from decrescendo.row_independence.tracing import (
+    NO_STREAM,
+    Memory,
+    Numbers,
+    Stream,
+    changed_places,
+    drawing,
+    hosts_drew,
+    numbers_of,
+    without_keys,
+    written_by_the_pass,
+)
+
+# Gradients by the name of their parameter, of one example.
+_Gradients: TypeAlias = dict[str, Tensor]
+# What is done with the loss, shape (1,), the gradients and their joint norm, shape (1,), of each example.
+_Take: TypeAlias = Callable[[Tensor, _Gradients, Float[Tensor, " 1"]], None]
+# How far the gradient of an example may be from itself when it is passed again: sums of a GPU have no fixed order.
+_AGAIN = {"cpu": 1e-5}
+_ELSEWHERE = 1e-3
+# Of a counter that grows by fractions.
+_ROUNDING = 1e-9
+
+_CARRIED = (
+    "an example must have the same loss and gradient when it is passed again after others, got another one: something "
+    "that model or loss keep carries from one example to the next (a running mean, a bank of features, a count of "
+    "calls, a random generator of their own, a clock). Leave it out, or change it between steps"
+)
+
+
+class OneExamplePasses:
+    """Forward and backward passes of one example after another.
+
+    Args:
+        model: its parameters with ``requires_grad`` are trained.
+        loss: ``loss(model, batch)`` returns the loss of one example, shape () or (1,).
+        memory: of the engine: the training data, and what is assumed.
+        seeds: the seed of each pass's random numbers; negative: none may be drawn.
+
+    Guarantee:
+        a pass is given one example and random numbers of its own. In each batch one example is passed again after the
+        others: its loss and gradient are the same, it reads no training data but its own, and it changes no number that
+        Python keeps in model or loss; those that grow alike in every pass (counters) are among the assumptions.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, memory: Memory, seeds: Callable[[], int]) -> None:
+        self._model, self._loss, self._memory, self._seeds = model, loss, memory, seeds
+        # The global generators are everybody's.
+        self._lock = threading.RLock()
+        self._depends = False
+
+    def clipped(
+        self, batch: Batch, held: Inventory, limit: float, factors: Callable[..., Factors], *, wide: bool
+    ) -> tuple[_Gradients, Diagnostics]:
+        """The sum of clipped gradients. ``factors``: `factors_of`; ``wide``: everything in float64."""
+        sums: _Gradients = {}
+        numbers: list[Tensor] = []
+
+        def take(loss: Tensor, gradients: _Gradients, norm: Tensor) -> None:
+            narrow = any(gradient.dtype != torch.float64 for gradient in gradients.values())
+            found = factors(loss, norm, 1, limit, narrow=narrow)
+            for name, gradient in gradients.items():
+                counted, factor = found.counted.to(gradient.device), found.factors.to(gradient)
+                part = torch.where(counted, gradient * factor, 0)  # 0 times infinity is not 0
+                sums[name] = part if name not in sums else sums[name].add_(part)
+            numbers.append(found.numbers)
+
+        self._each(batch, held, take, wide=wide)
+        return sums, seen_of(torch.stack(numbers).sum(0), len(numbers))[0]
+
+    def norms(self, batch: Batch, held: Inventory, *, wide: bool) -> list[Float[Tensor, " 1"]]:
+        """|g_i| of each example."""
+        found: list[Tensor] = []
+        self._each(batch, held, lambda _loss, _gradients, norm: found.append(norm), wide=wide)
+        return found
+
+    def _each(self, batch: Batch, held: Inventory, take: _Take, *, wide: bool) -> None:
+        examples = list(examples_of(batch))
+        parameters = trainable_of(held)
+
+        def passed(example: Batch, seed: int, *, watched: bool = False) -> tuple[Tensor, _Gradients]:
+            loss, found = self._pass(example, seed, held, list(parameters.values()), watched=watched)
+            return loss, {name: _stored(g, wide=wide) for name, g in zip(parameters, found, strict=True)}
+
+        with self._lock, eager(), unchanged(self._model, held), gradients_kept(parameters.values()):
+            seeds = [self._seeds() for _ in examples]
+            first: list[tuple[Tensor, _Gradients]] = []
+            before: Numbers = {}
+            for at, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
+                before = self._numbers() if at == len(examples) - 1 else before
+                done = passed(example, seed)
+                first = first or [done]
+                take(*done, _norm(done[1]))
+            between = self._numbers()
+            _check_same(*first[0], *passed(examples[0], seeds[0], watched=True))
+            self._check_stored(before, between, self._numbers())
+            if not self._depends:
+                raise UnsupportedModel(NO_GRADIENT)
+
+    def _pass(
+        self, example: Batch, seed: int, held: Inventory, parameters: list[nn.Parameter], *, watched: bool
+    ) -> tuple[Float[Tensor, " 1"], Sequence[Tensor]]:
+        """Loss and gradients of one example; ``watched``: refuse reads of training data beside it."""
+        versions = [tensor._version for _, tensor in held.tensors()]
+        stream = Stream(seed, _refuse)
+        try:
+            with drawing({p.device for p in held.parameters.values()}, seed), torch.enable_grad():
+                stream.begin()
+                own = _copied(example)
+                with _Watch(self._memory, own) if watched else nullcontext():
+                    loss = check_form(in_a_row(self._loss(self._model, own)), 1)
+                self._depends |= loss.requires_grad
+                # An example may have nothing to learn from: an image without boxes.
+                found = (
+                    torch.autograd.grad(loss, parameters, materialize_grads=True)
+                    if loss.requires_grad
+                    else [torch.zeros_like(parameter) for parameter in parameters]
+                )
+                stream.end((), jump=False)
+                if seed < 0 and hosts_drew():
+                    _refuse(NO_STREAM)
+                return loss.detach(), found
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(too_large(error)) from None
+            # BatchNorm counts a batch, and then finds that one example is too few.
+            changed = [
+                name
+                for (name, tensor), before in zip(held.tensors(), versions, strict=True)
+                if tensor._version != before
+            ]
+            if changed and not isinstance(error, UnsupportedModel):
+                raise UnsupportedModel(written_by_the_pass(changed, held.parameters)) from error
+            raise
+
+    def _numbers(self) -> Numbers:
+        return numbers_of(self._model, self._loss)
+
+    def _check_stored(self, before: Numbers, between: Numbers, after: Numbers) -> None:
+        """Compare what Python keeps round two passes, the second of an example that was passed before."""
+        for name in changed_places(between, after):
+            place = without_keys(name)
+            for key in {name, f"len({name})"} & after.keys():
+                if not _grows_alike(before.get(key), between.get(key), after[key]):
+                    raise UnsupportedModel(
+                        f"a pass must store no number of its example for the next, got one in {place} that changes "
+                        "otherwise from pass to pass than a counter does. Leave it out"
+                    )
+            self._memory.assumed.add(assumed("stored-count", place))
+
+
+class _Watch(TorchDispatchMode):
+    """Refuses operations that read training data beside the example of the pass."""
+
+    def __init__(self, memory: Memory, example: Batch) -> None:
+        super().__init__()
+        self._memory, self._own = memory, Memory()
+        self._own.withhold(_tensors_in(example))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and self._memory.withholds(leaf) and not self._own.withholds(leaf):
+                _refuse(
+                    "a pass must read no training data but its own example, got a loss or model that reads the data "
+                    "themselves (the whole graph, a mean over all rows). Give it what is public, or leave it out"
+                )
+        return func(*args, **(kwargs or {}))
+
+
+def _refuse(why: str) -> NoReturn:
+    raise UnsupportedModel(why)
+
+
+def _copied(example: Batch) -> Batch:
+    """In memory of its own: what a pass writes to it, or puts into its objects, no other pass finds."""
+
+    def own(tensor: Tensor) -> Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    with torch.inference_mode(False):
+        return map_example(own, copy.copy, example)
+
+
+def _tensors_in(value: Any, depth: int = 6) -> list[Tensor]:
+    """Tensors in containers and in the attributes of objects."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        inner = list(value)
+    else:
+        inner = list(value.values()) if isinstance(value, Mapping) else []
+        inner += list(getattr(value, "__dict__", {}).values())
+        inner += [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
+    return [tensor for item in inner if depth for tensor in _tensors_in(item, depth - 1)]
+
+
+def _stored(gradient: Tensor, *, wide: bool) -> Tensor:
+    """A gradient in the dtype that sums are held in."""
+    dense = gradient if gradient.layout is torch.strided else gradient.to_dense()
+    return dense.to(torch.float64 if wide else accumulator(dense.dtype))
+
+
+def _norm(gradients: Mapping[str, Tensor]) -> Float[Tensor, " 1"]:
+    """The joint norm, in float64; never below the exact one."""
+    total: Tensor | None = None
+    for gradient in gradients.values():
+        square = torch.linalg.vector_norm(gradient, dtype=norm_dtype(gradient.device)).square().reshape(1)
+        total = square if total is None else total + square.to(total.device)
+    return cast("Tensor", total).sqrt() * (1 + 2.0**-40)
+
+
+def _check_same(one: Tensor, its: _Gradients, other: Tensor, again: _Gradients) -> None:
+    """Refuse an example whose loss or gradient is another one when it is passed again."""
+    norm = float(_norm(its))
+    if not math.isfinite(norm):
+        return
+    part = _AGAIN.get(one.device.type, _ELSEWHERE)
+    moved = float(_norm({name: again[name] - gradient for name, gradient in its.items()}))
+    if not moved <= part * norm or not torch.allclose(one, other, rtol=part, atol=part, equal_nan=True):
+        raise UnsupportedModel(_CARRIED)
+
+
+def _grows_alike(before: Any, between: Any, after: Any) -> bool:
+    """Whether a number grew by as much in one pass as in another."""
+    if before is None or between is None:
+        return False
+    return bool(abs((after - between) - (between - before)) <= _ROUNDING * max(abs(after), 1))
