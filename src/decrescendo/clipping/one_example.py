@@ -28,13 +28,11 @@ from decrescendo.clipping.reference import NO_GRADIENT, check_form, in_a_row
 from decrescendo.clipping.restored import gradients_kept, unchanged
 from decrescendo.errors import OutOfMemory, UnsupportedModel
 from decrescendo.row_independence.tracing import (
-    NO_STREAM,
     Memory,
     Numbers,
     Stream,
     changed_places,
     drawing,
-    hosts_drew,
     numbers_of,
     without_keys,
     written_by_the_pass,
@@ -134,7 +132,8 @@ class OneExamplePasses:
         stream = Stream(seed, _refuse)
         try:
             with drawing({p.device for p in held.parameters.values()}, seed), torch.enable_grad():
-                stream.begin()
+                if seed < 0:
+                    stream.begin()
                 own = _copied(example)
                 with _Watch(self._memory, own) if watched else nullcontext():
                     loss = check_form(in_a_row(self._loss(self._model, own)), 1)
@@ -145,9 +144,8 @@ class OneExamplePasses:
                     if loss.requires_grad
                     else [torch.zeros_like(parameter) for parameter in parameters]
                 )
-                stream.end((), jump=False)
-                if seed < 0 and hosts_drew():
-                    _refuse(NO_STREAM)
+                if seed < 0:
+                    stream.end((), jump=False)
                 return loss.detach(), found
         except Exception as error:
             if is_out_of_memory(error):

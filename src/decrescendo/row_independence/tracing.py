@@ -21,9 +21,7 @@ from decrescendo.row_independence.python_state import Numbers as Numbers
 from decrescendo.row_independence.python_state import changed_places as changed_places
 from decrescendo.row_independence.python_state import numbers_of as numbers_of
 from decrescendo.row_independence.python_state import without_keys as without_keys
-from decrescendo.row_independence.random_stream import NO_STREAM as NO_STREAM
 from decrescendo.row_independence.random_stream import Stream as Stream
-from decrescendo.row_independence.random_stream import hosts_drew as hosts_drew
 from decrescendo.row_independence.refusals import SECOND_DERIVATIVE as SECOND_DERIVATIVE
 from decrescendo.row_independence.refusals import naming as naming
 from decrescendo.row_independence.refusals import reads_a_number as reads_a_number

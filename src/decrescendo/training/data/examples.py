@@ -22,6 +22,7 @@ from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training.processes.bits import checksum
 
 EXAMPLES_APART = assumed("own-collate-fn")
+_WAY_OUT = "Or pass the examples one by one, in any form: EngineSettings(one_example_a_pass=True)"
 
 # From a list of examples (always of one) to a batch of them, as torch's ``collate_fn``.
 Collate = Callable[[list[Any]], Batch]
@@ -116,12 +117,15 @@ class Examples:
         batch = self._collate([item])
         if self._one_by_one:
             return batch
-        found = count_rows(batch)
+        try:
+            found = count_rows(batch)
+        except (InvalidType, InvalidValue) as error:
+            raise type(error)(f"{error}. {_WAY_OUT}") from None
         if found != 1:
             raise InvalidValue(
                 f"collate_fn must make one row of one example, got {found} rows. Leave packing and padding-free "
-                "batches out; several views of an example are a dimension after the first. Or pass the examples one by "
-                "one, in any form, which is slower: EngineSettings(one_example_a_pass=True)"
+                "batches out; several views of an example are a dimension after the first. "
+                f"{_WAY_OUT}"
             )
         return batch
 
