@@ -1,4 +1,4 @@
-"""One example a pass: any model whose examples cannot be passed as a batch, each clipped alone, equal to the reference."""
+"""One example a pass: any model whose examples cannot be passed as a batch, clipped alone."""
 
 import math
 from collections.abc import Callable
@@ -176,7 +176,9 @@ def test_adding_an_example_moves_the_sum_by_its_own_clipped_gradient_alone(make:
     model.eval()
     limit = 0.01
     whole = Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(batch, limit).gradients
-    rest = Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(OneByOne(batch.examples[1:]), limit).gradients
+    rest = (
+        Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(OneByOne(batch.examples[1:]), limit).gradients
+    )
     moved = torch.cat([(whole[name] - rest[name]).flatten() for name in whole]).norm()
     assert float(moved) == pytest.approx(limit, rel=1e-3)
 
@@ -203,7 +205,9 @@ def test_sums_in_float64_and_automatic_clipping() -> None:
     found = Engine(model, squares, wide).clipped_sum(x, 1.0)
     expected = Reference(model, squares, gamma=0.1).clipped_sum(x, 1.0)
     assert found.gradients["weight"].dtype == torch.float64
-    torch.testing.assert_close(found.gradients["weight"].float(), expected.gradients["weight"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        found.gradients["weight"].float(), expected.gradients["weight"], rtol=1e-5, atol=1e-6
+    )
 
 
 def test_an_example_without_anything_to_learn_counts_as_zero() -> None:
@@ -240,7 +244,7 @@ class Norm(nn.Module):
 def test_running_statistics_are_refused_with_the_words_of_the_batch(length: int) -> None:
     """Of one row torch itself raises an error, after it has counted the batch."""
     x = torch.randn(4, length, 3)
-    with pytest.raises(UnsupportedModel, match="replace BatchNorm by GroupNorm|Replace BatchNorm by GroupNorm"):
+    with pytest.raises(UnsupportedModel, match="eplace BatchNorm by GroupNorm"):
         Engine(Norm(), lambda m, b: m(b[0]).square().mean(), ONE).clipped_sum(x, 1.0)
 
 
@@ -275,13 +279,14 @@ class Keeps(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "way", ["count of calls", "running mean", "bank of features", "last features", "own generator", "log of losses"]
+    "way",
+    ["count of calls", "running mean", "bank of features", "last features", "own generator", "log of losses"],
 )
 @pytest.mark.parametrize("rows", [1, 4])
 def test_what_one_example_leaves_for_the_next_is_refused(way: str, rows: int) -> None:
     torch.manual_seed(0)
     engine = Engine(Keeps(way), lambda model, batch: model(batch), ONE, seeds=Seeds.of(0))
-    with pytest.raises(UnsupportedModel, match="must have the same loss and gradient|must store no number"):
+    with pytest.raises(UnsupportedModel, match=r"must have the same loss and gradient|must store no number"):
         engine.clipped_sum(torch.randn(rows, 3), 1.0)
 
 
@@ -421,7 +426,9 @@ def test_every_refusal_of_rows_names_this_way_and_no_other_does() -> None:
         Engine(model, squares).clipped_sum(OneByOne((x,)), 1.0)
 
 
-@pytest.mark.parametrize("others", [{"microbatch_size": 1}, {"capture": True}, {"memory_limit": 5}, {"declared": ("a",)}])
+@pytest.mark.parametrize(
+    "others", [{"microbatch_size": 1}, {"capture": True}, {"memory_limit": 5}, {"declared": ("a",)}]
+)
 def test_settings_of_batches_are_refused_with_it(others: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match="must be left out with one_example_a_pass=True"):
         EngineSettings(one_example_a_pass=True, **others)

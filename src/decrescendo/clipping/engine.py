@@ -1,6 +1,7 @@
 """The clipped sum from one forward and one backward pass, on an unmodified model."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -27,10 +28,10 @@ from decrescendo.clipping.clipped import (
     trainable_of,
 )
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.factors import factors_of, joint_norms, lost_in, seen_of, warn_of_lost
+from decrescendo.clipping.factors import factors_of, joint_norms, seen_of, warn_of_lost
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature, too_large
-from decrescendo.clipping.one_example import OneExamplePasses
+from decrescendo.clipping.one_example import OneExamplePasses, kept_by
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.workspace import Workspace, kept_on
 from decrescendo.errors import InvalidType, OutOfMemory, UnsupportedModel, check_instance
@@ -47,9 +48,9 @@ class Engine:
     brings the gradients of their outputs; rules turn these into norms and weighted sums. The model is left
     as it was.
 
-    At every pass the engine checks that examples are independent: each operation, forward and backward,
-    seen at torch's dispatcher, moves on what every tensor may depend on. Losses and gradients that may depend on
-    another example, on the place in the batch or on the number of examples are refused.
+    At every pass the engine checks that examples are independent: each operation, forward and backward, seen at torch's
+    dispatcher, moves on what every tensor may depend on. Losses and gradients that may depend on another example, on
+    the place in the batch or on the number of examples are refused. With ``one_example_a_pass`` there is one a pass.
 
     Args:
         model: its parameters with ``requires_grad`` are trained; not changed, wrapped or hooked.
@@ -101,28 +102,28 @@ class Engine:
         keep: Callable[[str, Tensor], Tensor] | None = None,
     ) -> None:
         check_instance("settings", settings, EngineSettings)
-        for name, parameter in trainable(model).items():
+        parameters = trainable(model)
+        for name, parameter in parameters.items():
             if parameter.is_meta:
                 raise UnsupportedModel(
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_loss(loss)
         self._model, self._loss, self._settings = model, loss, settings
-        device = next((parameter.device for parameter in trainable(model).values()), torch.device("cpu"))
+        device = next(iter(parameters.values())).device
         kept = kept_on(device) if settings.cache_bytes is None else settings.cache_bytes
         if settings.memory_limit is not None:
             kept = min(kept, settings.memory_limit // 8)
         self._workspace = Workspace(kept, settings.wide)
-        held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
+        held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in parameters.values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._checker = Checker(model, loss, settings.declared)
         self._factors = partial(factors_of, gamma=settings.gamma, wide=settings.wide)
         self._captures = Captures(self._checker, self._workspace, self._factors, settings.capture)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
-        self._alone = (
-            OneExamplePasses(model, loss, self.memory, self._seeds) if settings.one_example_a_pass else None
-        )
+        alone = OneExamplePasses(model, loss, self.memory, self._seeds, self._factors, wide=settings.wide)
+        self._alone = alone if settings.one_example_a_pass else None
         self._peak: Peak | None = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -139,8 +140,8 @@ class Engine:
         if rows == 0:
             return empty_sum(parameters, limit, wide=self._settings.wide, stored=self._keep is None)
         if self._alone is not None:
-            sums, seen = self._alone.clipped(batch, held, limit, self._factors, wide=self._settings.wide)
-            return ClippedSum(self._kept(sums), limit, seen)
+            sums, seen = self._alone.clipped(batch, held, limit)
+            return ClippedSum(kept_by(self._keep, sums), limit, seen)
         gradients: dict[str, Tensor] = {}
         diagnostics = Diagnostics(0, 0, 0, 0.0)
         for sums, seen in self._in_parts(
@@ -155,10 +156,8 @@ class Engine:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         held = Inventory.of(self._model)
         dtype = norm_accumulator(trainable_of(held))
-        if self._alone is not None:
-            parts = self._alone.norms(batch, held, wide=self._settings.wide)
-        else:
-            parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held))
+        in_parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held))
+        parts = in_parts if self._alone is None else self._alone.norms(batch, held)
         norms = [part.to(dtype) for part in parts]
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
@@ -205,11 +204,7 @@ class Engine:
         Raises:
             UnsupportedModel: with the reason and the remedy.
         """
-        if self._alone is not None:
-            lost = int((~torch.isfinite(self.per_example_norms(batch))).sum())
-        else:
-            lost = sum(lost_in(self.prove(part), count_rows(part)) for part in parts_of(batch))
-        warn_of_lost(batch, lost)
+        warn_of_lost(batch, int((~torch.isfinite(self.per_example_norms(batch))).sum()))
 
     @property
     def memory(self) -> Memory:
@@ -238,12 +233,10 @@ class Engine:
                 # Nothing of it is released: its random numbers are not those of the stream, whose place is the run's.
                 seed = -1 if self._seeds is _no_seed else 0
                 self._checker.begin(part, size, held, seed, self._workspace)
-                if self._sizes.measures(key, size):
-                    with metered(device) as self._peak:
-                        found.append(work(part, size))
-                    self._sizes.learn(key, size, self._peak.bytes)
-                else:
+                with metered(device) if self._sizes.measures(key, size) else nullcontext() as self._peak:
                     found.append(work(part, size))
+                if self._peak is not None:
+                    self._sizes.learn(key, size, self._peak.bytes)
             except Exception as error:
                 if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
                     raise
@@ -262,10 +255,6 @@ class Engine:
                 self._sizes.failed(key, size)
             release()
 
-    def _kept(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        keep = self._keep
-        return sums if keep is None else {name: keep(name, total) for name, total in sums.items()}
-
     def _norms(self, batch: Batch, rows: int, held: Inventory) -> Float[Tensor, " batch"]:
         done = self._proven(batch, held)
         with full_precision():
@@ -281,7 +270,7 @@ class Engine:
             if again is not None:
                 found, finite = seen_of(again.numbers, rows)
                 if finite:
-                    return self._kept(again.sums), found
+                    return kept_by(self._keep, again.sums), found
                 self._captures.missed()
         with self._captures.ending():
             done = self._checker.run(batch, rows, count, held, seed, self._workspace)
@@ -300,7 +289,7 @@ class Engine:
                 if self._keep is None or not is_out_of_memory(error):
                     raise
                 what = str(error)
-            # What was handed on must not be handed on again: these examples are not passed a second time.
+            # What was handed on must not be handed on again: no second pass of these examples.
             raise OutOfMemory(
                 f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size"
             )

@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from decrescendo.base.batches import count_rows, leaves_of
-from decrescendo.base.precision import full_precision
 from decrescendo.clipping.clipped import (
     MARGINS,
     Batch,
@@ -38,12 +37,6 @@ def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
         total += square.to(total.device)
     # A sum of float64 squares and its root: far below what is added.
     return total.sqrt() * (1 + 2.0**-40)
-
-
-def lost_in(done: Pass, rows: int) -> int:
-    """How many of the first ``rows`` have a gradient that is not finite."""
-    with full_precision():
-        return int((~torch.isfinite(joint_norms(done)[:rows])).sum())
 
 
 def warn_of_lost(batch: Batch, lost: int) -> None:

@@ -62,7 +62,9 @@ class OneExamplePasses:
         model: its parameters with ``requires_grad`` are trained.
         loss: ``loss(model, batch)`` returns the loss of one example, shape () or (1,).
         memory: of the engine: the training data, and what is assumed.
-        seeds: the seed of each pass's random numbers; negative: none may be drawn.
+        seeds: the seed of each pass's random numbers; negative: torch may draw none.
+        factors: `factors_of`, of one example.
+        wide: whether everything after the backward pass is in float64.
 
     Guarantee:
         a pass is given one example and random numbers of its own. In each batch one example is passed again after the
@@ -70,44 +72,54 @@ class OneExamplePasses:
         Python keeps in model or loss; those that grow alike in every pass (counters) are among the assumptions.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, memory: Memory, seeds: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        memory: Memory,
+        seeds: Callable[[], int],
+        factors: Callable[..., Factors],
+        *,
+        wide: bool,
+    ) -> None:
         self._model, self._loss, self._memory, self._seeds = model, loss, memory, seeds
+        self._factors, self._wide = factors, wide
         # The global generators are everybody's.
         self._lock = threading.RLock()
         self._depends = False
 
-    def clipped(
-        self, batch: Batch, held: Inventory, limit: float, factors: Callable[..., Factors], *, wide: bool
-    ) -> tuple[_Gradients, Diagnostics]:
-        """The sum of clipped gradients. ``factors``: `factors_of`; ``wide``: everything in float64."""
+    def clipped(self, batch: Batch, held: Inventory, limit: float) -> tuple[_Gradients, Diagnostics]:
+        """The sum of gradients clipped to ``limit``, by parameter, and what the holder of the data may see."""
         sums: _Gradients = {}
         numbers: list[Tensor] = []
 
         def take(loss: Tensor, gradients: _Gradients, norm: Tensor) -> None:
             narrow = any(gradient.dtype != torch.float64 for gradient in gradients.values())
-            found = factors(loss, norm, 1, limit, narrow=narrow)
+            found = self._factors(loss, norm, 1, limit, narrow=narrow)
             for name, gradient in gradients.items():
                 counted, factor = found.counted.to(gradient.device), found.factors.to(gradient)
                 part = torch.where(counted, gradient * factor, 0)  # 0 times infinity is not 0
                 sums[name] = part if name not in sums else sums[name].add_(part)
             numbers.append(found.numbers)
 
-        self._each(batch, held, take, wide=wide)
+        self._each(batch, held, take)
         return sums, seen_of(torch.stack(numbers).sum(0), len(numbers))[0]
 
-    def norms(self, batch: Batch, held: Inventory, *, wide: bool) -> list[Float[Tensor, " 1"]]:
+    def norms(self, batch: Batch, held: Inventory) -> list[Float[Tensor, " 1"]]:
         """|g_i| of each example."""
         found: list[Tensor] = []
-        self._each(batch, held, lambda _loss, _gradients, norm: found.append(norm), wide=wide)
+        self._each(batch, held, lambda _loss, _gradients, norm: found.append(norm))
         return found
 
-    def _each(self, batch: Batch, held: Inventory, take: _Take, *, wide: bool) -> None:
+    def _each(self, batch: Batch, held: Inventory, take: _Take) -> None:
         examples = list(examples_of(batch))
         parameters = trainable_of(held)
 
         def passed(example: Batch, seed: int, *, watched: bool = False) -> tuple[Tensor, _Gradients]:
             loss, found = self._pass(example, seed, held, list(parameters.values()), watched=watched)
-            return loss, {name: _stored(g, wide=wide) for name, g in zip(parameters, found, strict=True)}
+            return loss, {
+                name: _stored(g, wide=self._wide) for name, g in zip(parameters, found, strict=True)
+            }
 
         with self._lock, eager(), unchanged(self._model, held), gradients_kept(parameters.values()):
             seeds = [self._seeds() for _ in examples]
@@ -254,3 +266,8 @@ def _grows_alike(before: Any, between: Any, after: Any) -> bool:
     if before is None or between is None:
         return False
     return bool(abs((after - between) - (between - before)) <= _ROUNDING * max(abs(after), 1))
+
+
+def kept_by(keep: Callable[[str, Tensor], Tensor] | None, sums: _Gradients) -> _Gradients:
+    """What ``keep`` of an engine returns for each sum."""
+    return sums if keep is None else {name: keep(name, total) for name, total in sums.items()}

@@ -30,8 +30,8 @@ class Reference:
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
-        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,); it is given one example, whose loss may
-            come as a number, too.
+        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,). It is given one example, whose loss
+            may be a number, too.
         gamma: as `EngineSettings.gamma`.
 
     Edge cases:

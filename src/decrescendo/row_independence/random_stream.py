@@ -16,10 +16,6 @@ from decrescendo.base.storages import unwatched
 
 # Where a Mersenne Twister is in its numbers when it was seeded.
 _SEEDED = 624
-NO_STREAM = (
-    "random numbers in a pass must come from a stream of the run's own, but the engine was given none. "
-    "Give Engine(seeds=...), as Trainer does, or turn dropout off"
-)
 
 
 @dataclass(eq=False)
@@ -59,7 +55,10 @@ class Stream:
             return
         if self.seed < 0:  # an operation that can draw need not: attention without dropout
             if _state() != self._at:
-                self.refuse(NO_STREAM)
+                self.refuse(
+                    "random numbers in a pass must come from a stream of the run's own, but the engine was given none. "
+                    "Give Engine(seeds=...), as Trainer does, or turn dropout off"
+                )
             return
         if any(_generator_of(tensor).initial_seed() != self.seed for tensor in made):
             self.refuse(

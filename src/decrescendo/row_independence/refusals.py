@@ -177,7 +177,8 @@ _OF_ANY_PASS = (
     "no pass may write the data", "a forward pass must not change", "a pass must not depend on how many examples",
     "the losses must depend", "loss(model, batch) must return a tensor", "losses must be floating point",
     "random numbers in a pass", "random numbers of a pass", "a pass must be of its own process",
-    "the backward pass must leave .grad", "an embedding must not rescale", "every use of a trainable parameter must be in",
+    "the backward pass must leave .grad", "an embedding must not rescale",
+    "every use of a trainable parameter must be in the graph",
 )  # fmt: skip
 
 

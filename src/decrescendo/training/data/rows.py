@@ -120,9 +120,7 @@ def rows(data: object, collate_fn: Collate | None = None) -> Rows:
     return Rows(found.count, lambda indices: found.take(Draw(indices)))
 
 
-def table_of(
-    data: object, collate_fn: Collate | None = None, *, one_by_one: bool = False
-) -> Rows | Examples:
+def table_of(data: object, collate_fn: Collate | None = None, *, one_by_one: bool = False) -> Rows | Examples:
     """``data`` as `Rows`, or as `Examples` where they are made one by one; see `rows`, and `Examples` for
     ``one_by_one``.
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.batches import to_device
 from decrescendo.base.rng import Secure, Streams
-from decrescendo.clipping import Engine, EngineSettings, Loss
+from decrescendo.clipping import Batch, Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
@@ -125,7 +125,10 @@ def checked_rows(
     """How the rows of ``known`` are drawn, once none is found that has no finite gradient (`training.data.finite`);
     ``looking`` makes an engine that moves no stream of the run."""
     if looking is not None:
-        norms = lambda batch: looking().per_example_norms(to_device(batch, device))  # noqa: E731
+
+        def norms(batch: Batch) -> Tensor:
+            return looking().per_example_norms(to_device(batch, device))
+
         check_finite(known.table, require_finite, norms)
     elif require_finite:
         check_finite(known.table, require_finite)
