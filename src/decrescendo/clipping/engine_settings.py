@@ -42,7 +42,7 @@ class EngineSettings:
 
         one_example_a_pass: for models that are refused as a batch (graph networks, detectors, vision-language models,
             SpecAugment): a forward and a backward pass for each example by itself, in which no other example can play a
-            part. Slower: docs/how-to/one-example-a-pass.md. ``loss`` is given a batch of one, and may return a number.
+            part. Slower: docs/how-to/one-example.md. ``loss`` is given a batch of one, and may return a number.
             A training then takes batches of any form from ``collate_fn``. The other settings but ``accumulate`` and
             ``gamma`` are of passes over several examples, and must be left out.
 

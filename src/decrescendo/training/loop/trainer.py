@@ -186,8 +186,7 @@ class Trainer:
         self._streams = RunStreams.of(beginning.seed_at(place, seed))
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
-        chosen = settings or EngineSettings()
-        self._one_by_one = chosen.one_example_a_pass
+        chosen = self._settings = settings or EngineSettings()
         self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=self._parts.keep)
         # Looks at rows before the first step: it must not move the streams of the run.
         self._looking = (
@@ -244,8 +243,7 @@ class Trainer:
             data: see `training.rows`; as many rows as the plan's ``dataset_size``.
             collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it; it is given one example
                 at a time, so that no example is padded to the length of another. Examples that come out in different
-                shapes are a `Ragged` batch. With ``EngineSettings(one_example_a_pass=True)`` it may make anything that
-                the loss takes.
+                shapes are a `Ragged` batch; with ``one_example_a_pass`` it may make anything that the loss takes.
             num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
                 the random numbers of transforms.
             people: whose row each is, an id a row, for a plan that protects people: compared with the number of
@@ -265,16 +263,12 @@ class Trainer:
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
         """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
-        sampling, taken = self._source.sampling, self._life.taken
+        sampling, taken, alone = self._source.sampling, self._life.taken, self._settings.one_example_a_pass
         known = data_set_of(
-            data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget,
-            one_by_one=self._one_by_one,
-        )  # fmt: skip
-        supposed = {
-            *self._life.supposed,
-            *known.assumptions,
-            *beginning.compared(known, self._world, workers),
-        }
+            data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget, one_by_one=alone
+        )
+        found = (*known.assumptions, *beginning.compared(known, self._world, workers))
+        supposed = {*self._life.supposed, *found}
         if data is not self._data and isinstance(sampling, RandomAllocation):
             supposed |= {SAME_ORDER} if taken % sampling.steps_per_epoch else set()
         self._data = data
