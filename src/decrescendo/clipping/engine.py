@@ -38,7 +38,8 @@ from decrescendo.errors import InvalidType, OutOfMemory, UnsupportedModel, check
 from decrescendo.row_independence.tracing import Memory, naming
 
 T = TypeVar("T")
-_WAY_OUT = "Or pass the examples one by one, which is slower: EngineSettings(one_example_a_pass=True)"
+# What every refusal of rows that may depend on each other says at its end.
+WAY_OUT = "Or pass the examples one by one, which is slower: EngineSettings(one_example_a_pass=True)"
 
 
 class Engine:
@@ -191,7 +192,7 @@ class Engine:
 
     def prove(self, batch: Batch) -> Pass:
         """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
-        with naming(_WAY_OUT):
+        with naming(WAY_OUT):
             return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
@@ -214,9 +215,9 @@ class Engine:
     def _in_parts(self, batch: Batch, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, each of one shape."""
         if isinstance(batch, OneByOne):
-            raise InvalidType(f"a batch must have rows, got examples of any form. {_WAY_OUT}")
+            raise InvalidType(f"a batch must have rows, got examples of any form. {WAY_OUT}")
         for part in parts_of(batch):
-            with naming(_WAY_OUT):
+            with naming(WAY_OUT):
                 yield from self._cut(part, count_rows(part), held, work)
 
     def _cut(self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
