@@ -28,6 +28,7 @@ from decrescendo.clipping.reference import NO_GRADIENT, check_form, in_a_row
 from decrescendo.clipping.restored import gradients_kept, unchanged
 from decrescendo.errors import OutOfMemory, UnsupportedModel
 from decrescendo.row_independence.tracing import (
+    UNSEARCHED,
     Memory,
     Numbers,
     Stream,
@@ -177,6 +178,8 @@ class OneExamplePasses:
 
     def _check_stored(self, before: Numbers, between: Numbers, after: Numbers) -> None:
         """Compare what Python keeps round two passes, the second of an example that was passed before."""
+        if UNSEARCHED in after:
+            self._memory.assumed.add(assumed("stored-unsearched"))
         for name in changed_places(between, after):
             place = without_keys(name)
             for key in {name, f"len({name})"} & after.keys():

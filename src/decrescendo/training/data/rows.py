@@ -28,7 +28,8 @@ from decrescendo.training.data.examples import (
 )
 
 ROWS_APART = assumed("own-rows")
-# What is written alike where it is alike.
+# Codes of what is assumed of rows that are not made one by one.
+OWN_ROWS = ("own-rows", "own-tensor-class")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,9 @@ def assumption_of(table: Rows | Examples) -> Assumption | None:
     """What is assumed of the code that makes examples; `None` where none of it is a user's."""
     if isinstance(table, Examples):
         return table.assumption
-    return None if _is_ours(table) else ROWS_APART
+    if (classes := _classes_in(table)) is None:
+        return ROWS_APART
+    return assumed("own-tensor-class", ", ".join(sorted(classes))) if classes else None
 
 
 def held_by(table: Rows | Examples) -> object:
@@ -83,8 +86,23 @@ def check_apart(table: Rows, indices: Int[np.ndarray, " batch"]) -> None:
 
 
 def _is_ours(table: Rows) -> bool:
+    return _classes_in(table) == set()
+
+
+def _classes_in(table: Rows) -> set[str] | None:
+    """Names of the user's classes in columns; ``None`` where rows are not taken from columns."""
     take = table.take
-    return isinstance(take, functools.partial) and take.func is _selected and is_plain(take.args[0])
+    if not isinstance(take, functools.partial) or take.func is not _selected:
+        return None
+    found, left = set[str](), [cast("Any", take.args[0])]
+    while left:
+        value = left.pop()
+        if not is_plain(value):
+            inner = list(value.values() if isinstance(value, Mapping) else value)
+            inner = [] if isinstance(value, Tensor) else inner
+            found |= {type(value).__name__} if type(value) not in (dict, list, tuple) else set()
+            left += inner
+    return found
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

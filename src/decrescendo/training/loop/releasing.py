@@ -39,8 +39,7 @@ class Releasing:
 
     def noised(self, clipped: ClippedSum) -> tuple[NoisyMean, bytes]:
         """What may be seen of a sum, once it is recorded, and its digest, where one is recorded."""
-        settings, tracker = self.order.settings, self.source.tracker
-        assert settings is not None
+        settings, tracker = self.order.decided(), self.source.tracker
         if tracker is not None:
             clipped = tracker.with_count(clipped, settings.clip_norm)
         # The step's own declared B_t is the divisor.
