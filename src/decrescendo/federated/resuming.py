@@ -58,7 +58,7 @@ def resumed(
     *,
     shows_replies: bool,
 ) -> Resumed:
-    """Have model, optimiser and scheduler where the journal was, and say where the run was. Called inside of `fitting`."""
+    """Have model, optimiser and scheduler where the journal was; say where the run was. Called inside of `fitting`."""
     kind = type(optimizer).__name__
     if state["optimizer"] != kind:
         raise FileRefused(f"the journal was written with the optimiser {state['optimizer']}, got {kind}")
@@ -70,7 +70,7 @@ def resumed(
         supposed = tuple(map(read_assumption, _list_of(state["assumptions"])))
     model.load_state_dict(state["weights"])
     optimizer.load_state_dict(state["optimizer_state"])
-    kept = state.get("scheduler")
+    kept: Any = state.get("scheduler")
     if (kept is None) is not (scheduler is None):
         raise FileRefused(
             f"the journal was written {'without' if kept is None else 'with'} a scheduler, got "
