@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from decrescendo.base.batches import map_rows, memory_order
+from decrescendo.base.torch_private import TorchDispatchMode, tree_leaves
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue

@@ -14,11 +14,10 @@ from typing import Any, NoReturn, TypeAlias, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, examples_of, map_example
+from decrescendo.base.torch_private import TorchDispatchMode, tree_leaves
 from decrescendo.clipping.clipped import Diagnostics, Loss, accumulator, norm_dtype, trainable_of
 from decrescendo.clipping.factors import Factors, seen_of
 from decrescendo.clipping.inventory import Inventory

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.precision import ON_CPU, full_precision
 from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of, unwatched
+from decrescendo.base.torch_private import TorchDispatchMode
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.tape_steps import READS, TURNED, Step, has_mask, place_of
 from decrescendo.errors import UnsupportedModel

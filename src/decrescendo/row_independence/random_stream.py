@@ -9,10 +9,10 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.rng import restarted
 from decrescendo.base.storages import unwatched
+from decrescendo.base.torch_private import TorchDispatchMode
 
 # Where a Mersenne Twister is in its numbers when it was seeded.
 _SEEDED = 624
