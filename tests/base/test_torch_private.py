@@ -17,8 +17,8 @@ IMPORTED = re.compile(
 )
 ASKED = re.compile(r'(?:cast\("Any", torch[\w.]*\)|(?<![\w."\'`])torch)(?:\.[a-z]\w*)*\._[A-Za-z]\w*')
 OPERATORS = re.compile(r"\.ops\.|_foreach_|\._ctc_loss")
-# Captured passes import the class of dispatch modes, and the context of a default device, by themselves.
-LEFT = {"clipping/captured_pass.py": 1, "clipping/captured.py": 1}
+# Captured passes import the context of a default device by themselves.
+LEFT = {"clipping/captured.py": 1}
 
 
 def names_in(text: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""What was, or will be, released: the only thing accountants look at."""
+"""What was, or will be, released: the only thing accountants look at.
+
+Longer than most files: a ledger is one value with many views, and each kind of release has its own.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, final
@@ -9,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from decrescendo.accounting.release import LARGEST_COUNT, Release, check_epoch
 from decrescendo.base.arrays import read_only
 from decrescendo.errors import (
+    AccountingError,
     InvalidValue,
     check_array,
     check_instance,
@@ -25,6 +29,8 @@ class _Columns(NamedTuple):
     counts: Int[np.ndarray, " n"]
     overflow: Float[np.ndarray, " n"]
     steps_per_epoch: Int[np.ndarray, " n"]
+    bands: Int[np.ndarray, " n"]
+    step: Int[np.ndarray, " n"]
 
 
 @final
@@ -53,6 +59,8 @@ class Ledger:
                 np.array([r.count for r in items], dtype=np.int64),
                 np.array([r.overflow for r in items], dtype=np.float64),
                 np.array([r.steps_per_epoch for r in items], dtype=np.int64),
+                np.array([r.bands for r in items], dtype=np.int64),
+                np.array([r.step for r in items], dtype=np.int64),
             )
         )
 
@@ -73,8 +81,8 @@ class Ledger:
                 check_real("sample_rate", float(rates.max()), above=0, at_most=1)
         else:
             rates = np.full(noise.size, check_real("sample_rate", sample_rate, above=0, at_most=1))
-        once, poisson = np.ones(noise.size, dtype=np.int64), np.zeros(noise.size, dtype=np.int64)
-        return cls._made(_Columns(rates, noise, once, np.zeros(noise.size), poisson))
+        once, none = np.ones(noise.size, dtype=np.int64), np.zeros(noise.size, dtype=np.int64)
+        return cls._made(_Columns(rates, noise, once, np.zeros(noise.size), none, once, none))
 
     @classmethod
     def _made(cls, columns: Iterable[np.ndarray]) -> "Ledger":
@@ -129,6 +137,21 @@ class Ledger:
         return bool(self.steps_per_epoch.any())
 
     @property
+    def bands(self) -> Int[np.ndarray, " n"]:
+        """For each release b, where records take turns and noise is correlated; 1 where not; read-only."""
+        return self._columns.bands
+
+    @property
+    def is_banded(self) -> bool:
+        """Whether records take turns at some release: noise is correlated, and `accounting.Pld` accounts it."""
+        return bool((self.bands > 1).any())
+
+    @property
+    def groups(self) -> int:
+        """How many groups of records take turns; 1: none do."""
+        return int(self.bands.max(initial=1))
+
+    @property
     def steps(self) -> int:
         """Number of releases, counted with their multiplicity."""
         return int(self.count.sum())
@@ -139,24 +162,25 @@ class Ledger:
         return tuple(self)
 
     def distinct(self) -> "Ledger":
-        """The distinct releases, sorted, with their counts: composition depends on nothing else.
+        """The distinct releases, sorted, with their counts: composition depends on nothing else. Where records take
+        turns, the group of each is its step.
 
         >>> Ledger.of([1.0, 0.9, 1.0], 0.1).distinct().count
         array([1, 2])
         """
         if not len(self):
             return self
-        alike = np.all(self.sample_rate == self.sample_rate[0]) and not self.is_cut
+        alike = np.all(self.sample_rate == self.sample_rate[0]) and not self.is_cut and not self.is_banded
         if alike and np.all(self.steps_per_epoch == self.steps_per_epoch[0]):
             order = np.argsort(self.noise_multiplier, kind="stable")  # linear for monotone schedules
         else:
-            keys = self.overflow, self.noise_multiplier, self.sample_rate, self.steps_per_epoch
-            order = np.lexsort(keys)
-        rate, noise, count, overflow, epoch = (column[order] for column in self._columns)
-        columns = rate, noise, overflow, epoch
-        starts = np.flatnonzero(np.r_[True, np.any([np.diff(column) != 0 for column in columns], axis=0)])
-        rate, noise, overflow, epoch = (column[starts] for column in columns)
-        return Ledger._made((rate, noise, np.add.reduceat(count, starts), overflow, epoch))
+            keys = self._group, self.bands, self.overflow, self.noise_multiplier, self.sample_rate
+            order = np.lexsort((*keys, self.steps_per_epoch))
+        found = _Columns(*(column[order] for column in self._columns._replace(step=self._group)))
+        kinds = found._replace(counts=np.zeros(len(self)))
+        starts = np.flatnonzero(np.r_[True, np.any([np.diff(column) != 0 for column in kinds], axis=0)])
+        counts = np.add.reduceat(found.counts, starts)
+        return Ledger._made(_Columns(*(column[starts] for column in found))._replace(counts=counts))
 
     def __add__(self, other: "Ledger") -> "Ledger":
         check_instance("a ledger's other half", other, Ledger)
@@ -249,6 +273,63 @@ class Ledger:
         check_epoch(steps_per_epoch, self.sample_rate)
         return Ledger._made(self._columns._replace(steps_per_epoch=np.full(len(self), steps_per_epoch)))
 
+    def banded(self, bands: int) -> "Ledger":
+        """The same releases as a whole run of correlated noise: release t is of the records of group t mod ``bands``,
+        at their own sample rate, and its noise multiplier is 1 over the norm of column t of the strategy.
+
+        >>> Ledger.of([1.0, 1.0, 2.0], 0.5).banded(2)
+        Ledger(3 releases, sample_rate 0.5, noise_multiplier 1..2, records in 2 groups that take turns)
+        """
+        count = check_integer("bands", bands, at_least=1)
+        if count > 1 and (self.is_cut or self.is_allocated or (self.count > 1).any()):
+            raise InvalidValue(
+                f"a run of correlated noise must have one Poisson release a step, not truncated, got {self}"
+            )
+        step = np.arange(len(self)) if count > 1 else np.zeros(len(self), dtype=np.int64)
+        return Ledger._made(self._columns._replace(bands=np.full(len(self), count), step=step))
+
+    def in_turn(self, bands: int, group: int) -> "Ledger":
+        """The same releases, all of one ``group`` of records."""
+        rows = np.ones(len(self), dtype=np.int64)
+        return Ledger._made(self._columns._replace(bands=bands * rows, step=group * rows))
+
+    @property
+    def _group(self) -> Int[np.ndarray, " n"]:
+        return self._columns.step % self.bands
+
+    def takes_part(self, group: int) -> Bool[np.ndarray, " n"]:
+        """The releases in which records of ``group`` may take part: those of their turns, and those of everybody."""
+        return (self.bands == 1) | (self._group == group)
+
+    def turn(self, group: int) -> "Ledger":
+        """What the records of ``group`` take part in, as a run of independent noise, which is what it is to them.
+
+        >>> Ledger.of([1.0, 1.5, 2.0], 0.5).banded(2).turn(0).noise_multiplier
+        array([1., 2.])
+        """
+        return self.where(self.takes_part(group)).in_turn(1, 0)
+
+    def check_one_run(self) -> None:
+        """Refuse releases of correlated noise that are not the beginning of one run: groups are drawn once a run, so
+        that two runs do not take the mean over the same ones.
+
+        >>> run = Ledger.of([1.0, 1.0], 0.5).banded(2)
+        >>> (run + run).check_one_run()
+        Traceback (most recent call last):
+        decrescendo.errors.AccountingError: correlated noise must be accounted for one run from its first step, got ...
+        """
+        own = self.where(self.bands > 1)
+        steps = own._columns.step
+        if (
+            (own.bands != self.groups).any()
+            or (own.count > 1).any()
+            or not np.array_equal(steps, np.arange(len(own)))
+        ):
+            raise AccountingError(
+                f"correlated noise must be accounted for one run from its first step, got {self}. Add up the epsilons "
+                "and deltas of several runs"
+            )
+
     def __len__(self) -> int:
         return int(self.count.size)
 
@@ -276,5 +357,6 @@ class Ledger:
             f"Ledger({self.steps} releases, sample_rate {span(self.sample_rate)}, "
             f"noise_multiplier {span(self.noise_multiplier)}"
             + (f", each record once in {span(self.steps_per_epoch)} steps" if self.is_allocated else "")
+            + (f", records in {span(self.bands)} groups that take turns" if self.is_banded else "")
             + (f", batches cut: overflow {span(self.overflow)})" if self.is_cut else ")")
         )

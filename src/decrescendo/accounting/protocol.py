@@ -15,7 +15,8 @@ class Accountant(Protocol):
     release without noise costs infinity; splitting a count changes nothing; less noise or one more release never
     lowers epsilon; epsilon and delta invert each other; what is certified is that epsilon; a ledger outside its
     conditions is refused by name; so is one whose batches were cut, by all but `Truncated`, which adds what that costs,
-    and one of records that are each in one step of an epoch, by all but `Allocated`.
+    and one of records that are each in one step of an epoch, by all but `Allocated`; and one of records that take
+    turns (correlated noise), by all but `Pld`.
     """
 
     @property
@@ -47,15 +48,16 @@ class Accountant(Protocol):
         return Guarantee(bound.value, budget.delta, budget.unit, self.name, bound.kind)
 
 
-def check_poisson(ledger: Ledger, accountant: str) -> None:
+def check_poisson(ledger: Ledger, accountant: str, *, turns: bool = False) -> None:
     """Check that ``ledger`` has Poisson batches, not truncated: most accountants accept nothing else.
 
     Args:
         ledger: what an accountant was given.
         accountant: its name, for the message.
+        turns: whether it accepts one run whose records take turns (correlated noise).
 
     Raises:
-        InvalidType: no ledger. AccountingError: records that take part once an epoch, or truncated batches.
+        InvalidType: no ledger. AccountingError: records that take part once an epoch, or in turns; truncated batches.
 
     >>> check_poisson(Ledger.of([2.0, 1.5], sample_rate=0.1), "mine")
     >>> check_poisson(Ledger.of([2.0, 1.5], sample_rate=0.1).cut(1_000, 120), "mine")
@@ -68,6 +70,13 @@ def check_poisson(ledger: Ledger, accountant: str) -> None:
             f"{accountant} accounts Poisson batches only, got {ledger}. Use Allocated: who surely takes part once an "
             "epoch may be seen where one who may stay away cannot"
         )
+    if ledger.is_banded and not turns:
+        raise AccountingError(
+            f"{accountant} accounts independent noise only, got {ledger}. Use Pld, which judges the releases of each "
+            "group of records"
+        )
+    if ledger.is_banded:
+        ledger.check_one_run()
     if ledger.is_cut:
         raise AccountingError(
             f"{accountant} accounts batches of any size only, got {ledger}. Use Truncated, which adds what it costs"

@@ -31,9 +31,15 @@ class Release:
             into a batch that is full without it, and may push another one out (`Ledger.cut`). 0: none is cut.
         steps_per_epoch: t >= 2 where each record takes part in one of t such releases in a row, by a fair draw of its
             own (random allocation); the sample rate then is 1/t. 0: Poisson.
+        bands: b >= 2 where records take turns (cyclic Poisson sampling, correlated noise): only those of group
+            ``step`` mod b take part, ``sample_rate`` is of these, and ``noise_multiplier`` is 1 over the norm of the
+            strategy's column. 1: everybody may take part.
+        step: with several bands, the position of the release in its run, from 0; else 0.
 
     >>> Release(sample_rate=0.01, noise_multiplier=1.1, count=3)
-    Release(sample_rate=0.01, noise_multiplier=1.1, count=3, overflow=0.0, steps_per_epoch=0)
+    Release(sample_rate=0.01, noise_multiplier=1.1, count=3, overflow=0.0, steps_per_epoch=0, bands=1, step=0)
+    >>> Release(sample_rate=0.04, noise_multiplier=1.1, bands=4, step=6).group
+    2
     """
 
     sample_rate: float
@@ -41,6 +47,8 @@ class Release:
     count: int = 1
     overflow: float = 0.0
     steps_per_epoch: int = 0
+    bands: int = 1
+    step: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -57,6 +65,14 @@ class Release:
         overflow = check_real("overflow", self.overflow, at_least=0, at_most=self.sample_rate)
         object.__setattr__(self, "overflow", overflow)
         check_epoch(self.steps_per_epoch, np.array([self.sample_rate]))
+        check_integer("bands", self.bands, at_least=1)
+        check_integer("step", self.step)
+        check_turn(self)
+
+    @property
+    def group(self) -> int:
+        """The group of records whose turn it was; 0 where there is one."""
+        return self.step % self.bands
 
 
 def check_epoch(steps: object, rates: Float[np.ndarray, " n"]) -> None:
@@ -69,4 +85,15 @@ def check_epoch(steps: object, rates: Float[np.ndarray, " n"]) -> None:
     if count and (odd := rates[rates != 1 / count]).size:
         raise InvalidValue(
             f"records that take part once in {count} steps must have sample_rate=1/{count}, got {odd[0]:g}"
+        )
+
+
+def check_turn(release: "Release") -> None:
+    """Refuse a release of one group that is more than one, or is of another kind of sampling, besides."""
+    if release.bands == 1 and release.step:
+        raise InvalidValue(f"a release must have step=0 where there is one band, got step={release.step}")
+    if release.bands > 1 and (release.count > 1 or release.overflow or release.steps_per_epoch):
+        raise InvalidValue(
+            f"a release of one of {release.bands} groups must be one Poisson sum, not truncated, got "
+            f"count={release.count}, overflow={release.overflow:g}, steps_per_epoch={release.steps_per_epoch}"
         )

@@ -52,6 +52,9 @@ class Verification:
 
     Of records that each take part once an epoch the library says nothing: ``upper`` is infinite, and ``lower`` is
     `Allocated.least_epsilon`, the closed form of one attack.
+
+    Where records take turns (correlated noise) both ends are of the mechanism that publishes each record's group: its
+    delta is the mean over groups, and the guarantee is the upper end of that. One below ``lower`` is not proved.
     """
 
     lower: float
@@ -143,18 +146,35 @@ def _one(release: Release, grid: float) -> Any:
 
 
 def _compose(ledger: Ledger, grid: float, delta: float, size: int) -> float:
-    """Of a group of ``size`` records, each release as a mixture over how many of them were drawn."""
+    """Of a group of ``size`` records, each release as a mixture over how many of them were drawn; where records take
+    turns, the mean over their groups."""
+    steps: dict[tuple[float, ...], Any] = {}
+    mean: Any = None
+    for g in range(ledger.groups):
+        run = ledger.turn(g).distinct() if ledger.is_banded else ledger
+        whole = _of_run(run, grid, size, steps)
+        mean = whole if mean is None else mean.compute_mixture(whole, g / (g + 1))
+    try:
+        return float(mean.get_epsilon_for_delta(delta)) if len(ledger) else 0.0
+    except OverflowError:
+        raise AccountingError(
+            "dp-accounting must be able to tell epsilon for a second opinion, got a number too large for it"
+        ) from None
+
+
+def _of_run(ledger: Ledger, grid: float, size: int, steps: dict[tuple[float, ...], Any]) -> Any:
+    """The composition of a run; ``steps`` keeps what one release is, by its numbers."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
     total = None
     for release in ledger:
         if size > 1:
             mixture = BinomialMixture(size, release.sample_rate, release.noise_multiplier)
             step = composed(mixture, grid, release.count)
         else:
-            step = _one(release, grid).self_compose(release.count)
+            key = release.sample_rate, release.noise_multiplier, release.overflow
+            if key not in steps:
+                steps[key] = _one(release, grid)
+            step = steps[key].self_compose(release.count)
         total = step if total is None else total.compose(step)
-    try:
-        return float(total.get_epsilon_for_delta(delta)) if total is not None else 0.0
-    except OverflowError:
-        raise AccountingError(
-            "dp-accounting must be able to tell epsilon for a second opinion, got a number too large for it"
-        ) from None
+    return pld.identity(grid) if total is None else total

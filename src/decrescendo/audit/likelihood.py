@@ -31,3 +31,36 @@ def participation_evidence(
     exponent = (2 * seen - 1) / (2 * noise_multiplier**2)
     with np.errstate(divide="ignore"):
         return np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + exponent)
+
+
+def turns_evidence(
+    seen: Float[np.ndarray, " steps"],
+    strategy: Float[np.ndarray, "bands steps"],
+    rates: Float[np.ndarray, " steps"],
+) -> float:
+    """The log-likelihood ratio of a run of correlated noise for a record that pulls by C at each of its turns.
+
+    S times the sums has independent noise, in which the record at step t is I_t times column t of S. Of one group
+    columns share no step, so that each is one release of `participation_evidence`; the group is drawn, so that the
+    ratio is the mean over groups.
+
+    Args:
+        seen: the noisy sums along the record's direction, each in units of its C_t.
+        strategy: row k holds S[t + k, t], as `Plan.strategy`.
+        rates: of the group whose turn it is.
+
+    >>> turns_evidence(np.array([0.5]), np.array([[1.0], [0.0]]), np.array([1.0]))  # of one group of two
+    0.0
+    """
+    bands, steps = strategy.shape
+    white = np.zeros(steps)
+    for k in range(min(bands, steps)):
+        white[k:] += strategy[k, : steps - k] * seen[: steps - k]
+    along = np.zeros(steps)
+    for k in range(min(bands, steps)):
+        along[: steps - k] += strategy[k, : steps - k] * white[k:]
+    norm = np.linalg.norm(strategy, axis=0)
+    each = np.array(
+        [participation_evidence(x, p, z) for x, p, z in zip(along / norm**2, rates, 1 / norm, strict=True)]
+    )
+    return float(logsumexp([each[g::bands].sum() for g in range(bands)]) - np.log(bands))

@@ -22,6 +22,7 @@ from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import check_integer, check_real
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling_refusals import independent
 from decrescendo.training import Trainer
 from decrescendo.training.loop.progress import Callback, as_one
 from decrescendo.training.run import certified_epsilon
@@ -85,6 +86,7 @@ def one_run(
     told = as_one(callback)
     check_budget(plan.budget)  # without a promise there is nothing to refute
     check_one_example(plan.budget, "an audit in one run")
+    independent(plan.sampling, "an audit in one run")
     slots = check_integer("canaries", canaries, at_least=FEWEST)
     share = 1 - (1 - check_real("confidence", confidence, above=0, below=1)) / _TESTS
     if isinstance(seed, Secure):

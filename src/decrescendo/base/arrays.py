@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 
-def read_only(array: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
+def read_only(array: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
     """A copy that nobody can make writable again: what was judged is what is executed.
 
     A flag alone can be taken back by ``setflags(write=True)``; an array over immutable bytes cannot be written to.

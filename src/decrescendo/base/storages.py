@@ -24,7 +24,15 @@ ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TEXTS = (str, bytes, bytearray, memoryview, range)
 
 
-class Pausable(TorchDispatchMode):
+class DispatchMode(TorchDispatchMode):
+    """A mode whose methods run as they are written: torch would import its compiler for them, which takes seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Pausable(DispatchMode):
     """A mode that looks away while the engine works by itself."""
 
     idle = False

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from decrescendo.plans.plan import Plan
 
@@ -29,7 +31,7 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
         },
         "dataset_size": plan.sampling.dataset_size,
         "expected_batch_size": [float(plan.batch_size[0]), float(plan.batch_size[-1])]
-        if isinstance(plan.sampling, sampling.BatchSchedule)
+        if isinstance(plan.sampling.expected_batch_size, np.ndarray)
         else plan.sampling.expected_batch_size,
         "max_batch_size": plan.sampling.max_batch_size,
         **(
@@ -37,6 +39,7 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
             if isinstance(plan.sampling, sampling.RandomAllocation)
             else {}
         ),
+        **({"bands": plan.bands} if plan.bands > 1 else {}),
         "steps": plan.steps,
         "noise_multiplier": [float(schedule.noise_multiplier[0]), float(schedule.noise_multiplier[-1])],
         "clip_norm": [float(schedule.clip_norm[0]), float(schedule.clip_norm[-1])],

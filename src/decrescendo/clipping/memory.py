@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.batches import map_rows, memory_order
-from decrescendo.base.torch_private import TorchDispatchMode, tree_leaves
+from decrescendo.base.storages import DispatchMode
+from decrescendo.base.torch_private import tree_leaves
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue
@@ -164,7 +165,7 @@ class Sizes:
         known.settled = True
 
 
-class Peak(TorchDispatchMode):
+class Peak(DispatchMode):
     """Bytes taken at once, at most, by the tensors made inside `metered`.
 
     On CUDA the allocator says so. Elsewhere the storages of what each operation returns are added up, and taken off

@@ -7,7 +7,7 @@ one pass to the next: buffers, what Python keeps, random generators of the progr
 import copy
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, NoReturn, TypeAlias, cast
 
@@ -17,14 +17,17 @@ from torch import Tensor, nn
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, examples_of, map_example
-from decrescendo.base.torch_private import TorchDispatchMode, tree_leaves
-from decrescendo.clipping.clipped import Diagnostics, Loss, accumulator, norm_dtype, trainable_of
-from decrescendo.clipping.factors import Factors, seen_of
+from decrescendo.base.storages import DispatchMode
+from decrescendo.base.torch_private import tree_leaves
+from decrescendo.clipping.clipped import Loss, accumulator, norm_dtype, trainable_of
+from decrescendo.clipping.engine_settings import EngineSettings
+from decrescendo.clipping.factors import Factors, OnePass, PassNumbers, seen_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import is_out_of_memory, too_large
 from decrescendo.clipping.passes import eager
-from decrescendo.clipping.reference import NO_GRADIENT, check_form, in_a_row
+from decrescendo.clipping.reference import NO_GRADIENT, check_losses, in_a_row, is_scored
 from decrescendo.clipping.restored import gradients_kept, unchanged
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import OutOfMemory, UnsupportedModel
 from decrescendo.row_independence.tracing import (
     UNSEARCHED,
@@ -40,8 +43,9 @@ from decrescendo.row_independence.tracing import (
 
 # Gradients by the name of their parameter, of one example.
 _Gradients: TypeAlias = dict[str, Tensor]
-# What is done with the loss, shape (1,), the gradients and their joint norm, shape (1,), of each example.
-_Take: TypeAlias = Callable[[Tensor, _Gradients, Float[Tensor, " 1"]], None]
+# What is done with each example, and the joint norm of its gradients.
+_Take: TypeAlias = Callable[[OnePass, Float[Tensor, " 1"]], None]
+ONE_BY_ONE = "each example was passed by itself, in Python, as one_example_a_pass=True asks for"
 # How far the gradient of an example may be from itself when it is passed again: sums of a GPU have no fixed order.
 _AGAIN = {"cpu": 1e-5}
 _ELSEWHERE = 1e-3
@@ -64,7 +68,8 @@ class OneExamplePasses:
         memory: of the engine: the training data, and what is assumed.
         seeds: the seed of each pass's random numbers; negative: torch may draw none.
         factors: `factors_of`, of one example.
-        wide: whether everything after the backward pass is in float64.
+        settings: of the engine.
+        telemetry: what stands beside the sum.
 
     Guarantee:
         a pass is given one example and random numbers of its own. In each batch one example is passed again after the
@@ -79,24 +84,23 @@ class OneExamplePasses:
         memory: Memory,
         seeds: Callable[[], int],
         factors: Callable[..., Factors],
-        *,
-        wide: bool,
+        settings: EngineSettings,
+        telemetry: Telemetry | None,
     ) -> None:
         self._model, self._loss, self._memory, self._seeds = model, loss, memory, seeds
-        self._factors, self._wide = factors, wide
+        self._factors, self._wide, self._scored = factors, settings.wide, is_scored(telemetry)
         # The global generators are everybody's.
         self._lock = threading.RLock()
         self._depends = False
 
-    def clipped(self, batch: Batch, held: Inventory, limit: float) -> tuple[_Gradients, Diagnostics]:
-        """The sum of gradients clipped to ``limit``, by parameter, and what the holder of the data may see."""
+    def clipped(self, batch: Batch, held: Inventory, limit: float) -> tuple[_Gradients, PassNumbers]:
+        """The sum of clipped gradients, by parameter, and what there is beside it."""
         sums: _Gradients = {}
         numbers: list[Tensor] = []
 
-        def take(loss: Tensor, gradients: _Gradients, norm: Tensor) -> None:
-            narrow = any(gradient.dtype != torch.float64 for gradient in gradients.values())
-            found = self._factors(loss, norm, 1, limit, narrow=narrow)
-            for name, gradient in gradients.items():
+        def take(done: OnePass, norm: Tensor) -> None:
+            found = self._factors(done, norm, 1, limit)
+            for name, gradient in done.gradients.items():
                 counted, factor = found.counted.to(gradient.device), found.factors.to(gradient)
                 part = torch.where(counted, gradient * factor, 0)  # 0 times infinity is not 0
                 sums[name] = part if name not in sums else sums[name].add_(part)
@@ -108,38 +112,41 @@ class OneExamplePasses:
     def norms(self, batch: Batch, held: Inventory) -> list[Float[Tensor, " 1"]]:
         """|g_i| of each example."""
         found: list[Tensor] = []
-        self._each(batch, held, lambda _loss, _gradients, norm: found.append(norm))
+        self._each(batch, held, lambda _, norm: found.append(norm))
         return found
 
     def _each(self, batch: Batch, held: Inventory, take: _Take) -> None:
         examples = list(examples_of(batch))
         parameters = trainable_of(held)
 
-        def passed(example: Batch, seed: int, *, watched: bool = False) -> tuple[Tensor, _Gradients]:
-            loss, found = self._pass(example, seed, held, list(parameters.values()), watched=watched)
-            return loss, {
-                name: _stored(g, wide=self._wide) for name, g in zip(parameters, found, strict=True)
-            }
+        def passed(example: Batch, seed: int, *, watched: bool = False) -> OnePass:
+            return self._pass(example, seed, held, parameters, watched=watched)
 
         with self._lock, eager(), unchanged(self._model, held), gradients_kept(parameters.values()):
             seeds = [self._seeds() for _ in examples]
-            first: list[tuple[Tensor, _Gradients]] = []
+            first: list[OnePass] = []
             before: Numbers = {}
             for at, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
                 before = self._numbers() if at == len(examples) - 1 else before
                 done = passed(example, seed)
                 first = first or [done]
-                take(*done, _norm(done[1]))
+                take(done, _norm(done.gradients))
             between = self._numbers()
-            _check_same(*first[0], *passed(examples[0], seeds[0], watched=True))
+            _check_same(first[0], passed(examples[0], seeds[0], watched=True))
             self._check_stored(before, between, self._numbers())
             if not self._depends:
                 raise UnsupportedModel(NO_GRADIENT)
 
     def _pass(
-        self, example: Batch, seed: int, held: Inventory, parameters: list[nn.Parameter], *, watched: bool
-    ) -> tuple[Float[Tensor, " 1"], Sequence[Tensor]]:
-        """Loss and gradients of one example; ``watched``: refuse reads of training data beside it."""
+        self,
+        example: Batch,
+        seed: int,
+        held: Inventory,
+        parameters: dict[str, nn.Parameter],
+        *,
+        watched: bool,
+    ) -> OnePass:
+        """One example; ``watched``: refuse reads of training data beside it."""
         versions = [tensor._version for _, tensor in held.tensors()]
         stream = Stream(seed, _refuse)
         try:
@@ -148,17 +155,20 @@ class OneExamplePasses:
                     stream.begin()
                 own = _copied(example)
                 with _Watch(self._memory, own) if watched else nullcontext():
-                    loss = check_form(in_a_row(self._loss(self._model, own)), 1)
+                    returned = in_a_row(self._loss(self._model, own))
+                loss, score = check_losses(returned, 1, scored=self._scored, constant=True)
                 self._depends |= loss.requires_grad
                 # An example may have nothing to learn from: an image without boxes.
+                trained = list(parameters.values())
                 found = (
-                    torch.autograd.grad(loss, parameters, materialize_grads=True)
+                    torch.autograd.grad(loss, trained, materialize_grads=True)
                     if loss.requires_grad
-                    else [torch.zeros_like(parameter) for parameter in parameters]
+                    else map(torch.zeros_like, trained)
                 )
                 if seed < 0:
                     stream.end((), jump=False)
-                return loss.detach(), found
+                stored = [_stored(gradient, wide=self._wide) for gradient in found]
+                return OnePass(loss.detach(), score, dict(zip(parameters, stored, strict=True)))
         except Exception as error:
             if is_out_of_memory(error):
                 raise OutOfMemory(too_large(error)) from None
@@ -190,7 +200,7 @@ class OneExamplePasses:
             self._memory.assumed.add(assumed("stored-count", place))
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(DispatchMode):
     """Refuses operations that read training data beside the example of the pass."""
 
     def __init__(self, memory: Memory, example: Batch) -> None:
@@ -252,13 +262,14 @@ def _norm(gradients: Mapping[str, Tensor]) -> Float[Tensor, " 1"]:
     return cast("Tensor", total).sqrt() * (1 + 2.0**-40)
 
 
-def _check_same(one: Tensor, its: _Gradients, other: Tensor, again: _Gradients) -> None:
+def _check_same(first: OnePass, again: OnePass) -> None:
     """Refuse an example whose loss or gradient is another one when it is passed again."""
+    one, other, its = first.losses, again.losses, first.gradients
     norm = float(_norm(its))
     if not math.isfinite(norm):
         return
     part = _AGAIN.get(one.device.type, _ELSEWHERE)
-    moved = float(_norm({name: again[name] - gradient for name, gradient in its.items()}))
+    moved = float(_norm({name: again.gradients[name] - gradient for name, gradient in its.items()}))
     if not moved <= part * norm or not torch.allclose(one, other, rtol=part, atol=part, equal_nan=True):
         raise UnsupportedModel(_CARRIED)
 

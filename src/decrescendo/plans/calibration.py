@@ -12,14 +12,16 @@ from decrescendo.accounting.overflow import left_of, overflow_of, smallest_cap
 from decrescendo.accounting.protocol import estimate
 from decrescendo.accounting.truncated import composes, of_epochs
 from decrescendo.errors import ImpossibleBudget, InvalidValue, check_instance
+from decrescendo.plans.correlated import correlated
 from decrescendo.plans.curves import evaluate
 from decrescendo.plans.passes import steps_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling, planned
 from decrescendo.plans.sampling_refusals import check_person, poisson, uncut
-from decrescendo.plans.scale_search import USUAL_SLOPE, certify, first_guess, slope_at, steer
+from decrescendo.plans.scale_search import first_guess, settled, steer
 from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.workload import Workload, as_workload
 
 
 def calibrate(
@@ -32,6 +34,8 @@ def calibrate(
     clip: CurveOrValues,
     batch: CurveOrValues | None = None,
     accountant: Accountant | None = None,
+    bands: int | Literal["auto"] = 1,
+    workload: Workload | CurveOrValues | None = None,
 ) -> Plan:
     """Scale the privacy curve until the accountant's epsilon of the whole run just meets the budget.
 
@@ -52,6 +56,12 @@ def calibrate(
         accountant: judges the plan; by default `Pld` (`Allocated` with a `RandomAllocation`), whose upper end is
             certified. Where ``sampling`` has a
             ``max_batch_size``, what that costs is added to what it says (`accounting.Truncated`), whoever it is.
+        bands: b: from 2 on the noises of b steps in a row are correlated, so that what one step adds a later one takes
+            away, and records take turns in b secret groups (`CyclicPoissonSampling`); "auto" tries 1, 2, 4, .. and
+            keeps the plan of the least cost. Where it is above 1, or with a ``workload``, the noise of each step
+            follows from the workload, too, and ``privacy`` is left out.
+        workload: what the training makes of the noise: a `Workload`, or learning rates (curve or array). By default,
+            with several bands, a constant rate without momentum.
 
     Returns:
         The plan, with epsilon of its guarantee at most ``budget.epsilon`` (and for `Pld` its certified lower end).
@@ -74,6 +84,15 @@ def calibrate(
     ... )
     >>> print(plan)
     (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
+
+    With noise that is correlated, for a learning rate that falls as a cosine:
+
+    >>> plan = calibrate(
+    ...     Budget(epsilon=4.0, delta=1e-6), PoissonSampling(25_000, 500), steps=100, clip=1.0, bands=4,
+    ...     workload=curves.cosine(1.0, 0.01),
+    ... )
+    >>> print(plan)
+    (4, 1e-06)-DP an example, Pld upper bound · z ... · C 1 · 4 bands · 100 steps
 
     With batches that double on the way:
 
@@ -111,6 +130,14 @@ def calibrate(
     drawn: Sampling = sampling
     if isinstance(sampling, PoissonSampling) and batch is not None:
         drawn = _moving(sampling, evaluate("batch", batch, count))
+    if bands != 1 or workload is not None:
+        if not (isinstance(privacy, str) and privacy == "constant"):
+            raise InvalidValue(
+                "privacy must be left out with bands and with a workload, got both: the noise of each step follows "
+                "from the workload"
+            )
+        what = "noise that follows a workload or is correlated"
+        return correlated(budget, poisson(drawn, what), clips, given, bands, as_workload(workload))
     rates = drawn.rates(count)
 
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
@@ -129,9 +156,7 @@ def calibrate(
         return judge.certify(ledger_at(scale), budget)
 
     start = steer(estimated, first_guess(relative, rates, budget), budget)
-    # A certificate of moving batches takes seconds: two more estimates save one. Elsewhere they would cost as much.
-    slope = slope_at(estimated, start) if isinstance(drawn, BatchSchedule) else USUAL_SLOPE
-    scale, guarantee = certify(certified, start, slope, budget)
+    scale, guarantee = settled(estimated, certified, start, budget, moving=isinstance(drawn, BatchSchedule))
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 

@@ -18,6 +18,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import check_steps
+from decrescendo.plans.workload import Workload
 
 _LOG_X = np.linspace(math.log(1e-13), math.log(600), 40_001)
 _X = np.exp(_LOG_X)
@@ -112,6 +113,9 @@ def mean_noise_cost(plan: Plan, influence: CurveOrValues) -> float:
     >>> mean_noise_cost(Plan.from_json(_EXAMPLE), [1.0, 1.0]) > 0
     True
     """
+    if plan.correlation is not None:
+        q = evaluate("influence", influence, plan.steps)
+        return Workload.of_influence(q).cost(plan.correlation, plan.clip_norm / plan.batch_size)
     std = plan.schedule.noise_std / plan.batch_size
     return float(np.sum(evaluate("influence", influence, plan.steps) * std**2))
 

@@ -24,8 +24,9 @@ from decrescendo.plans.plan_file import bare_parts, plan_of, text_in, text_of, w
 from decrescendo.plans.plan_words import described, line_of
 from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation, Sampling, planned
-from decrescendo.plans.sampling_refusals import check_sampling
+from decrescendo.plans.sampling_refusals import check_correlation, check_sampling
 from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.strategy import Strategy
 
 
 @final
@@ -34,6 +35,9 @@ class Plan:
     """Budget, sampling, schedule and guarantee of one run. Every value in it is a public fact.
 
     Made by `calibrate`; taken by `train`, which runs exactly this schedule. The fixed form of an `Agreement`.
+
+    ``correlation``: where the noises of different steps are correlated, by which strategy (`calibrate` with ``bands``);
+    ``None``: they are independent.
 
     Raises:
         InvalidValue: the guarantee exceeds the budget, or speaks of another delta or unit; noise and clip norms that do
@@ -54,11 +58,13 @@ class Plan:
     sampling: Sampling
     schedule: Schedule
     guarantee: Guarantee
+    correlation: Strategy | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("budget", Budget), ("schedule", Schedule), ("guarantee", Guarantee)):
             check_instance(name, getattr(self, name), kind)
         check_sampling(self.sampling)
+        check_correlation(self.sampling, self.schedule.noise_multiplier, self.correlation)
         if self.batch_size.size != self.steps:
             raise InvalidValue(
                 f"a plan must have one expected batch size a step ({self.steps}), got {self.batch_size.size}"
@@ -131,6 +137,43 @@ class Plan:
     def noise_multiplier(self) -> Float[np.ndarray, " steps"]:
         """z_t, one a step."""
         return self.schedule.noise_multiplier
+
+    @property
+    def bands(self) -> int:
+        """How many bands the strategy of the noise has; 1: the noises of all steps are independent."""
+        return 1 if self.correlation is None else self.correlation.bands
+
+    @property
+    def strategy(self) -> Float[np.ndarray, "bands steps"]:
+        """S of the noise S^-1 xi: row k, column t holds S[t + k, t], 0 beyond the last step; column norms are 1/z_t."""
+        if self.correlation is not None:
+            return self.correlation.matrix
+        with np.errstate(divide="ignore"):
+            return 1 / self.noise_multiplier[None]
+
+    def noise_weights(self, step: int) -> Float[np.ndarray, " bands_less_1"]:
+        """The weights w_k, k = 1 .. b - 1, of the noises before step t (from 0) in its own, on a sum of sensitivity 1:
+
+            n_t = `noise_scale` xi_t - sum_k w_k n_{t-k},     xi_t standard normal in each coordinate.
+
+        Multiples of 2^-12, and 0 before the first step; none with one band.
+        """
+        return np.zeros(0) if self.correlation is None else self.correlation.weights(step)
+
+    def noise_scale(self, step: int) -> float:
+        """1/S[t, t] of step t, from 0: z_t with one band. See `noise_weights`."""
+        return (
+            float(self.noise_multiplier[step]) if self.correlation is None else self.correlation.scale(step)
+        )
+
+    @property
+    def noise_std(self) -> Float[np.ndarray, " steps"]:
+        """Standard deviation of the noise on the clipped sum, one a step: z_t C_t with one band."""
+        return (
+            self.schedule.noise_std
+            if self.correlation is None
+            else self.clip_norm * self.correlation.noise_std()
+        )
 
     @property
     def clip_norm(self) -> Float[np.ndarray, " steps"]:

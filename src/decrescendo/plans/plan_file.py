@@ -14,9 +14,11 @@ from decrescendo.accounting.truncated import Truncated
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_array, check_integer
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling, planned
 from decrescendo.plans.sampling_refusals import check_person
 from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.strategy import Strategy
 
 if TYPE_CHECKING:
     from decrescendo.plans.plan import Plan
@@ -30,6 +32,8 @@ CUT_VERSION = 4
 PERSON_VERSION = 5
 # Each record once an epoch, whether or not batches are cut.
 ALLOCATED_VERSION = 6
+# Noise that is correlated between steps, whether or not the expected batch size moves.
+BANDED_VERSION = 7
 # A plan without privacy: no budget and no guarantee that a reader could take for one.
 BARE_VERSION = 2
 _BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
@@ -40,6 +44,7 @@ _KEYS = {
     "schedule": {"noise_multiplier", "clip_norm"},
     "guarantee": {"epsilon", "delta", "unit", "accountant", "kind", "epsilon_lower"},
 }
+_BANDED_KEYS = _KEYS[""] | {"strategy"}
 _OF_PEOPLE = {"examples_per_person"}  # in a budget and a guarantee, besides
 
 
@@ -71,6 +76,8 @@ def text_of(plan: "Plan") -> str:
             **several,
         },
     }  # fmt: skip
+    if plan.correlation is not None:
+        body["strategy"] = plan.strategy.tolist()
     return sealed.seal(body) + "\n"
 
 
@@ -89,7 +96,7 @@ def _bare_text(plan: "Plan") -> str:
 def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
     """A plan from the text of `text_of`; ``source`` names it in errors."""
     versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION, ALLOCATED_VERSION
-    keys = dict.fromkeys(versions, _KEYS[""]) | {BARE_VERSION: _BARE_KEYS}
+    keys = dict.fromkeys(versions, _KEYS[""]) | {BARE_VERSION: _BARE_KEYS, BANDED_VERSION: _BANDED_KEYS}
     body = sealed.opened(text, source, FORMAT, *sorted(keys), keys=keys)
     if body["version"] == BARE_VERSION:
         try:
@@ -112,6 +119,7 @@ def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
             sampling,
             Schedule(**body["schedule"]),
             Guarantee(**_with_unit(body["guarantee"])),
+            Strategy(body["strategy"]) if body["version"] == BANDED_VERSION else None,
         )
     except (DecrescendoError, TypeError) as error:
         raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
@@ -136,6 +144,8 @@ def _check_keys(found: Mapping[str, Any], section: str, source: str, version: in
         keys = keys | _OF_PEOPLE
     if version == ALLOCATED_VERSION and section == "sampling":
         keys = {"dataset_size", "steps_per_epoch"}
+    if version == BANDED_VERSION and section == "sampling":
+        keys = keys | {"bands"}
     unknown, missing = set(found) - keys - {"max_batch_size"}, keys - set(found)
     if unknown or missing:
         what = f"unknown key {min(unknown)!r}" if unknown else f"no key {min(missing)!r}"
@@ -149,21 +159,24 @@ def _written(sampling: Sampling) -> dict[str, Any]:
         return {
             "dataset_size": sampling.dataset_size, "steps_per_epoch": sampling.steps_per_epoch, **cut,
         }  # fmt: skip
-    moving = isinstance(sampling, BatchSchedule)
-    sizes = sampling.expected_batch_size.tolist() if moving else sampling.expected_batch_size
-    return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes, **cut}
+    size = sampling.expected_batch_size
+    sizes = size.tolist() if isinstance(size, np.ndarray) else size
+    turns = {"bands": sampling.bands} if isinstance(sampling, CyclicPoissonSampling) else {}
+    return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes, **turns, **cut}
 
 
 def _read(section: Mapping[str, Any]) -> Sampling:
     moving = isinstance(section.get("expected_batch_size"), list)
     form = RandomAllocation if "steps_per_epoch" in section else BatchSchedule if moving else PoissonSampling
-    sampling = form(**section)
+    sampling = CyclicPoissonSampling(**section) if "bands" in section else form(**section)
     if _written(sampling) != section:
         raise InvalidValue(f"the sampling must be as it is written, got {section!r:.80}")
     return sampling
 
 
 def _version(sampling: Sampling) -> int:
+    if isinstance(sampling, CyclicPoissonSampling):
+        return BANDED_VERSION
     if isinstance(sampling, RandomAllocation):
         return ALLOCATED_VERSION
     if sampling.max_batch_size is not None:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from decrescendo.accounting.budget import rounded, row_of
 from decrescendo.accounting.truncated import spent_on_the_cap
-from decrescendo.plans.sampling import BatchSchedule, RandomAllocation
+from decrescendo.plans.sampling import RandomAllocation
 
 if TYPE_CHECKING:
     from decrescendo.plans.plan import Plan
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def line_of(plan: "Plan") -> str:
     """The plan in one line."""
     z, c = span(plan.noise_multiplier), span(plan.clip_norm)
-    b = f" · B {span(plan.batch_size)}" if isinstance(plan.sampling, BatchSchedule) else ""
+    b = f" · B {span(plan.batch_size)}" if isinstance(plan.sampling.expected_batch_size, np.ndarray) else ""
+    b += f" · {plan.bands} bands" if plan.bands > 1 else ""
     cap = plan.sampling.max_batch_size
     b += "" if cap is None else f" · at most {cap} a batch"
     return f"{plan.guarantee.promise} · z {z} · C {c}{b} · {plan.steps} steps"
@@ -24,7 +25,9 @@ def line_of(plan: "Plan") -> str:
 
 def described(plan: "Plan") -> str:
     """The plan in a few lines, see `Plan.describe`."""
-    sampling, noise = plan.sampling, plan.schedule.noise_std
+    sampling, noise = plan.sampling, plan.noise_std
+    z = "multiplier" if plan.bands == 1 else "1 over the norms of the strategy's columns"
+    std = "z_t C_t" if plan.bands == 1 else "standard deviation"
     epsilon, delta = (rounded(part, "up", 6) for part in (plan.budget.epsilon, plan.budget.delta))
     unit = row_of(plan.budget)
     rows = [
@@ -41,9 +44,10 @@ def described(plan: "Plan") -> str:
         ("Steps", str(plan.steps)),
         (
             "Noise",
-            f"z_t {span(plan.noise_multiplier)} (multiplier); z_t C_t {span(noise)} on the sum; "
+            f"z_t {span(plan.noise_multiplier)} ({z}); {std} {span(noise)} on the sum; "
             f"{span(noise / plan.batch_size)} on the mean",
         ),
+        *_correlated(plan),
         ("Clipping", f"C_t {span(plan.clip_norm)}"),
     ]
     return "\n".join(f"{name:<11}{text}" for name, text in rows)
@@ -53,7 +57,21 @@ def _drawn(plan: "Plan") -> str:
     size = f"({span(plan.batch_size, 6)} expected a batch)"
     if isinstance(plan.sampling, RandomAllocation):
         return f"once an epoch of {plan.sampling.steps_per_epoch} steps, in one drawn evenly {size}"
+    if plan.bands > 1:
+        rates = span(plan.sampling.rates(plan.steps), 6)
+        return f"in one of {plan.bands} secret groups, which take turns, with probability {rates} at its turn {size}"
     return f"with probability {span(plan.sampling.rates(plan.steps), 6)} a step {size}"
+
+
+def _correlated(plan: "Plan") -> list[tuple[str, str]]:
+    if plan.bands == 1:
+        return []
+    return [
+        (
+            "Correlated",
+            f"{plan.bands} bands: each step takes off part of the noise of the {plan.bands - 1} before it",
+        )
+    ]
 
 
 def _large_delta(plan: "Plan") -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from decrescendo.accounting.release import Release
 from decrescendo.base.arrays import read_only
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import InvalidValue, check_array, check_integer, check_real, uninherited
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling_arguments import LARGEST, at_most_of, check_rng, checked_cap, checked_count
 
 _THESE = (
@@ -272,7 +273,7 @@ class RandomAllocation:
         return [at_most_of(cap, batch, rng) for batch in batches]
 
 
-Sampling = PoissonSampling | BatchSchedule | RandomAllocation
+Sampling = PoissonSampling | BatchSchedule | RandomAllocation | CyclicPoissonSampling
 
 
 def planned(sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"]) -> Ledger:
@@ -285,10 +286,12 @@ def planned(sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"]) -
 
 
 def drawn_by(sampling: Sampling, ledger: Ledger) -> Ledger:
-    """``ledger``, with what ``sampling`` says of all its releases: their epochs, and how large batches may be.
+    """``ledger``, with what ``sampling`` says of all its releases: their epochs or turns, and how large batches may be.
 
     >>> drawn_by(RandomAllocation(8, 4), Ledger.of([1.0], 1 / 4)).steps_per_epoch
     array([4])
     """
+    if isinstance(sampling, CyclicPoissonSampling):
+        return ledger.banded(sampling.bands)
     epoch = sampling.steps_per_epoch if isinstance(sampling, RandomAllocation) else 0
     return ledger.allocated(epoch).cut(sampling.dataset_size, sampling.max_batch_size)

@@ -2,8 +2,13 @@
 
 from typing import cast
 
-from decrescendo.errors import InvalidType, InvalidValue
+import numpy as np
+from jaxtyping import Float
+
+from decrescendo.errors import InvalidType, InvalidValue, check_instance
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling
+from decrescendo.plans.strategy import Strategy
 
 
 def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
@@ -13,12 +18,27 @@ def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
     Traceback (most recent call last):
     decrescendo.errors.InvalidValue: a filter must have Poisson batches, got RandomAllocation(...). There is ...
     """
+    independent(sampling, what)
     if isinstance(sampling, RandomAllocation):
         raise InvalidValue(
             f"{what} must have Poisson batches, got {sampling}. There is no theorem here for records that each take "
             "part once an epoch. Take PoissonSampling"
         )
-    return sampling
+    return cast("PoissonSampling | BatchSchedule", sampling)
+
+
+def independent(sampling: Sampling, what: str) -> None:
+    """Refuse, for ``what``, records that take turns and noise that is correlated.
+
+    >>> independent(CyclicPoissonSampling(100, 10, bands=4), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must have independent noise, got 4 bands. There is no theorem here ...
+    """
+    if isinstance(sampling, CyclicPoissonSampling):
+        raise InvalidValue(
+            f"{what} must have independent noise, got {sampling.bands} bands. There is no theorem here for noise that "
+            "is correlated: take bands=1"
+        )
 
 
 def uncut(sampling: Sampling, what: str) -> None:
@@ -52,8 +72,31 @@ def check_sampling(value: object) -> None:
     """``value`` is one of the forms of sampling, or an error."""
     if not isinstance(value, Sampling):
         raise InvalidType(
-            f"sampling must be a PoissonSampling, a BatchSchedule or a RandomAllocation, got {type(value).__name__}. "
-            "Make the first or the last, and give calibrate a curve of batch sizes for the other"
+            "sampling must be a PoissonSampling, a BatchSchedule, a RandomAllocation or a CyclicPoissonSampling, got "
+            f"{type(value).__name__}. Give calibrate a PoissonSampling and a curve of batch sizes, or bands"
+        )
+
+
+def check_correlation(
+    sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"], strategy: Strategy | None
+) -> None:
+    """Records take turns exactly where noise is correlated, in as many groups as there are bands; and the noise
+    multipliers that are accounted for are those of the strategy."""
+    cyclic = isinstance(sampling, CyclicPoissonSampling)
+    if strategy is None and not cyclic:
+        return
+    if strategy is not None:
+        check_instance("correlation", strategy, Strategy)
+    bands = 1 if strategy is None else strategy.bands
+    if not cyclic or sampling.bands != bands or sampling.step:
+        raise InvalidValue(
+            "correlated noise must come with a CyclicPoissonSampling of as many bands from step 0, got a strategy of "
+            f"{bands} and {sampling}. Make the plan with calibrate"
+        )
+    if strategy is not None and not np.array_equal(strategy.noise_multiplier, noise_multiplier):
+        raise InvalidValue(
+            "the noise multipliers of correlated noise must be 1 over the norms of its strategy's columns, got others. "
+            "Make the plan with calibrate"
         )
 
 

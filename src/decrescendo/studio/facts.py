@@ -189,7 +189,7 @@ def _costs(plan: Plan) -> list[list[str]]:
     batch = plan.batch_size
     computed = float(batch.sum())
     return [
-        ["Noise on the mean z C / B", _span(plan.schedule.noise_std / batch)],
+        ["Noise on the mean z C / B", _span(plan.noise_std / batch)],
         ["Chance to be in a batch", f"{_span(100 * batch / examples)} % a step"],
         [
             f"Cost in {unit}s", f"{computed:,.0f} gradients expected: each {unit} "

@@ -108,6 +108,11 @@ class MeteredFilter:
             raise AccountingError(
                 f"{self._name} grants releases of Poisson batches only, got {release}. Take PoissonSampling"
             )
+        if release.bands > 1:
+            raise AccountingError(
+                f"{self._name} grants releases of independent noise only, got {release}: the noise of correlated steps "
+                "is fixed before the run. Take bands=1"
+            )
         if release.overflow:
             raise AccountingError(
                 f"{self._name} grants releases of batches of any size only, got {release}. Leave max_batch_size out"

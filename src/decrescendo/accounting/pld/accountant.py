@@ -30,7 +30,8 @@ from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid,
 from decrescendo.accounting.pld.overfull import Overfull
 from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
-from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
+from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part
+from decrescendo.accounting.pld.turns import Turns
 from decrescendo.accounting.protocol import check_poisson
 from decrescendo.accounting.release import Release
 from decrescendo.base.one_thread import one_blas_thread
@@ -58,6 +59,8 @@ _REFINEMENTS = 3
 _SMOOTHING = 1.8e-4
 _SMALLEST_WIDTH = 1e-7
 _OF_RATES, _CELLS = 1e-2, 12  # of a group
+_WIDE = 0.4  # times as many cells, for each factor e of rates, of one record
+_OF_NODES = (0.2, 0.35)  # of the nodes that a cell has where all its steps' mu are as far apart as the run's
 _SKIPPED = 5  # one point of a curve in so many has an inversion of its own
 _OF_A_CURVE = 1e-9  # the least delta that a whole curve is sharp at
 _OVERFLOWS = 4  # of one sample rate that are told from each other; of more the largest stands for all
@@ -65,12 +68,15 @@ _OVERFLOWS = 4  # of one sample rate that are told from each other; of more the 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """All steps of one sample rate, or of one cell of rates: distinct mu, ascending, how often each, their nodes."""
+    """All steps of one sample rate, or of one cell of rates: distinct mu, ascending, how often each, their nodes; the
+    ledger's rows, and the place of each row's mu."""
 
     mu: Float[np.ndarray, " n"]
     count: Int[np.ndarray, " n"]
     nodes: Nodes
     nodes_below: Nodes
+    rows: Int[np.ndarray, " m"]
+    place: Int[np.ndarray, " m"]
     cell: Cell | None = None
 
     def above(self) -> Part:
@@ -87,13 +93,26 @@ class _Group:
         rate, error = nodes.curves.rate, nodes.curves.error
         return Part(losses(nodes.loss_grid, rate), mixtures, rate, spread, tangent, error)
 
+    def counted(self, part: Part, count: Int[np.ndarray, " rows"]) -> Part:
+        """``part`` (`above` or `below`) with other counts of the ledger's rows."""
+        own = count[self.rows]
+        mixtures = part.mixtures.counted(
+            np.bincount(self.place, weights=own, minlength=self.mu.size).astype(np.int64)
+        )
+        if self.cell is None or part.spread is None:
+            return replace(part, mixtures=mixtures)
+        spread = replace(part.spread, moments=replace(self.cell, count=own).moments(mixtures))
+        return replace(part, mixtures=mixtures, spread=spread)
+
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """A ledger as groups of steps, and what dominates them."""
+    """A ledger as groups of steps, and what dominates them; ``counts``: where records take turns (`turns`), how often
+    each row is in the run of each group of records."""
 
     groups: tuple[_Group, ...]
-    above: tuple[Part, ...]
+    above: Turns
+    counts: tuple[Int[np.ndarray, " rows"], ...] = ()
 
     @classmethod
     def of(cls, ledger: Ledger, delta: float, effort: _Effort, size: int) -> "_Steps":
@@ -113,7 +132,9 @@ class _Steps:
             sampled = ledger.sample_rate < 1  # whoever is always drawn is in no cell
             cell = np.full(len(ledger), -1)
             some = ledger.where(sampled)
-            number = effort.rates if size == 1 else _CELLS * effort.rates
+            # What cells add to the bracket grows as their width squared; a refinement takes three times as long.
+            wide = math.log(some.sample_rate.max() / some.sample_rate.min()) * _WIDE
+            number = math.ceil(effort.rates * (min(max(1.0, wide), 4.0) if size == 1 else _CELLS))
             cell[sampled] = cells(some.sample_rate, 1 / some.noise_multiplier, some.count, number)
         span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         groups: list[_Group] = []
@@ -123,9 +144,11 @@ class _Steps:
             numbers = effort.nodes, effort.nodes
             ends = float(ledger.sample_rate[rows].max()), float(ledger.sample_rate[rows].min())
             full = float((ledger.overflow[rows] / ledger.sample_rate[rows]).max())
-            if several or full:
+            alike, source = np.arange(mu.size), np.flatnonzero(rows)[::-1]
+            if several or full or ledger.is_banded:
                 of_cell = count
                 mu, where = np.unique(mu, return_inverse=True)
+                alike = where
                 count = np.bincount(where, weights=of_cell).astype(np.int64)
                 if several and size == 1:
                     place = Cell(ledger.sample_rate[rows][::-1], where, of_cell)
@@ -133,29 +156,43 @@ class _Steps:
                 # An extrapolation is some ten times further off than a mixture.
                 if several:
                     share = math.log(mu[-1] / mu[0]) / span if span > 0 else 0.0
-                    numbers = tuple(8 + math.ceil(share * part * effort.nodes) for part in (0.5, 1.0))
+                    numbers = tuple(8 + math.ceil(share * part * effort.nodes) for part in _OF_NODES)
             above, below = (
                 build_nodes(
                     _curves(end, size, full), mu, count, nodes=number, kappa=effort.kappa, left=left, right=right,
                 )
                 for number, end in zip(numbers, ends, strict=True)
             )  # fmt: skip
-            groups.append(_Group(mu, count, above, below, place))
-        return cls(tuple(groups), tuple(group.above() for group in groups))
+            groups.append(_Group(mu, count, above, below, source, alike, place))
+        counts = tuple(np.where(ledger.takes_part(g), ledger.count, 0) for g in range(ledger.groups))
+        steps = cls(tuple(groups), Turns.of(()), counts if ledger.is_banded else ())
+        return replace(steps, above=steps._turns([group.above() for group in groups]))
+
+    def _turns(self, parts: Sequence[Part]) -> Turns:
+        """The run whose groups are ``parts``, or the run of each group of records."""
+        if not self.counts:
+            return Turns.of(parts)
+        each = [
+            tuple(group.counted(part, own) for group, part in zip(self.groups, parts, strict=True))
+            for own in self.counts
+        ]
+        return Turns(np.full(len(each), 1 / len(each)), tuple(each))
 
     def saddles(self, *, delta: float | None = None, epsilon: float | None = None) -> list[Saddle]:
         """Both directions' points at ``delta`` or ``epsilon``: estimates."""
-        return [saddle(Cumulants(self.above, d), delta=delta, epsilon=epsilon) for d in DIRECTIONS]
+        return [saddle(self.above.cumulants(d), delta=delta, epsilon=epsilon) for d in DIRECTIONS]
 
-    def bounds(self, epsilon: float, delta: float, smoothing: float, *, lower: bool) -> "_Bounds":
-        """Bounds on the privacy curve, sharp near (epsilon, delta); the lower one in the worse direction only."""
+    def bounds(self, epsilon: float, delta: float, smoothing: float, *, lower: bool | Direction) -> "_Bounds":
+        """Bounds on the privacy curve, sharp near (epsilon, delta); the lower one in the worse direction only, or in
+        the one that is asked for."""
         curves: dict[Direction, Inversion] = {}
         for direction in DIRECTIONS:
             grid = choose_grid(self.above, direction, epsilon, delta, smoothing=smoothing)
             curves[direction] = Inversion.of(self.above, direction, grid)
         if lower:
-            worse = max(DIRECTIONS, key=lambda d: curves[d].upper(epsilon))
-            curves[worse] = curves[worse].with_below([group.below() for group in self.groups], worse)
+            worse = max(DIRECTIONS, key=lambda d: curves[d].upper(epsilon)) if lower is True else lower
+            below = self._turns([group.below() for group in self.groups])
+            curves[worse] = curves[worse].with_below(below, worse)
         return _Bounds(tuple(curves.values()))
 
 
@@ -275,17 +312,25 @@ class Pld:
     @one_blas_thread()
     def bracket(self, ledger: Ledger, delta: float) -> tuple[float, float]:
         """(lower, upper): the true epsilon at ``delta`` lies between them. Results are cached."""
-        check_poisson(ledger, self.name)
+        self._check(ledger)
         return self._bracket(ledger, check_delta(delta))
+
+    def _check(self, ledger: Ledger) -> None:
+        check_poisson(ledger, self.name, turns=True)
+        if ledger.is_banded and self.group > 1:
+            raise AccountingError(
+                f"people with several examples must have runs whose noise is not correlated, got {ledger}: the "
+                "examples of one person would have to be in one group. Take bands=1"
+            )
 
     @functools.lru_cache(maxsize=256)  # noqa: B019 - an accountant is a value
     def _bracket(self, ledger: Ledger, delta: float) -> tuple[float, float]:
         noisy, exposed = _simplified(ledger, self.group)
         if exposed[1]:
-            return (math.inf if delta < exposed[0] else self.bracket(noisy, delta)[0]), math.inf
+            return (math.inf if delta < exposed[0] else self._bracket(noisy, delta)[0]), math.inf
         if _total_variation(noisy, self.group) <= delta:
             return 0.0, 0.0
-        if noisy.steps == 1 and self.group == 1:
+        if _is_one(noisy, self.group):
             return epsilon_of_one(noisy, delta)
         near = _pilot_epsilon(noisy, delta, self.group)
         effort = self._effort()
@@ -305,7 +350,7 @@ class Pld:
             if best[0] > best[1]:
                 raise AccountingError(f"bounds must not cross, got {best}; this is a bug, please report it")
             if best[1] - best[0] <= max(rtol * best[1], _SMALLEST_WIDTH):
-                return best
+                return (least_epsilon(noisy, delta), best[1]) if noisy.is_banded else best
             if best[1] - best[0] > 0.8 * before:  # not for lack of effort: rounding, or a grid at its largest
                 break
             near = best[1]
@@ -331,13 +376,13 @@ class Pld:
         >>> Pld().estimate(Ledger(), 1e-5)
         0.0
         """
-        check_poisson(ledger, self.name)
+        self._check(ledger)
         noisy, exposed = _simplified(ledger, self.group)
         if exposed[1]:
             return math.inf
         if _total_variation(noisy, self.group) <= check_delta(delta):
             return 0.0
-        if noisy.steps == 1 and self.group == 1:
+        if _is_one(noisy, self.group):
             return epsilon_of_one(noisy, delta)[1]
         return _pilot_epsilon(noisy, delta, self.group)
 
@@ -355,18 +400,20 @@ class Pld:
         >>> Pld().delta_bracket(Ledger(), 1.0)
         (0.0, 0.0)
         """
-        check_poisson(ledger, self.name)
+        self._check(ledger)
         near = check_real("epsilon", epsilon, at_least=0)
         noisy, exposed = _simplified(ledger, self.group)
         if not len(noisy):
             return exposed
-        if noisy.steps == 1 and self.group == 1:
+        if _is_one(noisy, self.group):
             return _exposed_too(exposed, *delta_of_one(noisy, near))
         lower, upper = _delta_ends(self, noisy, near, lower=True)
         if lower > upper:
             raise AccountingError(
                 f"bounds must not cross, got {lower, upper}; this is a bug, please report it"
             )
+        if noisy.is_banded:
+            lower = least_delta(noisy, near)
         return _exposed_too(exposed, lower, upper)
 
     def _effort(self) -> _Effort:
@@ -383,8 +430,13 @@ def _simplified(ledger: Ledger, group: int) -> tuple[Ledger, tuple[float, float]
     """The releases that have noise, and bounds on the probability that one that has none exposes a record.
 
     Distinct and sorted; those that everybody takes part in become one, by exact composition, and a group in it one
-    record of ``group`` times the sensitivity.
+    record of ``group`` times the sensitivity. Where records take turns, for each group of records by itself.
     """
+    if ledger.is_banded:
+        each = [_simplified(ledger.turn(g), group) for g in range(ledger.groups)]
+        runs = [noisy.in_turn(ledger.groups, g) for g, (noisy, _) in enumerate(each)]
+        ends = np.mean([exposed for _, exposed in each], axis=0) * [1 - 2.0**-45, 1 + 2.0**-45]
+        return functools.reduce(Ledger.__add__, runs).distinct(), (float(ends[0]), min(1.0, float(ends[1])))
     distinct = ledger.distinct()
     bare = distinct.noise_multiplier == 0
     full = distinct.sample_rate == 1
@@ -425,7 +477,12 @@ def _total_variation(ledger: Ledger, group: int) -> float:
     with np.errstate(divide="ignore", over="ignore"):
         variation = erf(1 / (math.sqrt(8) * ledger.noise_multiplier))
     each = ledger.sample_rate * variation + ledger.overflow
-    return float((1 + 1e-12) * group * np.sum(ledger.count * each))
+    return float((1 + 1e-12) * group * np.sum(ledger.count * each)) / ledger.groups
+
+
+def _is_one(noisy: Ledger, group: int) -> bool:
+    """Whether it is one release of one record, which has a closed form."""
+    return noisy.steps == 1 and group == 1 and not noisy.is_banded
 
 
 @functools.lru_cache(maxsize=4)  # what a search has settled on is certified next
@@ -451,7 +508,7 @@ def _near(steps: _Steps, delta: float) -> float:
 @one_blas_thread()
 def upper_epsilon(parts: Sequence[Part], delta: float) -> float:
     """Epsilon at ``delta`` of the composition of ``parts``, at most."""
-    steps = _Steps((), tuple(parts))
+    steps = _Steps((), Turns.of(parts))
     near = _near(steps, delta)
     if not math.isfinite(near):
         return math.inf
@@ -461,7 +518,7 @@ def upper_epsilon(parts: Sequence[Part], delta: float) -> float:
 @one_blas_thread()
 def upper_delta(parts: Sequence[Part], epsilon: float) -> float:
     """Delta at ``epsilon`` of the composition of ``parts``, at most."""
-    steps = _Steps((), tuple(parts))
+    steps = _Steps((), Turns.of(parts))
     points = steps.saddles(epsilon=epsilon)
     guess = min(0.5, math.exp(max(-600.0, *(point.log_delta for point in points))))
     scale = max(epsilon, 0.1 / min(point.c for point in points))
@@ -517,6 +574,41 @@ def _delta_ends(accountant: Pld, ledger: Ledger, epsilon: float, *, lower: bool)
     return low, high
 
 
+def least_epsilon(ledger: Ledger, delta: float) -> float:
+    """Epsilon at ``delta`` where records take turns, at least; see `turns` for the attack."""
+    whole = delta * ledger.groups
+    if whole >= 1 or not len(ledger):
+        return 0.0
+    steps, near = _of_worst_turn(ledger, whole, None)
+    lower = steps.bounds(near, whole, _PILOT.smoothing * near, lower="remove").lower
+    found = _crossing(lower, whole, near)
+    while found > 0 and lower(found) < whole:
+        found = found * (1 - 1e-9) if found > 1e-12 else 0.0
+    return math.log1p(math.expm1(found) / ledger.groups) * (1 - 1e-12)
+
+
+def least_delta(ledger: Ledger, epsilon: float) -> float:
+    """Delta at ``epsilon`` where records take turns, at least."""
+    own = math.log1p(ledger.groups * math.expm1(min(epsilon, 600.0))) * (1 + 1e-12)
+    steps, near = _of_worst_turn(ledger, None, own)
+    lower = steps.bounds(own, near, _PILOT.smoothing * max(own, 1e-3), lower="remove").lower(own)
+    return lower / ledger.groups * (1 - 1e-12)
+
+
+def _of_worst_turn(ledger: Ledger, delta: float | None, epsilon: float | None) -> tuple[_Steps, float]:
+    """The run of the group of records that spends most, and the epsilon or delta that goes with the other."""
+    with np.errstate(over="ignore"):
+        cost = (
+            ledger.count * ledger.sample_rate**2 * np.expm1(np.minimum(ledger.noise_multiplier**-2.0, 600.0))
+        )
+    worst = max(range(ledger.groups), key=lambda g: float(cost[ledger.takes_part(g)].sum()))
+    run = ledger.turn(worst)
+    if delta is not None:
+        return (steps := _Steps.of(run, delta, _PILOT, 1)), _near(steps, delta)
+    steps = _Steps.of(run, 1e-9, _PILOT, 1)
+    return steps, min(0.5, math.exp(max(-600.0, *(p.log_delta for p in steps.saddles(epsilon=epsilon)))))
+
+
 @one_blas_thread()
 def upper_deltas(accountant: Pld, ledger: Ledger, epsilons: Sequence[float]) -> list[float]:
     """Delta at each of ``epsilons``, at most: one after the other of the same discrete mechanisms, for whole curves of
@@ -524,7 +616,7 @@ def upper_deltas(accountant: Pld, ledger: Ledger, epsilons: Sequence[float]) -> 
     noisy, exposed = _simplified(ledger, accountant.group)
     if not len(noisy):
         return [exposed[1]] * len(epsilons)
-    if noisy.steps == 1 and accountant.group == 1 and not noisy.is_cut:
+    if _is_one(noisy, accountant.group) and not noisy.is_cut:
         return [_exposed_too(exposed, *delta_of_one(noisy, epsilon))[1] for epsilon in epsilons]
     effort = accountant._effort()
     rough, fine = (_Steps.of(noisy, _OF_A_CURVE, one, accountant.group) for one in (_PILOT, effort))

@@ -14,7 +14,7 @@ s = (1 - w) s_a + w s_b,
 Subsampling is linear in the curve, so both survive it. The characteristic function of such a step is *linear* in w.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -68,6 +68,11 @@ class Mixtures:
     def counts(self) -> Float[np.ndarray, " g"]:
         """Number of steps in each group."""
         return self.power_sums[:, 0]
+
+    def counted(self, count: Int[np.ndarray, " mus"]) -> "Mixtures":
+        """The same mixtures with other counts of each distinct mu."""
+        sums = _power_sums(self.group, self.coefficient, count, self.largest.size)
+        return replace(self, power_sums=sums)
 
 
 def build_nodes(

@@ -38,11 +38,9 @@ from decrescendo.accounting.pld.transform import (
     UNIT,
     Cumulants,
     Direction,
-    Part,
     Transform,
-    log_mgf,
-    transform,
 )
+from decrescendo.accounting.pld.turns import Run, Turns
 from decrescendo.errors import AccountingError
 
 _CUT = 7.5  # frequencies up to _CUT / m
@@ -120,19 +118,18 @@ class Grid:
         return self.m**2 * (self.c**2 + self.c) / 2
 
 
-def choose_grid(
-    parts: Sequence[Part], direction: Direction, epsilon: float, delta: float, *, smoothing: float
-) -> Grid:
+def choose_grid(run: Run, direction: Direction, epsilon: float, delta: float, *, smoothing: float) -> Grid:
     """The grid with the fewest frequencies whose smoothing costs about ``smoothing`` in epsilon.
 
     Any c > 0 is right. At the saddle point terms are smallest, but where single steps can lose much (small noise,
     small rates) the window is wide there; a smaller tilt is then cheaper. Aliases stay below 1e-5 of delta.
     """
-    saddle_c = saddle(Cumulants(parts, direction), epsilon=epsilon, delta=delta).c
+    turns = Turns.of(run)
+    saddle_c = saddle(turns.cumulants(direction), epsilon=epsilon, delta=delta).c
     log_delta = math.log(delta)
     m = math.sqrt(smoothing / (1 + saddle_c))
     tilts = [ratio * saddle_c for ratio in (*_RATIOS, *_BEYOND)]
-    log_m = log_mgf(parts, direction, tilts).tolist()
+    log_m = turns.mean(turns.log_mgfs(direction, tilts)).tolist()
     # log of the Chernoff bound M(a) exp(-a epsilon) over delta; a = 0 gives the trivial bound 1.
     chernoff = [(0.0, -log_delta)] + [
         (a, log - a * epsilon - log_delta) for a, log in zip(tilts, log_m, strict=True)
@@ -165,19 +162,31 @@ Summands: TypeAlias = tuple[Complex[np.ndarray, " f"], Float[np.ndarray, " f"], 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A composed law on a grid: its transform, log M(c), and (a, log M(a)) for Chernoff bounds."""
+    """A composed law on a grid, or the mean of several: their transforms, each with its share of M(c) and its own
+    log M(c); log M(c), and (a, log M(a)) for Chernoff bounds."""
 
-    transform: Transform
+    transforms: Sequence[tuple[Transform, float, float]]
     log_mgf: float
     chernoff: Sequence[tuple[float, float]]
     _terms: dict[tuple[bool, float], Summands] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, parts: Sequence[Part], direction: Direction, grid: Grid) -> "Law":
+    def of(cls, run: Run, direction: Direction, grid: Grid) -> "Law":
         """Evaluate the product of all steps."""
-        at_c, *logs = log_mgf(parts, direction, (grid.c, *grid.tilts)).tolist()
+        turns = Turns.of(run)
+        own = turns.log_mgfs(direction, (grid.c, *grid.tilts))
+        at_c, *logs = turns.mean(own).tolist()
         chernoff = [(0.0, 0.0), *zip(grid.tilts, logs, strict=True)]
-        return cls(transform(parts, direction, grid.c, grid.v), at_c, chernoff)
+        shares = turns.weights * np.exp(own[:, 0] - at_c)
+        found = turns.transforms(direction, grid.c, grid.v)
+        return cls(list(zip(found, shares.tolist(), own[:, 0].tolist(), strict=True)), at_c, chernoff)
+
+    @property
+    def gap_at_0(self) -> float:
+        """|gap M|/M(c) at v = 0, at most."""
+        return sum(
+            share * float(np.abs(found.gap[0]) + found.gap_error[0]) for found, share, _ in self.transforms
+        )
 
     def terms(self, *, less_1: bool, gap: float) -> Summands:
         """M/M(c), or (M - 1)/M(c), less ``gap`` times M's gap; how far it may be off, but for rounding; and |it|.
@@ -190,22 +199,30 @@ class Law:
         return self._terms[key]
 
     def _found(self, *, less_1: bool, gap: float) -> Summands:
-        lost = np.isinf(self.transform.relative)
-        logs = np.where(lost, 0.0, self.transform.log_value)
-        value = np.exp(logs - self.log_mgf)
-        bound = np.exp(np.minimum(self.transform.log_magnitude - self.log_mgf, 1.0))
-        relative = np.expm1(np.where(lost, 0.0, self.transform.relative))
-        widest = gap * (np.abs(self.transform.gap) + self.transform.gap_error)
-        off = np.where(lost, bound * (1 + widest), np.abs(value) * relative * (1 + widest))
-        off += np.where(lost, 0.0, np.abs(value) * gap * self.transform.gap_error)
-        value = np.where(lost, 0.0, value)
-        less = gap * self.transform.gap * value
-        if less_1:
-            value = np.where(lost, -1.0, np.asarray(expm1(logs), dtype=np.complex128)) * math.exp(
-                -self.log_mgf
-            )
-        value = value - less
-        return value, off, np.abs(value)
+        each = [
+            [share * column for column in _summands(found, log_mgf, less_1=less_1, gap=gap)]
+            for found, share, log_mgf in self.transforms
+        ]
+        value, off, size = (sum(columns[1:], columns[0]) for columns in zip(*each, strict=True))
+        return value, off + UNIT * (len(each) - 1) * 16 * size, size
+
+
+def _summands(found: Transform, log_mgf: float, *, less_1: bool, gap: float) -> Summands:
+    """`Law.terms` of one run, by its own M(c)."""
+    lost = np.isinf(found.relative)
+    logs = np.where(lost, 0.0, found.log_value)
+    value = np.exp(logs - log_mgf)
+    bound = np.exp(np.minimum(found.log_magnitude - log_mgf, 1.0))
+    relative = np.expm1(np.where(lost, 0.0, found.relative))
+    widest = gap * (np.abs(found.gap) + found.gap_error)
+    off = np.where(lost, bound * (1 + widest), np.abs(value) * relative * (1 + widest))
+    off += np.where(lost, 0.0, np.abs(value) * gap * found.gap_error)
+    value = np.where(lost, 0.0, value)
+    less = gap * found.gap * value
+    if less_1:
+        value = np.where(lost, -1.0, np.asarray(expm1(logs), dtype=np.complex128)) * math.exp(-log_mgf)
+    value = value - less
+    return value, off, np.abs(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +241,12 @@ class Inversion:
     error: float
 
     @classmethod
-    def of(cls, above: Sequence[Part], direction: Direction, grid: Grid) -> "Inversion":
+    def of(cls, above: Run, direction: Direction, grid: Grid) -> "Inversion":
         """Evaluate the product of the dominating steps on the grid."""
-        infinite = sum(part.infinite_mass(direction) for part in above)
-        error = sum(part.error * float(part.mixtures.counts.sum()) for part in above)
-        return cls(grid, Law.of(above, direction, grid), None, infinite, error)
+        turns = Turns.of(above)
+        return cls(grid, Law.of(turns, direction, grid), None, turns.infinite(direction), turns.error)
 
-    def with_below(self, below: Sequence[Part], direction: Direction) -> "Inversion":
+    def with_below(self, below: Run, direction: Direction) -> "Inversion":
         """The same with the law of the dominated steps, for `lower`."""
         return replace(self, below=Law.of(below, direction, self.grid))
 
@@ -269,8 +285,7 @@ class Inversion:
         last = math.exp(grid.log_smoothing + grid.m**2 / 8) * self._cut() * _with_1(law)
         tail = last * (1 / math.pi + 2 * height * float(grid.v[-1]) ** 2)
         # |gap M| over |s (s + 1)| is largest at v = 0: both are of a curve that is nowhere negative.
-        at_0 = float(np.abs(law.transform.gap[0]) + law.transform.gap_error[0])
-        tail += last * gap * at_0 * float(grid.v[-1]) ** 2 / (math.pi * grid.c * (grid.c + 1))
+        tail += last * gap * law.gap_at_0 * float(grid.v[-1]) ** 2 / (math.pi * grid.c * (grid.c + 1))
         composed = scale * (value - error - bump - bump_error - tail) - self._aliases(epsilon, law.chernoff)
         if _sparse(law):
             # Not far above the bump, perhaps, and far above delta: its own last digits count.

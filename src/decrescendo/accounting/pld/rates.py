@@ -86,8 +86,17 @@ class Cell:
     def spread(self, loss_grid: LossGrid, mixtures: Mixtures) -> Spread:
         """What composition needs of the cell's steps, with the group and coefficient that ``mixtures`` gave each mu."""
         low, p0, high = float(self.rate.min()), self.middle, float(self.rate.max())
-        half = (high - low) / 2
-        x = (self.rate - p0) / half
+        half, sums = (high - low) / 2, self.moments(mixtures)
+        root = float(np.sqrt(np.average(self.rate**2, weights=self.count)))
+        y = np.r_[0.0, np.exp(loss_grid.e)]
+        turn = half * np.r_[-1.0, np.expm1(loss_grid.e)] / (1 - p0 + p0 * y)
+        ends = losses(loss_grid, low), losses(loss_grid, high)
+        return Spread(half, *ends, losses(loss_grid, root), turn, sums)
+
+    def moments(self, mixtures: Mixtures) -> Float[np.ndarray, "g a b"]:
+        """`Spread.moments`."""
+        half = (float(self.rate.max()) - float(self.rate.min())) / 2
+        x = (self.rate - self.middle) / half
         group = mixtures.group[self.place]
         largest = np.where(mixtures.largest > 0, mixtures.largest, 1.0)
         coefficient = (mixtures.coefficient / largest[mixtures.group])[self.place]
@@ -101,8 +110,4 @@ class Cell:
                     break
                 terms *= coefficient
             outer = outer * x
-        root = float(np.sqrt(np.average(self.rate**2, weights=self.count)))
-        y = np.r_[0.0, np.exp(loss_grid.e)]
-        turn = half * np.r_[-1.0, np.expm1(loss_grid.e)] / (1 - p0 + p0 * y)
-        ends = losses(loss_grid, low), losses(loss_grid, high)
-        return Spread(half, *ends, losses(loss_grid, root), turn, sums)
+        return sums

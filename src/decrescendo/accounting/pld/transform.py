@@ -10,10 +10,10 @@ Longer than most files: a sum, its series and their errors are one argument.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Bool, Complex, Float, Int, Shaped
 from scipy.special import log1p  # NumPy's loses small complex arguments
 
 from decrescendo.accounting.pld.discretisation import CURVE_ERROR
@@ -30,7 +30,9 @@ __all__ = [
     "Part",
     "Transform",
     "log_mgf",
+    "log_mgfs",
     "transform",
+    "transforms",
 ]
 
 _BLOCK = 1 << 19  # numbers held at once in one coefficient
@@ -116,45 +118,68 @@ class Transform:
         )
 
 
+def transforms(
+    turns: Sequence[Sequence[Part]], direction: Direction, c: float, v: Float[np.ndarray, " f"]
+) -> list[Transform]:
+    """M(c + iv) of each run: the product of all steps of all its parts, each with its own masses. Parts at the same
+    place of each run have the same masses, and counts of their own."""
+    found = [Transform.of_nothing(v.size)] * len(turns)
+    for alike in zip(*turns, strict=True):
+        for steps in _steps(alike, direction, c, v):
+            found = [run.times(product) for run, product in zip(found, steps.products(), strict=True)]
+    return [replace(run, relative=np.where(run.relative < 0.5, run.relative, np.inf)) for run in found]
+
+
 def transform(parts: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> Transform:
-    """M(c + iv) of the product of all steps of all parts, each with its own masses."""
-    found = Transform.of_nothing(v.size)
-    for steps in _steps(parts, direction, c, v):
-        found = found.times(steps.product())
-    relative = np.where(found.relative < 0.5, found.relative, np.inf)
-    return Transform(found.log_value, found.log_magnitude, relative, found.gap, found.gap_error)
+    """M(c + iv) of one run."""
+    return transforms([parts], direction, c, v)[0]
 
 
 def log_mgf(
     parts: Sequence[Part], direction: Direction, c: Float[np.ndarray, " k"] | Sequence[float]
 ) -> Float[np.ndarray, " k"]:
-    """Upper bounds on log M(c), c real; infinite where floating point cannot tell.
+    """Upper bounds on log M(c) of one run."""
+    return log_mgfs([parts], direction, c)[0]
+
+
+def log_mgfs(
+    turns: Sequence[Sequence[Part]], direction: Direction, c: Float[np.ndarray, " k"] | Sequence[float]
+) -> Float[np.ndarray, "t k"]:
+    """Upper bounds on log M(c) of each run, c real; infinite where floating point cannot tell. Parts as in
+    `transforms`.
 
     M > 0 there, so that by concavity the logarithms of a group's members add up to at most count log(their mean).
     """
     tilts = np.asarray(c, dtype=np.float64)
     power = 1 + tilts if direction == "remove" else -tilts
-    total = np.zeros(tilts.size)
+    total = np.zeros((len(turns), tilts.size))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for part in parts:
-            rows = np.flatnonzero(part.mixtures.counts > 0)
-            moments, counts = part.moments[rows], part.mixtures.counts[rows][:, None]
+        for alike in zip(*turns, strict=True):
+            part, rows = alike[0], _occupied(alike)
+            moments = np.stack([one.moments[rows] for one in alike])
+            counts = moments[:, :, 0, 0][:, :, None]
+            some = np.maximum(counts, 1.0)
             base, difference = _masses(part.mixtures, rows)
             ends = [part.losses] if part.spread is None else [part.spread.low, part.spread.high]
-            mean, error = np.zeros((rows.size, tilts.size)), np.zeros((rows.size, tilts.size))
+            mean, error = np.zeros((*counts.shape[:2], tilts.size)), np.zeros((rows.size, tilts.size))
             for losses, side in zip(ends, (-1.0, 1.0), strict=False):
                 waves = RealWaves.of(losses, direction, power)
                 # Members are (1 -+ x)/2 of either end.
                 share = [
-                    (moments[:, 0, b] + side * moments[:, 1, b])[:, None] / (len(ends) * counts)
+                    (moments[:, :, 0, b] + side * moments[:, :, 1, b])[:, :, None] / (len(ends) * some)
                     for b in (0, 1)
                 ]
                 mean += share[0] * waves.sums(base) + share[1] * waves.sums(difference)
                 rounding = waves.rounding(np.abs(base) + np.abs(difference), part.mixtures.slope_scale[rows])
                 error = np.maximum(error, rounding * (1 + part.mixtures.members[rows][:, None] / losses.size))
             logs = counts * np.log1p(mean + error)
-            total += np.sum(logs, axis=0) + UNIT * (rows.size + 64) * np.sum(np.abs(logs), axis=0)
+            total += np.sum(logs, axis=1) + UNIT * (rows.size + 64) * np.sum(np.abs(logs), axis=1)
     return np.where(np.isfinite(total), total, np.inf)
+
+
+def _occupied(alike: Sequence[Part]) -> Int[np.ndarray, " rows"]:
+    """The groups of steps that have members in some run."""
+    return np.flatnonzero(np.any([part.mixtures.counts > 0 for part in alike], axis=0))
 
 
 def _masses(
@@ -165,18 +190,17 @@ def _masses(
 
 
 def _steps(
-    parts: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]
+    alike: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]
 ) -> Iterator["_Steps"]:
     signed = v if direction == "remove" else -v
-    for part in parts:
-        occupied = np.flatnonzero(part.mixtures.counts > 0)
-        rows = max(1, _BLOCK // v.size)
-        for start in range(0, occupied.size, rows):
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                steps = _Steps.of(part, occupied[start : start + rows], direction, c, signed)
-            few = max(1, _FAST // v.size)
-            for first in range(0, steps.members.size, few):
-                yield steps.some(slice(first, first + few))
+    occupied = _occupied(alike)
+    rows = max(1, _BLOCK // v.size)
+    for start in range(0, occupied.size, rows):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            steps = _Steps.of(alike, occupied[start : start + rows], direction, c, signed)
+        few = max(1, _FAST // v.size)
+        for first in range(0, steps.members.size, few):
+            yield steps.some(slice(first, first + few))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +208,7 @@ class _Steps:
     """Groups of steps of one part. One step's transform is 1 + base + sum of x^a w^b terms[a, b], w over its largest.
 
     Kept without the 1, which rounding would be relative to. ``error``: of the sum, at all |x|, |w| <= 1; ``gap`` and
-    ``gap_error``: the same of chord less tangent.
+    ``gap_error``: the same of chord less tangent. ``moments``: of each of several runs.
     """
 
     base: Complex[np.ndarray, "g f"]
@@ -192,18 +216,19 @@ class _Steps:
     error: Float[np.ndarray, "g f"]
     gap: dict[tuple[int, int], Complex[np.ndarray, "g f"]]
     gap_error: Float[np.ndarray, "g f"]
-    moments: Float[np.ndarray, "g a b"]
+    moments: Float[np.ndarray, "t g a b"]
     members: Float[np.ndarray, " g"]
 
     @classmethod
     def of(
         cls,
-        part: Part,
+        alike: Sequence[Part],
         rows: Int[np.ndarray, " rows"],
         direction: Direction,
         c: float,
         v: Float[np.ndarray, " f"],
     ) -> "_Steps":
+        part = alike[0]
         mixtures, spread = part.mixtures, part.spread
         base, difference = _masses(mixtures, rows)
         mixed = bool(difference.any())
@@ -235,7 +260,8 @@ class _Steps:
                 ends = {(0, 0): chord} | terms
                 for b, (value, slope) in enumerate(zip(middle, turn, strict=True)):
                     gap |= {(0, b): ends[0, b] - value, (1, b): ends[1, b] - slope}
-        return cls(chord, terms, error, gap, gap_error, part.moments[rows], mixtures.members[rows])
+        moments = np.stack([one.moments[rows] for one in alike])
+        return cls(chord, terms, error, gap, gap_error, moments, mixtures.members[rows])
 
     def some(self, rows: slice) -> "_Steps":
         """Those of some groups."""
@@ -245,47 +271,53 @@ class _Steps:
             self.error[rows],
             {key: value[rows] for key, value in self.gap.items()},
             self.gap_error[rows],
-            self.moments[rows],
+            self.moments[:, rows],
             self.members[rows],
         )
 
-    def product(self) -> Transform:
-        """Of all steps of all groups."""
-        counts = self.moments[:, 0, 0][:, None]
+    def products(self) -> list[Transform]:
+        """Of all steps of all groups, for each run."""
+        counts = self.moments[:, :, 0, 0]
+        largest = counts.max(axis=0)[:, None]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             size = np.abs(1 + self.base)
-            logs, left, reach = self._logarithm(counts)
-            loss = counts * (left + 3 * (self.error + UNIT * np.abs(self.base)) / size)
-            loss += 4 * counts * UNIT * (self.members[:, None] + 4 * ORDER**2) * np.minimum(reach, 1.0)
+            series, left, reach = self._logarithm(largest)
             known = (reach < 0.5) & (self.error < 0.1 * size)
-            largest = size * (1 + reach) + self.error
-            gap = np.zeros_like(self.base)
-            for (a, b), value in self.gap.items():
-                gap += value * (self.moments[:, a, b][:, None] / (1 + self.base))
+            lost = left + 3 * (self.error + UNIT * np.abs(self.base)) / size
+            sums = 4 * UNIT * np.minimum(reach, 1.0)
+            most = size * (1 + reach) + self.error
             widest = self.gap_error + (sum(np.abs(value) for value in self.gap.values()) if self.gap else 0.0)
             # 1/A of a member is 1/(1 + base) up to reach, and A itself up to its error.
-            off = (
-                counts
-                * (widest * (2 * reach + 3 * self.error / size + 64 * UNIT) + 2 * self.gap_error)
-                / size
+            off = widest * (2 * reach + 3 * self.error / size + 64 * UNIT) + 2 * self.gap_error
+            members = counts * (self.members + 4 * ORDER**2)
+            unknown = (counts > 0).astype(np.float64) @ ~known > 0
+            each = (
+                _summed([(self.moments[:, :, a, b], value) for (a, b), value in series.items()], known),
+                _summed([(counts, np.log(most))]),
+                np.where(unknown, np.inf, _summed([(counts, lost), (members, sums)], known)),
+                _summed(
+                    [
+                        (self.moments[:, :, a, b], value / (1 + self.base))
+                        for (a, b), value in self.gap.items()
+                    ]
+                    or [(counts, np.zeros_like(self.base))],
+                    known,
+                ),
+                _summed([(counts, np.where(known, off / size, widest / most))]),
             )
-            return Transform(
-                np.where(known, logs, 0.0).sum(axis=0),
-                (counts * np.log(largest)).sum(axis=0),
-                np.where(known, loss, np.inf).sum(axis=0),
-                np.where(known, gap, 0.0).sum(axis=0),
-                np.where(known, off, counts * widest / largest).sum(axis=0),
-            )
+        return [Transform(*columns) for columns in zip(*each, strict=True)]
 
     def _logarithm(
         self, counts: Float[np.ndarray, "g 1"]
-    ) -> tuple[Complex[np.ndarray, "g f"], Float[np.ndarray, "g f"], Float[np.ndarray, "g f"]]:
-        """The sum of log over a group's members; what is left out of the series for a member; |Z| at most.
+    ) -> tuple[
+        dict[tuple[int, int], Complex[np.ndarray, "g f"]], Float[np.ndarray, "g f"], Float[np.ndarray, "g f"]
+    ]:
+        """The terms of log of a member, by powers of x and w; what is left out of the series for it; |Z| at most.
 
         Z = (1 + base + ..)/(1 + base) - 1 by degrees in x and w; the rest of log(1 + Z) is at most that of -log(1 - Z)
         with moduli in Z.
         """
-        total = counts * np.asarray(log1p(self.base), dtype=np.complex128)
+        first = {(0, 0): np.asarray(log1p(self.base), dtype=np.complex128)}
         z = {key: value / (1 + self.base) for key, value in self.terms.items()}
         none = np.zeros(self.base.shape)
         bound = [none, none, none]
@@ -293,7 +325,7 @@ class _Steps:
             bound[a + b] = bound[a + b] + np.abs(value)
         reach = bound[1] + bound[2]
         if not z:
-            return total, none, reach
+            return first, none, reach
         series: dict[tuple[int, int], Complex[np.ndarray, "g f"]] = {}
         majorant: list[Float[np.ndarray, "g f"]] = [none]
         left = whole = -np.log1p(-reach)
@@ -310,11 +342,26 @@ class _Steps:
                     if i <= a and j <= b and i + j < n:
                         value = value - (n - i - j) * factor * series[a - i, b - j]
                 series[a, b] = value / n
-                total += series[a, b] * self.moments[:, a, b][:, None]
             left = np.maximum(whole - np.sum(majorant, axis=0), 0.0)
             if np.nanmax(np.where(reach < 0.5, counts * left, 0.0)) < _NEGLIGIBLE:
                 break
-        return total, left, reach
+        return first | series, left, reach
+
+
+def _summed(
+    terms: Sequence[tuple[Float[np.ndarray, "t g"], Shaped[np.ndarray, "g f"]]],
+    known: Bool[np.ndarray, "g f"] | None = None,
+) -> Shaped[np.ndarray, "t f"]:
+    """For each run the sum over groups of weight times value, where ``known``."""
+    if len(terms[0][0]) > 1:
+        each = [
+            weights @ (value if known is None else np.where(known, value, 0.0)) for weights, value in terms
+        ]
+        return np.sum(each, axis=0)
+    total = terms[0][0].T * terms[0][1]
+    for weights, value in terms[1:]:
+        total += value * weights.T
+    return (total if known is None else np.where(known, total, 0.0)).sum(axis=0)[None]
 
 
 @dataclass(frozen=True, slots=True)

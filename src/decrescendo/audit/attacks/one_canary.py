@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from decrescendo.audit.attack import Attack, Sums
-from decrescendo.audit.likelihood import participation_evidence
+from decrescendo.audit.likelihood import participation_evidence, turns_evidence
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.plans.plan import Plan
@@ -48,6 +48,8 @@ def one_canary(
     canary = inner, own, pull, torch.zeros_like(slot)
 
     def evidence(sums: Sums, plan: Plan) -> float:
+        if plan.correlation is not None:
+            return turns_evidence(sums[:, 0], plan.strategy, plan.sampling.rates(plan.steps))
         rates = plan.sampling.rates(plan.steps).tolist()
         steps = zip(sums, rates, plan.noise_multiplier.tolist(), strict=True)
         return float(sum(participation_evidence(x, p, z, rows)[0] for x, p, z in steps))

@@ -199,4 +199,4 @@ def train_and_score(
 def _with_clip_of(plan: Plan, settings: Settings, rows: int) -> Plan:
     """The clip norms of ``settings`` with the noise multipliers of ``plan``: what is spent stays the same."""
     clips = evaluate("clip", settings.curves(rows)[1], plan.steps)
-    return Plan(plan.budget, plan.sampling, Schedule(plan.noise_multiplier, clips), plan.guarantee)
+    return replace(plan, schedule=Schedule(plan.noise_multiplier, clips))

@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import numpy as np
+
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.plans.agreement import Agreement
-from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
+from decrescendo.plans.sampling import RandomAllocation, Sampling
 from decrescendo.training.statement.provenance import Provenance
 
 FOLLOWED = (
-    ". C_t followed the lengths of the gradients: a noisy count of them was released in one vector with the sum, and "
-    "C_t is the sensitivity of both together"
+    ". C_t followed the lengths of the gradients, as their distribution was released in one vector with the sums of "
+    "earlier steps"
 )
 
 
@@ -24,11 +27,24 @@ def mechanism_facts(agreed: Agreement, ledger: Ledger, row: str, unit: str, clip
         "units": sampling.dataset_size,
         **({"row": row} if row != unit else {}),
         "clipping": clipping,
-        "noise": "Gaussian of standard deviation z_t C_t on each coordinate of the sum, which is divided by the "
-        "expected batch size"
+        "noise": _noise(agreed)
         if any(release.noise_multiplier for release in ledger for _ in range(release.count))
         else "NONE: z_t is 0, and nothing is protected; the sum is divided by the expected batch size",
     }
+
+
+def _noise(agreed: Agreement) -> str:
+    own = (
+        "Gaussian of standard deviation z_t C_t on each coordinate of the sum, which is divided by the expected batch "
+        "size"
+    )
+    if not isinstance(agreed.sampling, CyclicPoissonSampling):
+        return own
+    return (
+        f"Gaussian, correlated over {agreed.sampling.bands} steps: C_t n_t on each coordinate of the sum, which is "
+        "divided by the expected batch size, with S n independent standard normal, S the banded strategy of the plan, "
+        "and z_t one over the norm of its column t"
+    )
 
 
 def clipping_text(row: str, provenance: Provenance | None) -> str:
@@ -47,6 +63,11 @@ def _how(sampling: Sampling, row: str) -> str:
             f"random allocation: each {row} takes part once an epoch of {sampling.steps_per_epoch} steps, in one that "
             "a fair and independent draw of its own chooses, not by the place in a shuffled list"
         )
+    if isinstance(sampling, CyclicPoissonSampling):
+        return (
+            f"cyclic Poisson: each {row} draws one of {sampling.bands} groups once, in secret and by a fair coin of "
+            f"its own; at step t each {row} of group t mod {sampling.bands} takes part by an independent coin"
+        )
     return f"Poisson: each {row} takes part in each step by an independent coin"
 
 
@@ -59,7 +80,7 @@ def _cut(sampling: Sampling) -> str:
 
 def _drawn(sampling: Sampling, steps: int) -> dict[str, Any]:
     """One rate and size where all batches are drawn alike, else one a step."""
-    if isinstance(sampling, BatchSchedule):
+    if isinstance(sampling.expected_batch_size, np.ndarray):
         return {
             "sample_rate": sampling.rates(steps).tolist(),
             "expected_batch_size": sampling.sizes(steps).tolist(),

@@ -61,7 +61,7 @@ def accounting_facts(ledger: Ledger, planned: Ledger | None, guarantee: Guarante
     lower = guarantee.epsilon_lower
     width = (
         None
-        if lower is None or not guarantee.epsilon or math.isinf(guarantee.epsilon)
+        if lower is None or ledger.is_banded or not guarantee.epsilon or math.isinf(guarantee.epsilon)
         else (guarantee.epsilon - lower) / guarantee.epsilon
     )
     facts: dict[str, Any] = {
@@ -71,6 +71,9 @@ def accounting_facts(ledger: Ledger, planned: Ledger | None, guarantee: Guarante
         "assumption": (
             "random allocation with independent draws"
             if ledger.is_allocated
+            else "a secret, uniform and independent group of each record, Poisson sampling of the group whose turn it "
+            "is, a mean over groups by convexity,"
+            if ledger.is_banded
             else "Poisson sampling with independent coins"
         )
         + " and Gaussian noise, both made by the library",

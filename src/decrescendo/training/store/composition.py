@@ -120,6 +120,11 @@ class RenyiSum:
                 "a run whose noise is decided on the way must be in a store that adds epsilons, got one by Renyi. "
                 'Make the store with composition="sum"'
             )
+        if agreed.planned.is_banded:
+            raise InvalidValue(
+                "a run whose noise is correlated must be in a store that adds epsilons, got one by Renyi, for which "
+                'there is no theorem here. Make the store with composition="sum"'
+            )
         for release in agreed.planned.distinct():
             if release.steps_per_epoch:
                 raise InvalidValue(
@@ -208,6 +213,11 @@ class Declared:
             raise InvalidValue(
                 "runs that are composed together must all draw Poisson batches, or all have each record once an epoch, "
                 'got both. Make the store with composition="sum"'
+            )
+        if sum(run.ledger.is_banded for run in runs) > 1:
+            raise InvalidValue(
+                "of runs that are composed together at most one must have correlated noise, got several: each draws "
+                'its own groups of records. Make the store with composition="sum"'
             )
         return Truncated().certify(joint, self._budget).epsilon if len(joint) else 0.0
 
