@@ -41,6 +41,10 @@ _ROWS = (
 _PASSES = (
     Template("stored-count", "the number of examples stored in {} does not change what a later pass computes",
          "model or loss store how many examples they saw", "count steps, or count outside of model and loss"),
+    Template("stored-unsearched",
+         "what model and loss store in Python, beyond the first 20,000 objects that they reach, does not change what a "
+         "later pass computes", "model or loss reach more Python objects than are searched for counters",
+         "keep long lists and tables out of model and loss, or in tensors"),
     Template("overwritten-constant",
          "the constant that {} overwrites does not depend on how many passes there were",
          "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),
@@ -140,6 +144,10 @@ _DATA = (
     Template("own-rows",
          "Rows.take makes each row from its own example (one row of the first batch is taken alone and compared)",
          "the data are `Rows` of yours", "give tensors, arrays or a list"),
+    Template("own-tensor-class",
+         "{} (your class of the data) gives row i from record i alone (one row of the first batch is taken alone and "
+         "compared)", "the data are tensors, dicts or lists of a class of yours",
+         "give plain tensors: `.as_subclass(torch.Tensor)`"),
     Template("overlapping-rows",
          "it is enough to protect each row by itself, although rows overlap in memory (windows over one series) and "
          "a value is in several", "rows of the data share memory",

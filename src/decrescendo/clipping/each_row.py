@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from decrescendo.base.torch_private import reduction_of
 from decrescendo.errors import UnsupportedModel
 
 _ELEMENTWISE = frozenset(
@@ -126,9 +127,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
     bound.apply_defaults()
     given = dict(bound.arguments)
     if given.get("size_average") is not None or given.get("reduce") is not None:
-        given["reduction"] = cast("Any", torch.nn)._reduction.legacy_get_string(
-            given["size_average"], given["reduce"]
-        )
+        given["reduction"] = reduction_of(given["size_average"], given["reduce"])
         given["size_average"] = given["reduce"] = None
     return given
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from decrescendo.base.batches import map_rows
+from decrescendo.base.batches import to_device
 from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, grouping, sampling_and_noise
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType
@@ -119,7 +119,7 @@ class Drawing:
         ahead: deque[tuple[int, dict[str, Any]]] = deque()
         with closing(made(table, self._draws(ahead, taken), workers, self._device)) as batches:
             for batch in batches:
-                yield None if batch is None else map_rows(self._to_device, batch), *ahead.popleft()
+                yield None if batch is None else self._to_device(batch), *ahead.popleft()
 
     def _draws(self, ahead: deque[tuple[int, dict[str, Any]]], taken: int) -> Iterator[Draw]:
         """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves
@@ -158,5 +158,5 @@ class Drawing:
             streams.sampling = stream_at(streams.sampling, after)
         return batches[place]
 
-    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._device, non_blocking=True)
+    def _to_device(self, batch: Batch) -> Batch:
+        return to_device(batch, self._device)

@@ -171,7 +171,7 @@ class Trainer:
         self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
-        chosen = settings or EngineSettings()
+        chosen = self._settings = settings or EngineSettings()
         source = self._source
         self._streams = RunStreams.of(
             beginning.seed_at(place, seed), source.sampling, source.correlation, on_host=chosen.noise_on_host
@@ -231,7 +231,7 @@ class Trainer:
             data: see `training.rows`; as many rows as the plan's ``dataset_size``.
             collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it; it is given one example
                 at a time, so that no example is padded to the length of another. Examples that come out in different
-                shapes are a `Ragged` batch.
+                shapes are a `Ragged` batch; with ``one_example_a_pass`` it may make anything that the loss takes.
             num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
                 the random numbers of transforms.
             people: whose row each is, an id a row, for a plan that protects people: compared with the number of
@@ -251,13 +251,12 @@ class Trainer:
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
         """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
-        sampling, taken = self._source.sampling, self._life.taken
-        known = data_set_of(data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget)
-        supposed = {
-            *self._life.supposed,
-            *known.assumptions,
-            *beginning.compared(known, self._world, workers),
-        }
+        sampling, taken, alone = self._source.sampling, self._life.taken, self._settings.one_example_a_pass
+        known = data_set_of(
+            data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget, one_by_one=alone
+        )
+        found = (*known.assumptions, *beginning.compared(known, self._world, workers))
+        supposed = {*self._life.supposed, *found}
         if data is not self._data and beginning.is_order_kept(sampling, taken):
             supposed |= {SAME_ORDER}
         self._data = data
