@@ -2,7 +2,8 @@
 
 import os
 import pickle
-from typing import IO, Any, BinaryIO
+from io import IOBase
+from typing import Any
 
 import torch
 
@@ -12,13 +13,13 @@ _PARTS = ("module_state_dict", "privacy_accountant_state_dict")
 
 
 def written(
-    content: dict[str, Any], path: str | os.PathLike[str] | BinaryIO | IO[bytes], how: dict[str, Any]
+    content: dict[str, Any], path: str | os.PathLike[str] | IOBase, how: dict[str, Any]
 ) -> None:
     """``content`` at ``path``, by `torch.save`."""
     torch.save(content, path, **how)
 
 
-def read(path: str | os.PathLike[str] | BinaryIO | IO[bytes], how: dict[str, Any]) -> dict[str, Any]:
+def read(path: str | os.PathLike[str] | IOBase, how: dict[str, Any]) -> dict[str, Any]:
     """The content of a checkpoint.
 
     Raises:
@@ -33,8 +34,8 @@ def read(path: str | os.PathLike[str] | BinaryIO | IO[bytes], how: dict[str, Any
         content: Any = torch.load(path, **{**how, "weights_only": True})
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise FileRefused(
-            "a checkpoint must hold tensors, numbers and texts alone, got another file or other objects: "
-            f"{str(error).splitlines()[0]}. Save a state_dict() in place of an object"
+            f"a checkpoint must hold tensors, numbers and texts alone, got another file or other objects "
+            f"({type(error).__name__}). Save a state_dict() in place of an object"
         ) from error
     missing = [part for part in _PARTS if not isinstance(content, dict) or part not in content]
     if missing:

@@ -3,7 +3,8 @@
 import os
 import warnings
 from collections.abc import Mapping
-from typing import IO, Any, BinaryIO
+from io import IOBase
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,12 @@ from decrescendo.integrations.opacus.checkpoints import read, written
 from decrescendo.integrations.opacus.loop import Loop
 from decrescendo.integrations.opacus.refusals import Arguments, check_loader, check_module
 from decrescendo.integrations.opacus.schedulers import _Scheduler
-from decrescendo.integrations.opacus.wrapped import PrivateLoader, PrivateModule, PrivateOptimizer
+from decrescendo.integrations.opacus.wrapped import (
+    PrivateLoader,
+    PrivateModule,
+    PrivateOptimizer,
+    without_prefix,
+)
 from decrescendo.plans import PoissonSampling, calibrate
 from decrescendo.plans.progress import CurveOrValues
 from decrescendo.training import Run
@@ -266,7 +272,7 @@ class PrivacyEngine:
         arguments: Arguments,
     ) -> Any:
         self.accountant.loops.append(loop)
-        private = PrivateModule(module), PrivateOptimizer(optimizer, loop)
+        private = PrivateModule(module, lambda: loop.tape), PrivateOptimizer(optimizer, loop)
         batches = PrivateLoader(loader, loop)
         return (
             (*private, criterion, batches) if arguments.grad_sample_mode == "ghost" else (*private, batches)
@@ -281,6 +287,11 @@ class PrivacyEngine:
         return self.accountant.get_epsilon(delta)
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee of all trainings so far assumes, in sentences."""
+        return tuple(dict.fromkeys(str(one) for loop in self.accountant.loops for one in loop.assumptions))
+
+    @property
     def run(self) -> Run:
         """The last training with a plan, finished: its guarantee, assumptions, statement and weights."""
         if not self.accountant.loops:
@@ -290,7 +301,7 @@ class PrivacyEngine:
     def save_checkpoint(
         self,
         *,
-        path: str | os.PathLike[str] | BinaryIO | IO[bytes],
+        path: str | os.PathLike[str] | IOBase,
         module: nn.Module,
         optimizer: PrivateOptimizer | None = None,
         noise_scheduler: _Scheduler | None = None,
@@ -319,7 +330,7 @@ class PrivacyEngine:
     def load_checkpoint(
         self,
         *,
-        path: str | os.PathLike[str] | BinaryIO | IO[bytes],
+        path: str | os.PathLike[str] | IOBase,
         module: nn.Module,
         optimizer: PrivateOptimizer | None = None,
         noise_scheduler: _Scheduler | None = None,
@@ -337,10 +348,8 @@ class PrivacyEngine:
         """
         content = read(path, torch_load_kwargs or {})
         self.accountant.load_state_dict(content["privacy_accountant_state_dict"])
-        PrivateModule.load_state_dict(
-            module if isinstance(module, PrivateModule) else PrivateModule(module),
-            content["module_state_dict"],
-            **(module_load_dict_kwargs or {}),
+        module.load_state_dict(
+            without_prefix(content["module_state_dict"]), **(module_load_dict_kwargs or {})
         )
         parts = {
             "optimizer": optimizer,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 
 from decrescendo.accounting import Ledger
+from decrescendo.base.assumption import Assumption
 from decrescendo.base.batches import Batch, Ragged, count_rows, map_rows, slice_rows
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
@@ -58,6 +59,7 @@ class Loop:
 
     Attributes:
         trainer: what takes the steps; ``None`` before the first batch is drawn.
+        tape: what the loop computes of the batch, or part of one, that it has.
     """
 
     def __init__(
@@ -76,13 +78,13 @@ class Loop:
         self._module, self._optimizer, self._loader = module, optimizer, loader
         self._sampling, self._seed, self._earlier, self.plan = sampling, seed, earlier, plan
         self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
-        self._loss, self._settings = _LoopLoss(), EngineSettings()
+        self._loss, self._settings = _LoopLoss(), EngineSettings(capture=True)
         self.trainer: Trainer | None = None
         self._source: OpenEnded | None = None
         self._batches: Iterator[Batch | None] = iter(())
-        # The batch drawn, while it waits for its step; the part of it that the loop has, and what it computed of it.
+        # The batch drawn, while it waits for its step; what the loop computed of it, or of the part that it has.
         self._waiting, self._batch = False, cast("Batch | None", None)
-        self._tape: Tape | None = None
+        self.tape: Tape | None = None
         self._program: Program | None = None
         self._is_first = self._is_last = True
 
@@ -90,6 +92,11 @@ class Loop:
     def ledger(self) -> Ledger:
         """What this training has released."""
         return Ledger() if self.trainer is None else self.trainer.ledger
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed of this training so far."""
+        return () if self.trainer is None else self.trainer.assumptions
 
     @property
     def run(self) -> Run:
@@ -202,12 +209,12 @@ class Loop:
         for place, (start, stop) in enumerate(pairwise(bounds)):
             self._is_first, self._is_last = place == 0, place == count - 1
             yield self._recorded(slice_rows(batch, start, stop), stop - start)
-            if self._tape is not None:
+            if self.tape is not None:
                 raise _not_stepped()
 
     def _recorded(self, batch: Batch, rows: int) -> Batch:
-        self._tape, self._program = Tape(rows, self._ended), None
-        return self._tape.batch(batch)
+        self.tape, self._program = Tape(rows, self._ended), None
+        return self.tape.batch(batch)
 
     def _none(self) -> Batch:
         """A batch of no rows, as the loop knows batches."""
@@ -217,7 +224,7 @@ class Loop:
 
     def _ended(self, tape: Tape, loss: Ref) -> None:
         """The loop called ``backward`` of this loss."""
-        if tape is not self._tape or self._program is not None:
+        if tape is not self.tape or self._program is not None:
             raise PlanViolation(
                 "loss.backward() must be called once a batch, got it twice. Add the losses up, and call it once"
             )
@@ -226,7 +233,7 @@ class Loop:
 
     def step(self) -> None:
         """One step with the batch just drawn; with a part of one that is not the last, what it computes is compared."""
-        tape, program = self._tape, self._program
+        tape, program = self.tape, self._program
         if not self._waiting or tape is None:
             raise PlanViolation(
                 "each step must take a batch of its own, got a step without a draw from the loader. Call "
@@ -241,7 +248,7 @@ class Loop:
                 )
             self._adopt(program, tape)
         tape.close()
-        self._tape = self._program = None
+        self.tape = self._program = None
         if not tape.rows or self._is_last:
             self._take(self._batch)
 
@@ -269,7 +276,7 @@ class Loop:
             )
 
     def _take(self, batch: Batch | None) -> None:
-        self._waiting, self._batch, self._tape = False, None, None
+        self._waiting, self._batch, self.tape = False, None, None
         if self.trainer is not None:
             self.trainer.step(batch)
 
@@ -297,5 +304,5 @@ def rest_of(plan: Plan, earlier: Ledger) -> Plan:
 def _not_stepped() -> PlanViolation:
     return PlanViolation(
         "each batch must be followed by optimizer.step(), got a batch that was drawn and not stepped on. For larger "
-        "batches give the loader a larger batch_size, and take BatchMemoryManager"
+        "batches give the loader a larger batch_size, and take BatchMemoryManager; evaluate with a loader of your own"
     )

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map  # pyrefly: 
 
 from decrescendo.base.batches import Batch, leaves_of
 from decrescendo.clipping.each_row import PerExample
-from decrescendo.errors import PlanViolation, UnsupportedModel
+from decrescendo.clipping.memory import is_out_of_memory
+from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.recording import Call, Ref, RowCount, Stale, Tape
 
 _MEANS = frozenset((torch.mean, Tensor.mean))
@@ -33,6 +34,8 @@ _OVER = frozenset(
 )
 
 _NOTHING = nn.Module()
+# Numbers that a loss may have by itself, whatever was read.
+_USUAL = frozenset((0.0, 0.5, 1.0, -1.0, 2.0))
 # ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
 _Kind: TypeAlias = Literal["call", "mean", "sum", "first"]
 
@@ -82,7 +85,7 @@ class Program:
         rows = len(leaves[0])
         with PerExample(rows):
             for step in self.steps:
-                step.run(model, values, rows)
+                _run(step, model, values, rows)
         return values[self.result]
 
     def same(self, other: "Program | None") -> bool:
@@ -90,6 +93,20 @@ class Program:
         if other is None or len(self.steps) != len(other.steps) or self.result != other.result:
             return False
         return all(map(_same_step, self.steps, other.steps))
+
+
+def _run(step: _Step, model: nn.Module, values: dict[Ref, Any], rows: int) -> None:
+    """One step, over another number of rows than it was recorded with."""
+    try:
+        step.run(model, values, rows)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if step.call.func is None or isinstance(error, DecrescendoError) or is_out_of_memory(error):
+            raise
+        raise UnsupportedModel(
+            "a loop must compute its loss from a batch of any number of examples, got an error of "
+            f"{getattr(step.call.func, '__name__', 'a function')} over {rows}: {str(error).splitlines()[0]}. Make tensors "
+            "from those of the batch (torch.ones_like, x.new_zeros(x.shape[0])), and sizes from x.shape"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +132,7 @@ def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
     found: dict[Ref, _Loss] = {}
     steps: list[_Step] = []
     for call in _needed(tape, loss):
-        _check_constants(call, own)
+        _check_constants(call, own, tape)
         steps.append(_step_of(call, tape, found, module))
     if loss not in found or found[loss].is_sum:
         got = "the sum" if loss in found else f"what {_name(tape, loss)} returns"
@@ -129,11 +146,23 @@ def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
 def _needed(tape: Tape, loss: Ref) -> list[Call]:
     """The calls that the loss depends on, in their order, and those that write into tensors."""
     wanted, kept = {loss}, list[Call]()
+
+    def memory(ref: Ref) -> int:
+        return tape.values[ref].untyped_storage().data_ptr()
+
     for call in reversed(tape.calls):
-        if call.writes or wanted.intersection(call.outputs):
+        if wanted.intersection(call.outputs) or (
+            call.writes and _target(call, tape) & set(map(memory, wanted))
+        ):
             wanted.update(_refs(call))
             kept.append(call)
     return kept[::-1]
+
+
+def _target(call: Call, tape: Tape) -> set[int]:
+    """The memory that a call in place may write into."""
+    first = call.kwargs.get("out", call.args[0] if call.args else None)
+    return {tape.values[first].untyped_storage().data_ptr()} if isinstance(first, Ref) else set()
 
 
 def _step_of(call: Call, tape: Tape, found: dict[Ref, _Loss], module: nn.Module) -> _Step:
@@ -265,19 +294,25 @@ def _compare(each: Tensor, number: Tensor, rows: int, name: str, *, is_sum: bool
         )
 
 
-def _check_constants(call: Call, own: set[int]) -> None:
-    """Refuse tensors of earlier batches, and tensors with gradients that are no weights of the model."""
+def _check_constants(call: Call, own: set[int], tape: Tape) -> None:
+    """Refuse what is made of other examples: tensors of earlier batches, numbers read from the batch, tensors with
+    gradients that are no weights of the model."""
     for value in tree_leaves((call.args, call.kwargs)):
         if isinstance(value, Stale):
             raise UnsupportedModel(
                 "a loss must be computed from the batch just drawn, got a tensor made from an earlier one. Its "
                 "examples would count without being clipped: keep nothing of a batch for the next"
             )
+        if isinstance(value, float) and value in tape.numbers - _USUAL:
+            raise UnsupportedModel(
+                "a loss must be computed by functions of torch alone, got a number in it that the loop read from the "
+                "batch (item, float): it is made of all examples. Leave it out"
+            )
         if isinstance(value, Tensor) and value.requires_grad and id(value) not in own:
             raise UnsupportedModel(
-                "a loss must be computed from the loader's batch by functions of torch and the private model, got a part "
-                "of it with other gradients (of a batch that went through NumPy, of weights alone, of another model). "
-                "Keep the batch in tensors, take the optimizer's weight_decay, or put the rest into the model"
+                "a loss must be computed from the loader's batch by functions of torch and the private model, got a "
+                "part of it with other gradients (of a batch that went through NumPy, of weights alone, of another "
+                "model). Keep the batch in tensors, take the optimizer's weight_decay, or put the rest into the model"
             )
 
 

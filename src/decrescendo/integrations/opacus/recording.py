@@ -98,6 +98,7 @@ class Tape:
     Attributes:
         open: whether calls are recorded.
         read: whether the loop read numbers made from the batch before its backward pass.
+        numbers: those that it read one by one.
         values: the recorded tensors, by their number.
     """
 
@@ -107,15 +108,33 @@ class Tape:
     values: dict[Ref, Tensor] = field(default_factory=dict)
     open: bool = True
     read: bool = False
+    numbers: set[float] = field(default_factory=set)
+    _rows: list[Recorded] = field(default_factory=list)
 
     def batch(self, batch: Batch) -> Batch:
         """``batch`` with its tensors copied and recorded: their numbers are their places in `leaves_of`."""
-        return map_rows(lambda rows: self._noted(rows.clone()), batch)
+
+        def noted(rows: Tensor) -> Recorded:
+            self._rows.append(self._noted(rows.clone()))
+            return self._rows[-1]
+
+        return map_rows(noted, batch)
+
+    def found(self, tree: Any) -> Any:
+        """``tree`` with the recorded tensor in place of each that is a column of the batch under another name: one that
+        came through ``Variable``, or NumPy and back."""
+        return tree_map(self._known, tree)
+
+    def _known(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or isinstance(value, Recorded) or not value.numel():
+            return value
+        same = (row for row in self._rows if _lies(row) == _lies(value))
+        return next(same, value)
 
     def close(self) -> None:
         """Record no more, and let go of what was recorded."""
         self.open = False
-        self.calls, self.values = [], {}
+        self.calls, self.values, self._rows = [], {}, []
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do what the loop calls, and record it."""
@@ -128,6 +147,8 @@ class Tape:
         name = getattr(func, "__name__", "")
         if name in _READS:
             self.read = True
+            if isinstance(found, float):
+                self.numbers.add(found)
         if name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
             return self._record(func, args, kwargs, found)
         return found
@@ -155,7 +176,7 @@ class Tape:
                 "the loss must be computed without torch.autocast in the loop, got autocast round it. Put autocast "
                 "into the model's forward"
             )
-        given = tree_map(self._referred, args), tree_map(self._referred, kwargs)
+        given = tree_map(self._referred, self.found(args)), tree_map(self._referred, self.found(kwargs))
         found = tree_map(lambda one: self._noted(one) if isinstance(one, Tensor) else one, found)
         outputs = tuple(one.ref for one in tree_leaves(found) if isinstance(one, Recorded))
         self.calls.append(Call(func, *given, outputs, torch.is_grad_enabled(), random, training))
@@ -203,6 +224,12 @@ def tape_of(tree: Any) -> Tape | None:
     return next(
         (leaf.tape for leaf in tree_leaves(tree) if isinstance(leaf, Recorded) and leaf.tape.open), None
     )
+
+
+def _lies(value: Tensor) -> tuple[object, ...]:
+    """Where a tensor lies, and how."""
+    with _AS_TENSORS():
+        return value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value.device
 
 
 def _plain(value: Any) -> Any:

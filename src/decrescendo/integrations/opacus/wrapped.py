@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from decrescendo.clipping.clipped import Batch, check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
-from decrescendo.integrations.opacus.recording import tape_of
+from decrescendo.integrations.opacus.recording import Tape, tape_of
 
 
 class PrivateModule(nn.Module):
@@ -21,13 +21,16 @@ class PrivateModule(nn.Module):
     with Opacus' ``_module.`` before each are read.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, tape: Callable[[], Tape | None]) -> None:
         super().__init__()
-        self._module = module
+        self._module, self._tape = module, tape
         self.training = module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model computes."""
+        now = self._tape()
+        if now is not None:
+            args, kwargs = now.found((args, kwargs))
         tape = tape_of((args, kwargs))
         return self._module(*args, **kwargs) if tape is None else tape.model(self._module, args, kwargs)
 

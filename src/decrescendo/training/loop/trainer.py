@@ -454,7 +454,7 @@ class Trainer:
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
             early = self._life.taken not in (self._source.steps, self._plateau) and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
-            assumptions = together(self._world, {*self._assumptions(), *ended})
+            assumptions = together(self._world, {*self.assumptions, *ended})
             weights = cpu_weights(self._model, begun=True)
         if self._account is not None:
             self._account.finish()
@@ -465,8 +465,9 @@ class Trainer:
         )  # fmt: skip
         return ending.run_of(self._source, self._life, weights, provenance)
 
-    def _assumptions(self) -> tuple[Assumption, ...]:
-        """Of this life of the run, and of those before."""
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed so far, of this process and those before; a finished run has them in `Run.assumptions`."""
         self._between.look()
         found = (*ending.assumed_of_clipping(self._engine, self._world), *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
@@ -503,4 +504,4 @@ class Trainer:
             # Or the next life would take what was changed for what was there before.
             self._parts.settle()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
-            self._keeper.keep(self._model, self._optimizer, place, self._assumptions())
+            self._keeper.keep(self._model, self._optimizer, place, self.assumptions)
