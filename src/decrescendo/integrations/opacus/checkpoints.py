@@ -1,8 +1,6 @@
 """Checkpoints as Opacus writes them: read without running code that is in them."""
 
-import os
 import pickle
-from io import IOBase
 from typing import Any
 
 import torch
@@ -12,14 +10,12 @@ from decrescendo.errors import FileRefused, InvalidValue
 _PARTS = ("module_state_dict", "privacy_accountant_state_dict")
 
 
-def written(
-    content: dict[str, Any], path: str | os.PathLike[str] | IOBase, how: dict[str, Any]
-) -> None:
+def written(content: dict[str, Any], path: Any, how: dict[str, Any]) -> None:
     """``content`` at ``path``, by `torch.save`."""
     torch.save(content, path, **how)
 
 
-def read(path: str | os.PathLike[str] | IOBase, how: dict[str, Any]) -> dict[str, Any]:
+def read(path: Any, how: dict[str, Any]) -> dict[str, Any]:
     """The content of a checkpoint.
 
     Raises:
@@ -31,10 +27,10 @@ def read(path: str | os.PathLike[str] | IOBase, how: dict[str, Any]) -> dict[str
             "code otherwise: leave it out"
         )
     try:
-        content: Any = torch.load(path, **{**how, "weights_only": True})
+        content: Any = torch.load(path, **how | {"weights_only": True})
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise FileRefused(
-            f"a checkpoint must hold tensors, numbers and texts alone, got another file or other objects "
+            "a checkpoint must hold tensors, numbers and texts alone, got another file or other objects "
             f"({type(error).__name__}). Save a state_dict() in place of an object"
         ) from error
     missing = [part for part in _PARTS if not isinstance(content, dict) or part not in content]

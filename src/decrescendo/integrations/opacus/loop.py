@@ -16,7 +16,7 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
 from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.integrations.opacus.program import Program, program_of
-from decrescendo.integrations.opacus.recording import Ref, Tape
+from decrescendo.integrations.opacus.recording import Reads, Ref, Tape
 from decrescendo.integrations.opacus.source import OpenEnded
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
@@ -25,10 +25,7 @@ from decrescendo.training import Run, Trainer
 from decrescendo.training import rows as rows_of
 from decrescendo.training.loop.beginning import seed_at
 
-_READ = (
-    "numbers that the loop read from its batches before loss.backward() are not in the loss, which was "
-    "another one at some steps"
-)
+_READ = "numbers that the loop read from its batches are not in the loss, which was another one at some steps"
 
 
 class _LoopLoss:
@@ -87,6 +84,7 @@ class Loop:
         self.tape: Tape | None = None
         self._program: Program | None = None
         self._is_first = self._is_last = True
+        self._reads = Reads()
 
     @property
     def ledger(self) -> Ledger:
@@ -213,7 +211,7 @@ class Loop:
                 raise _not_stepped()
 
     def _recorded(self, batch: Batch, rows: int) -> Batch:
-        self.tape, self._program = Tape(rows, self._ended), None
+        self.tape, self._program = Tape(rows, self._ended, self._reads), None
         return self.tape.batch(batch)
 
     def _none(self) -> Batch:
@@ -246,13 +244,13 @@ class Loop:
                     "loss.backward() must come before optimizer.step(), of a loss computed from the batch of the "
                     "private loader by the private model, got none. Use what make_private returned, and tensors only"
                 )
-            self._adopt(program, tape)
+            self._adopt(program)
         tape.close()
         self.tape = self._program = None
         if not tape.rows or self._is_last:
             self._take(self._batch)
 
-    def _adopt(self, program: Program, tape: Tape) -> None:
+    def _adopt(self, program: Program) -> None:
         if program.same(self._loss.program):
             return
         if not self._is_first:
@@ -260,7 +258,7 @@ class Loop:
                 "all parts of a batch must compute the same loss, got another one than of the first part. Leave "
                 "numbers that change from part to part out of it"
             )
-        if self._loss.program is not None and tape.read and self.trainer is not None:
+        if self._loss.program is not None and self._reads.any and self.trainer is not None:
             self.trainer.assume(_READ)
         self._loss.program = program
 

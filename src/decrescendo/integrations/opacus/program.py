@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map  # pyrefly: ignore[missing-module-attribute]
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from decrescendo.base.batches import Batch, leaves_of
+from decrescendo.base.batches import Batch, map_rows
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
@@ -34,8 +34,6 @@ _OVER = frozenset(
 )
 
 _NOTHING = nn.Module()
-# Numbers that a loss may have by itself, whatever was read.
-_USUAL = frozenset((0.0, 0.5, 1.0, -1.0, 2.0))
 # ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
 _Kind: TypeAlias = Literal["call", "mean", "sum", "first"]
 
@@ -78,11 +76,15 @@ class Program:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss a row of ``batch``."""
-        leaves = leaves_of(batch)
-        if any(step.call.writes for step in self.steps):
-            leaves = [leaf.clone() for leaf in leaves]
-        values: dict[Ref, Any] = {Ref(number): leaf for number, leaf in enumerate(leaves)}
-        rows = len(leaves[0])
+        values: dict[Ref, Any] = {}
+        writes = any(step.call.writes for step in self.steps)
+
+        def note(column: Tensor) -> Tensor:
+            values[Ref(len(values))] = column.clone() if writes else column
+            return column
+
+        map_rows(note, batch)
+        rows = len(values[Ref(0)])
         with PerExample(rows):
             for step in self.steps:
                 _run(step, model, values, rows)
@@ -104,8 +106,8 @@ def _run(step: _Step, model: nn.Module, values: dict[Ref, Any], rows: int) -> No
             raise
         raise UnsupportedModel(
             "a loop must compute its loss from a batch of any number of examples, got an error of "
-            f"{getattr(step.call.func, '__name__', 'a function')} over {rows}: {str(error).splitlines()[0]}. Make tensors "
-            "from those of the batch (torch.ones_like, x.new_zeros(x.shape[0])), and sizes from x.shape"
+            f"{getattr(step.call.func, '__name__', 'a function')} over {rows}: {str(error).splitlines()[0]}. Make "
+            "tensors from those of the batch (torch.ones_like, x.new_zeros(x.shape[0])), and sizes from x.shape"
         ) from error
 
 
@@ -303,10 +305,10 @@ def _check_constants(call: Call, own: set[int], tape: Tape) -> None:
                 "a loss must be computed from the batch just drawn, got a tensor made from an earlier one. Its "
                 "examples would count without being clipped: keep nothing of a batch for the next"
             )
-        if isinstance(value, float) and value in tape.numbers - _USUAL:
+        if value in tape.reads:
             raise UnsupportedModel(
                 "a loss must be computed by functions of torch alone, got a number in it that the loop read from the "
-                "batch (item, float): it is made of all examples. Leave it out"
+                "batch, or from an earlier one (item, float): it is made of all examples. Leave it out"
             )
         if isinstance(value, Tensor) and value.requires_grad and id(value) not in own:
             raise UnsupportedModel(

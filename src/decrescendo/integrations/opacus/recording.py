@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map  # pyrefly: ignore[missing-module-attribute]
+from torch.utils._pytree import tree_leaves, tree_map
 
 from decrescendo.base.batches import Batch, map_rows
 from decrescendo.errors import PlanViolation, UnsupportedModel
@@ -84,7 +84,28 @@ class Recorded(Tensor):
         if tape is not None:
             return tape.call(func, args, kwargs)
         with _AS_TENSORS():
-            return func(*args, **kwargs)
+            found = func(*args, **kwargs)
+        # What is made of an earlier batch is known as such.
+        old = next(leaf.tape for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded))
+        old.note_read(func, found)
+        return tree_map(old.kept, found)
+
+
+@dataclass(slots=True)
+class Reads:
+    """What a loop read in Python from its batches, and from what it made of them.
+
+    Attributes:
+        any: whether it read something.
+        numbers: those that it read one by one.
+    """
+
+    any: bool = False
+    numbers: set[float] = field(default_factory=set)
+
+    def __contains__(self, value: object) -> bool:
+        """Whether this is one of the numbers, and none that a loss may have by itself."""
+        return isinstance(value, float) and bool(value * 4096 % 1) and value in self.numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -94,21 +115,19 @@ class Tape:
     Args:
         rows: examples of the batch.
         ended: called with the loss when the loop calls ``backward`` of it.
+        reads: what the loop read of this and of earlier batches.
 
     Attributes:
         open: whether calls are recorded.
-        read: whether the loop read numbers made from the batch before its backward pass.
-        numbers: those that it read one by one.
         values: the recorded tensors, by their number.
     """
 
     rows: int
     ended: Callable[["Tape", Ref], None]
+    reads: Reads = field(default_factory=Reads)
     calls: list[Call] = field(default_factory=list)
     values: dict[Ref, Tensor] = field(default_factory=dict)
     open: bool = True
-    read: bool = False
-    numbers: set[float] = field(default_factory=set)
     _rows: list[Recorded] = field(default_factory=list)
 
     def batch(self, batch: Batch) -> Batch:
@@ -134,7 +153,9 @@ class Tape:
     def close(self) -> None:
         """Record no more, and let go of what was recorded."""
         self.open = False
-        self.calls, self.values, self._rows = [], {}, []
+        self.calls.clear()
+        self.values.clear()
+        self._rows.clear()
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do what the loop calls, and record it."""
@@ -144,14 +165,27 @@ class Tape:
             found = func(*args, **kwargs)
         if func in _SHAPES:
             return self._counted(found, args, kwargs)
-        name = getattr(func, "__name__", "")
-        if name in _READS:
-            self.read = True
-            if isinstance(found, float):
-                self.numbers.add(found)
-        if name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
+        self.note_read(func, found)
+        if getattr(func, "__name__", "") == "__setitem__" or any(
+            isinstance(leaf, Tensor) for leaf in tree_leaves(found)
+        ):
             return self._record(func, args, kwargs, found)
         return found
+
+    def note_read(self, func: Any, found: Any) -> None:
+        """What a function told Python, if it is one that does."""
+        if getattr(func, "__name__", "") in _READS:
+            self.reads.any = True
+            if isinstance(found, float):
+                self.reads.numbers.add(found)
+
+    def kept(self, value: Any) -> Any:
+        """A tensor as one made of this batch, once the tape is closed."""
+        if not isinstance(value, Tensor) or isinstance(value, Recorded):
+            return value
+        old = value.as_subclass(Recorded)
+        old.tape, old.ref = self, Ref(-1)
+        return old
 
     def model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model, whose operations the engine follows in passes of its own, for the values alone."""
@@ -161,7 +195,7 @@ class Tape:
         with torch.no_grad():
             found = module(*plain_args, **plain_kwargs)
         if not self.rows:
-            found = tree_map(lambda one: one[:0] if isinstance(one, Tensor) and one.dim() else one, found)
+            found = tree_map(_without_rows, found)
         if torch.is_grad_enabled():
             # So that the loop's own autograd functions show, which are no functions of torch's.
             found = tree_map(_followed, found)
@@ -177,10 +211,13 @@ class Tape:
                 "into the model's forward"
             )
         given = tree_map(self._referred, self.found(args)), tree_map(self._referred, self.found(kwargs))
-        found = tree_map(lambda one: self._noted(one) if isinstance(one, Tensor) else one, found)
+        found = tree_map(self._noted_if, found)
         outputs = tuple(one.ref for one in tree_leaves(found) if isinstance(one, Recorded))
         self.calls.append(Call(func, *given, outputs, torch.is_grad_enabled(), random, training))
         return found
+
+    def _noted_if(self, value: Any) -> Any:
+        return self._noted(value) if isinstance(value, Tensor) else value
 
     def _noted(self, tensor: Tensor) -> Recorded:
         if isinstance(tensor, Recorded) and tensor.tape is self:  # changed in place
@@ -242,6 +279,10 @@ def _one_row(value: Any) -> Any:
         return value
     plain = value.as_subclass(Tensor)
     return plain.new_zeros((1, *plain.shape[1:]))
+
+
+def _without_rows(value: Any) -> Any:
+    return value[:0] if isinstance(value, Tensor) and value.dim() else value
 
 
 def _followed(value: Any) -> Any:

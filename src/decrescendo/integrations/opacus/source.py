@@ -2,16 +2,14 @@
 
 from typing import Protocol, final, runtime_checkable
 
-from torch import nn
-
 from decrescendo.accounting import Guarantee, Ledger
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.errors import PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.training.loop.source import source_of
 from decrescendo.training.steering import Settings
+from decrescendo.training.steering.quantile import ClipNormTracker
 
 # More steps than anybody takes.
 _MANY = 2**40
@@ -21,8 +19,15 @@ _MANY = 2**40
 class Noised(Protocol):
     """Who says how much noise the next step has."""
 
-    noise_multiplier: float
-    max_grad_norm: float
+    @property
+    def noise_multiplier(self) -> float:
+        """z of the next step."""
+        ...
+
+    @property
+    def max_grad_norm(self) -> float:
+        """C of the next step."""
+        ...
 
 
 @final
@@ -31,7 +36,7 @@ class OpenEnded:
 
     stopped = ended = ""
     steps = _MANY
-    tracker = None
+    tracker: ClipNormTracker | None = None
     decided_clip_norm: tuple[float, ...] = ()
 
     def __init__(self, sampling: PoissonSampling, noised: Noised) -> None:
@@ -69,9 +74,3 @@ class OpenEnded:
     def guarantee(self, ledger: Ledger) -> Guarantee:
         """There is none that was promised."""
         raise PlanViolation(f"a run must have a plan, got {ledger}. Take make_private_with_epsilon")
-
-
-@source_of.register(OpenEnded)
-def _of_open_ended(plan: OpenEnded, model: nn.Module) -> OpenEnded:
-    del model
-    return plan

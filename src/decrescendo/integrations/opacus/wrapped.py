@@ -60,8 +60,21 @@ def without_prefix(state: Mapping[str, Any]) -> dict[str, Any]:
 class Steps(Protocol):
     """What takes the steps of a loop."""
 
-    noise_multiplier: float
-    max_grad_norm: float
+    @property
+    def noise_multiplier(self) -> float:
+        """z of the next step."""
+        ...
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None: ...
+
+    @property
+    def max_grad_norm(self) -> float:
+        """C of the next step."""
+        ...
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float) -> None: ...
 
     @property
     def expected_batch_size(self) -> float: ...
@@ -123,7 +136,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # pyrefly: ignore[bad-override]
+    def param_groups(self) -> list[dict[str, Any]]:
         """Those of the user's optimiser."""
         return self.original_optimizer.param_groups
 
@@ -132,7 +145,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.param_groups = value
 
     @property
-    def state(self) -> Any:  # pyrefly: ignore[bad-override]
+    def state(self) -> Any:
         """That of the user's optimiser."""
         return self.original_optimizer.state
 
@@ -141,7 +154,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.state = value
 
     @property
-    def defaults(self) -> dict[str, Any]:  # pyrefly: ignore[bad-override]
+    def defaults(self) -> dict[str, Any]:
         """Those of the user's optimiser."""
         return self.original_optimizer.defaults
 

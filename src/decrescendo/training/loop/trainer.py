@@ -140,7 +140,7 @@ class Trainer:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController,
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController | Source,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], *, seed: int | Secure,
         scheduler: Scheduler | None = None, settings: EngineSettings | None = None, store: Store | None = None,
         checkpoints: Checkpoints | None = None, name: str = "", world: World | None = None,
@@ -154,7 +154,7 @@ class Trainer:
             self._begin(model, loss, plan, as_one(optimizer), *given)
 
     def _begin(
-        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController, optimizer: torch.optim.Optimizer,
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController | Source, optimizer: torch.optim.Optimizer,
         seed: int | Secure, scheduler: Scheduler | None, settings: EngineSettings | None, store: Store | None,
         checkpoints: Checkpoints | None, name: str, telemetry: Telemetry | None,
     ) -> None:  # fmt: skip
