@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from collections.abc import Mapping
 from io import IOBase
 from typing import Any
 
@@ -10,10 +9,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from decrescendo.accounting import Budget, Ledger, Pld, Rdp, Release
+from decrescendo.accounting import Budget
 from decrescendo.base.rng import Secure
 from decrescendo.clipping.clipped import check_clip_norm
-from decrescendo.errors import InvalidValue, PlanViolation, check_real
+from decrescendo.errors import PlanViolation, check_real
+from decrescendo.integrations.opacus.accountant import Accountant
 from decrescendo.integrations.opacus.checkpoints import read, written
 from decrescendo.integrations.opacus.loop import Loop
 from decrescendo.integrations.opacus.refusals import Arguments, check_loader, check_module
@@ -27,73 +27,6 @@ from decrescendo.integrations.opacus.wrapped import (
 from decrescendo.plans import PoissonSampling, calibrate
 from decrescendo.plans.progress import CurveOrValues
 from decrescendo.training import Run
-
-_ACCOUNTANTS = {"prv": Pld, "rdp": Rdp}
-
-
-class Accountant:
-    """What all trainings of an engine released, and their price.
-
-    >>> Accountant("prv").get_epsilon(delta=1e-5)
-    0.0
-    """
-
-    def __init__(self, mechanism: str) -> None:
-        if mechanism not in _ACCOUNTANTS:
-            raise InvalidValue(
-                f"accountant must be 'prv' or 'rdp', got {mechanism!r}, whose epsilon is an estimate or unknown here. "
-                "Take 'prv'"
-            )
-        self._mechanism = mechanism
-        self.loaded = Ledger()
-        self.loops: list[Loop] = []
-
-    @property
-    def ledger(self) -> Ledger:
-        """All releases."""
-        return sum((loop.ledger for loop in self.loops), self.loaded)
-
-    @property
-    def history(self) -> list[tuple[float, float, int]]:
-        """(noise multiplier, sample rate, steps) of all releases, as Opacus has it."""
-        found: list[tuple[float, float, int]] = []
-        ledger = self.ledger
-        columns = (ledger.noise_multiplier, ledger.sample_rate, ledger.count)
-        for noise, rate, count in zip(*(column.tolist() for column in columns), strict=True):
-            if found and found[-1][:2] == (noise, rate):
-                count += found.pop()[2]
-            found.append((noise, rate, count))
-        return found
-
-    def get_epsilon(self, delta: float) -> float:
-        """The certified upper end of what all releases cost."""
-        return _ACCOUNTANTS[self._mechanism]().epsilon(self.ledger, delta).value
-
-    def mechanism(self) -> str:
-        """Its name."""
-        return self._mechanism
-
-    def __len__(self) -> int:
-        return self.ledger.steps
-
-    def state_dict(self) -> dict[str, Any]:
-        """As Opacus' accountants have it."""
-        return {"history": self.history, "mechanism": self._mechanism}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Releases of an earlier training, also one of Opacus', in place of those loaded before."""
-        if any(loop.trainer is not None for loop in self.loops):
-            raise PlanViolation(
-                "earlier releases must be loaded before the first batch is drawn, got them after it. Load first"
-            )
-        try:
-            history = [(float(z), float(rate), int(count)) for z, rate, count in state_dict["history"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidValue(
-                "a history must be a list of (noise multiplier, sample rate, steps), got another thing. Give an "
-                "accountant's state_dict()"
-            ) from error
-        self.loaded = Ledger([Release(rate, z, count=count) for z, rate, count in history])
 
 
 class PrivacyEngine:
@@ -242,7 +175,7 @@ class PrivacyEngine:
             Budget(target_epsilon, target_delta), sampling,
             steps=int(check_real("epochs", epochs, above=0) * len(data_loader)),
             privacy="constant" if privacy is None else privacy, clip=max_grad_norm,
-            accountant=_ACCOUNTANTS[self.accountant.mechanism()](),
+            accountant=self.accountant.judge,
         )  # fmt: skip
         loop = Loop(
             module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.ledger, plan=plan

@@ -54,8 +54,7 @@ from decrescendo.training.steering.plateau import Plateau
 from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account, Store
 
-# Of the trainings that rank 0 has begun.
-_NUMBERS = count(1)
+_NUMBERS = count(1)  # of the trainings that rank 0 has begun
 
 SAME_ORDER = assumed("same-order")
 
@@ -467,7 +466,7 @@ class Trainer:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is assumed so far, of this process and those before; a finished run has them in `Run.assumptions`."""
+        """What is assumed so far, of this process and those before: `Run.assumptions` of a finished run."""
         self._between.look()
         found = (*ending.assumed_of_clipping(self._engine, self._world), *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
