@@ -15,12 +15,13 @@ from decrescendo.base.batches import Batch, Ragged, count_rows, map_rows, slice_
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
 from decrescendo.errors import InvalidValue, PlanViolation
-from decrescendo.integrations.opacus.program import Program, program_of
-from decrescendo.integrations.opacus.recording import Reads, Ref, Tape
-from decrescendo.integrations.opacus.source import OpenEnded
+from decrescendo.integrations.opacus.calls import Reads, Ref
+from decrescendo.integrations.opacus.program import Program
+from decrescendo.integrations.opacus.recording import Tape
+from decrescendo.integrations.opacus.reductions import program_of
+from decrescendo.integrations.opacus.source import OpenEnded, rest_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Run, Trainer
 from decrescendo.training import rows as rows_of
 from decrescendo.training.loop.beginning import seed_at
@@ -277,26 +278,6 @@ class Loop:
         self._waiting, self._batch, self.tape = False, None, None
         if self.trainer is not None:
             self.trainer.step(batch)
-
-
-def rest_of(plan: Plan, earlier: Ledger) -> Plan:
-    """What is left of a plan whose first steps were taken ``earlier``."""
-    if not earlier.steps:
-        return plan
-    taken = earlier.steps
-    noise = np.repeat(earlier.noise_multiplier, earlier.count)
-    rates = np.repeat(earlier.sample_rate, earlier.count)
-    planned = plan.ledger
-    if taken >= plan.steps or not (
-        np.array_equal(noise, plan.noise_multiplier[:taken])
-        and np.allclose(rates, planned.sample_rate[:taken], rtol=1e-12)
-    ):
-        raise PlanViolation(
-            f"what was released earlier must be the first steps of the calibrated plan, got {taken} others. Both "
-            "together would spend more than target_epsilon: take make_private, whose get_epsilon adds both up"
-        )
-    rest = Schedule(plan.noise_multiplier[taken:], plan.clip_norm[taken:])
-    return Plan(plan.budget, plan.sampling, rest, plan.guarantee)
 
 
 def _not_stepped() -> PlanViolation:

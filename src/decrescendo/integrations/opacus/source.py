@@ -2,12 +2,15 @@
 
 from typing import Protocol, final, runtime_checkable
 
+import numpy as np
+
 from decrescendo.accounting import Guarantee, Ledger
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.errors import PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
 from decrescendo.training.steering import Settings
 from decrescendo.training.steering.quantile import ClipNormTracker
 
@@ -74,3 +77,23 @@ class OpenEnded:
     def guarantee(self, ledger: Ledger) -> Guarantee:
         """There is none that was promised."""
         raise PlanViolation(f"a run must have a plan, got {ledger}. Take make_private_with_epsilon")
+
+
+def rest_of(plan: Plan, earlier: Ledger) -> Plan:
+    """What is left of a plan whose first steps were taken ``earlier``."""
+    if not earlier.steps:
+        return plan
+    taken = earlier.steps
+    noise = np.repeat(earlier.noise_multiplier, earlier.count)
+    rates = np.repeat(earlier.sample_rate, earlier.count)
+    planned = plan.ledger
+    if taken >= plan.steps or not (
+        np.array_equal(noise, plan.noise_multiplier[:taken])
+        and np.allclose(rates, planned.sample_rate[:taken], rtol=1e-12)
+    ):
+        raise PlanViolation(
+            f"what was released earlier must be the first steps of the calibrated plan, got {taken} others. Both "
+            "together would spend more than target_epsilon: take make_private, whose get_epsilon adds both up"
+        )
+    rest = Schedule(plan.noise_multiplier[taken:], plan.clip_norm[taken:])
+    return Plan(plan.budget, plan.sampling, rest, plan.guarantee)
