@@ -76,7 +76,7 @@ class Loop:
         self._module, self._optimizer, self._loader = module, optimizer, loader
         self._sampling, self._seed, self._earlier, self.plan = sampling, seed, earlier, plan
         self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
-        self._loss, self._settings = _LoopLoss(), EngineSettings(capture=True)
+        self._loss, self._settings = _LoopLoss(), EngineSettings()
         self.trainer: Trainer | None = None
         self._source: OpenEnded | None = None
         self._batches: Iterator[Batch | None] = iter(())

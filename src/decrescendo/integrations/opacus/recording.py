@@ -76,6 +76,11 @@ class Tape:
 
         return map_rows(noted, batch)
 
+    @property
+    def columns(self) -> int:
+        """Tensors of the batch, which have the first numbers."""
+        return len(self._rows)
+
     def found(self, tree: Any) -> Any:
         """``tree`` with the recorded tensor in place of each that is a column of the batch under another name: one that
         came through ``Variable``, or NumPy and back."""

@@ -66,14 +66,13 @@ def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
             f"the loss must be the mean over the examples of the batch, got {got}. End it with .mean(), or take "
             "reduction='mean'"
         )
-    return _numbered(steps, loss)
+    return _numbered(steps, loss, tape.columns)
 
 
-def _numbered(steps: list[Step], loss: Ref) -> Program:
+def _numbered(steps: list[Step], loss: Ref, first: int) -> Program:
     """A program whose tensors are numbered as it uses them, whatever else the loop computed."""
     new: dict[Ref, Ref] = {}
-    made = {ref for step in steps for ref in step.call.outputs}
-    first = 1 + max((ref.number for step in steps for ref in _refs(step.call) if ref not in made), default=-1)
+    made = {ref for step in steps for ref in step.call.outputs if ref.number >= first}
 
     def named(value: Any) -> Any:
         return new.setdefault(value, Ref(first + len(new))) if value in made else value

@@ -11,8 +11,9 @@ from decrescendo.errors import PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.strategy import Strategy
 from decrescendo.training.steering import Settings
-from decrescendo.training.steering.quantile import ClipNormTracker
+from decrescendo.training.steering.reading import Reading
 
 # More steps than anybody takes.
 _MANY = 2**40
@@ -39,7 +40,7 @@ class OpenEnded:
 
     stopped = ended = ""
     steps = _MANY
-    tracker: ClipNormTracker | None = None
+    correlation: Strategy | None = None
     decided_clip_norm: tuple[float, ...] = ()
 
     def __init__(self, sampling: PoissonSampling, noised: Noised) -> None:
@@ -69,6 +70,9 @@ class OpenEnded:
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """One process: nobody is followed."""
+
+    def heed(self, reading: Reading) -> None:
+        """Nothing is released beside the gradients."""
 
     def epsilon_spent(self, ledger: Ledger) -> float:
         """At no delta in particular nothing is known."""

@@ -153,9 +153,10 @@ class Trainer:
             self._begin(model, loss, plan, as_one(optimizer), *given)
 
     def _begin(
-        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController | Source, optimizer: torch.optim.Optimizer,
-        seed: int | Secure, scheduler: Scheduler | None, settings: EngineSettings | None, store: Store | None,
-        checkpoints: Checkpoints | None, name: str, telemetry: Telemetry | None,
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController | Source,
+        optimizer: torch.optim.Optimizer, seed: int | Secure, scheduler: Scheduler | None,
+        settings: EngineSettings | None, store: Store | None, checkpoints: Checkpoints | None, name: str,
+        telemetry: Telemetry | None,
     ) -> None:  # fmt: skip
         beginning.check_given(store, checkpoints, name)
         self._source: Source = source_of(plan, model)
