@@ -75,12 +75,12 @@ def _numbered(steps: list[Step], loss: Ref, first: int) -> Program:
     made = {ref for step in steps for ref in step.call.outputs if ref.number >= first}
 
     def named(value: Any) -> Any:
-        return new.setdefault(value, Ref(first + len(new))) if value in made else value
+        if not isinstance(value, Ref) or value not in made:
+            return value
+        return new.setdefault(value, Ref(first + len(new)))
 
     for place, step in enumerate(steps):
-        args, kwargs = tree_map(
-            lambda one: named(one) if isinstance(one, Ref) else one, (step.call.args, step.call.kwargs)
-        )
+        args, kwargs = tree_map(named, (step.call.args, step.call.kwargs))
         outputs = tuple(map(named, step.call.outputs))
         steps[place] = replace(step, call=replace(step.call, args=args, kwargs=kwargs, outputs=outputs))
     return Program(tuple(steps), named(loss))

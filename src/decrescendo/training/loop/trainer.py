@@ -221,7 +221,7 @@ class Trainer:
 
     def batches(
         self, data: object, collate_fn: Collate | None = None, num_workers: int = 0, people: object = None, *,
-        require_finite: bool | None = None,
+        require_finite: bool | None = None, strata: object = None,
     ) -> Iterator[Batch | None]:  # fmt: skip
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
@@ -241,6 +241,7 @@ class Trainer:
                 a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
                 a data frame, a list); ``True``: of other data each example is made once for it; ``False``: nowhere. The
                 refusal tells that there is such a row, and nothing else (`training.finite`).
+            strata: of each row the name of its stratum, for a plan of `StratifiedPoissonSampling`.
         """
         with self._world.watched():
             check_integer("num_workers", num_workers, at_least=0)
@@ -248,7 +249,7 @@ class Trainer:
                 check_instance("require_finite", require_finite, bool)
             known = self._known(data, collate_fn, num_workers, people)
             rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
-            return self._draw(rows, num_workers, known.people)
+            return self._draw(rows, num_workers, known.people, strata)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
         """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
@@ -268,9 +269,9 @@ class Trainer:
         return known
 
     def _draw(
-        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None
+        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None, strata: object
     ) -> Iterator[Batch | None]:
-        drawn = self._drawing.batches(table, workers, self._life.taken, whose)
+        drawn = self._drawing.batches(table, workers, self._life.taken, whose, strata)
         self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:
