@@ -21,6 +21,7 @@ from decrescendo.optim.noise_drawing import NoiseStream, beside, with_noise
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.plans.sampling_refusals import uncut
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 
 
 @final
@@ -61,7 +62,7 @@ class NoisyMean:
 def privatise(
     clipped: ClippedSum,
     noise_multiplier: float,
-    sampling: PoissonSampling | RandomAllocation | CyclicPoissonSampling,
+    sampling: PoissonSampling | RandomAllocation | CyclicPoissonSampling | StratifiedPoissonSampling,
     stream: NoiseStream,
     correlated: CorrelatedNoise | None = None,
 ) -> NoisyMean:
@@ -107,7 +108,7 @@ def privatise(
     tensor([1., 2.])
     """
     check_instance("clipped", clipped, ClippedSum, "Noise is added to what a Clipper returned")
-    if not isinstance(sampling, RandomAllocation | CyclicPoissonSampling):
+    if not isinstance(sampling, RandomAllocation | CyclicPoissonSampling | StratifiedPoissonSampling):
         check_instance("sampling", sampling, PoissonSampling)
     _check_stream(stream)
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)

@@ -19,6 +19,7 @@ from decrescendo.optim.correlated import CorrelatedNoise
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import RandomAllocation, Sampling
 from decrescendo.plans.strategy import Strategy
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training.data.examples import Draw, Examples
 from decrescendo.training.data.loading import made
 from decrescendo.training.data.rows import Rows
@@ -108,10 +109,18 @@ class Drawing:
         self._groups: list[Int[np.ndarray, "_"]] = []
 
     def batches(
-        self, table: Rows | Examples, workers: int, taken: int, whose: Int[np.ndarray, " rows"] | None
+        self,
+        table: Rows | Examples,
+        workers: int,
+        taken: int,
+        whose: Int[np.ndarray, " rows"] | None,
+        strata: object = None,
     ) -> Generator[tuple[Batch | None, int, dict[str, Any]]]:
         """This rank's part of each batch after ``taken`` steps, ``None`` if empty; its number of rows; and the `place`
-        to which it has moved. ``whose``: of each row its person's number, where people are protected."""
+        to which it has moved. ``whose``: of each row its person's number, where people are protected; ``strata``: the
+        name of its stratum, where these have rates of their own."""
+        if isinstance(self._source.sampling, StratifiedPoissonSampling):
+            self._groups = self._source.sampling.members(strata)
         if self._world.rank == 0 and isinstance(self._source.sampling, CyclicPoissonSampling):
             self._groups = self._streams.groups(self._source.sampling, whose)
         self._streams.go_to(self.place)
@@ -135,7 +144,7 @@ class Drawing:
         sampling = self._source.sampling.at(step)
         if isinstance(sampling, RandomAllocation):
             indices = self._allocated(sampling, step)
-        elif isinstance(sampling, CyclicPoissonSampling):
+        elif isinstance(sampling, CyclicPoissonSampling | StratifiedPoissonSampling):
             (indices,) = sampling.batches(1, self._streams.sampling, self._groups)
         else:
             (indices,) = sampling.batches(1, self._streams.sampling)

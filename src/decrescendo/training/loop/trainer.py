@@ -53,8 +53,7 @@ from decrescendo.training.steering import Adaptive, ClipController
 from decrescendo.training.steering.plateau import Plateau
 from decrescendo.training.store import Account, Store
 
-# Of the trainings that rank 0 has begun.
-_NUMBERS = count(1)
+_NUMBERS = count(1)  # of the trainings that rank 0 has begun
 
 SAME_ORDER = assumed("same-order")
 
@@ -139,7 +138,7 @@ class Trainer:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController,
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController | Source,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], *, seed: int | Secure,
         scheduler: Scheduler | None = None, settings: EngineSettings | None = None, store: Store | None = None,
         checkpoints: Checkpoints | None = None, name: str = "", world: World | None = None,
@@ -153,9 +152,10 @@ class Trainer:
             self._begin(model, loss, plan, as_one(optimizer), *given)
 
     def _begin(
-        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController, optimizer: torch.optim.Optimizer,
-        seed: int | Secure, scheduler: Scheduler | None, settings: EngineSettings | None, store: Store | None,
-        checkpoints: Checkpoints | None, name: str, telemetry: Telemetry | None,
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController | Source,
+        optimizer: torch.optim.Optimizer, seed: int | Secure, scheduler: Scheduler | None,
+        settings: EngineSettings | None, store: Store | None, checkpoints: Checkpoints | None, name: str,
+        telemetry: Telemetry | None,
     ) -> None:  # fmt: skip
         beginning.check_given(store, checkpoints, name)
         self._source: Source = source_of(plan, model)
@@ -220,7 +220,7 @@ class Trainer:
 
     def batches(
         self, data: object, collate_fn: Collate | None = None, num_workers: int = 0, people: object = None, *,
-        require_finite: bool | None = None,
+        require_finite: bool | None = None, strata: object = None,
     ) -> Iterator[Batch | None]:  # fmt: skip
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
@@ -240,6 +240,7 @@ class Trainer:
                 a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
                 a data frame, a list); ``True``: of other data each example is made once for it; ``False``: nowhere. The
                 refusal tells that there is such a row, and nothing else (`training.finite`).
+            strata: of each row the name of its stratum, for a plan of `StratifiedPoissonSampling`.
         """
         with self._world.watched():
             check_integer("num_workers", num_workers, at_least=0)
@@ -247,7 +248,7 @@ class Trainer:
                 check_instance("require_finite", require_finite, bool)
             known = self._known(data, collate_fn, num_workers, people)
             rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
-            return self._draw(rows, num_workers, known.people)
+            return self._draw(rows, num_workers, known.people, strata)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
         """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
@@ -266,9 +267,9 @@ class Trainer:
         return known
 
     def _draw(
-        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None
+        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None, strata: object
     ) -> Iterator[Batch | None]:
-        drawn = self._drawing.batches(table, workers, self._life.taken, whose)
+        drawn = self._drawing.batches(table, workers, self._life.taken, whose, strata)
         self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:
@@ -447,7 +448,7 @@ class Trainer:
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
             early = self._life.taken not in (self._source.steps, self._plateau) and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
-            assumptions = together(self._world, {*self._assumptions(), *ended})
+            assumptions = together(self._world, {*self.assumptions, *ended})
             weights = cpu_weights(self._model, begun=True)
         if self._account is not None:
             self._account.finish()
@@ -458,8 +459,9 @@ class Trainer:
         )  # fmt: skip
         return ending.run_of(self._source, self._life, weights, provenance)
 
-    def _assumptions(self) -> tuple[Assumption, ...]:
-        """Of this life of the run, and of those before."""
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed so far, of this process and those before: `Run.assumptions` of a finished run."""
         self._between.look()
         found = (*ending.assumed_of_clipping(self._engine, self._world), *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
@@ -496,4 +498,4 @@ class Trainer:
             # Or the next life would take what was changed for what was there before.
             self._parts.settle()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
-            self._keeper.keep(self._model, self._optimizer, place, self._assumptions())
+            self._keeper.keep(self._model, self._optimizer, place, self.assumptions)
