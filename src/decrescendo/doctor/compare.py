@@ -16,19 +16,19 @@ _ROUNDING = 1e-4
 _SILENT = 0.1  # a noise multiplier below it hides nothing
 
 
-def compared(folder: Path, seen: Seen) -> tuple[list[Finding], list[str], list[str]]:
-    """Findings, facts, and what could not be compared."""
+def compared(folder: Path, seen: Seen) -> tuple[list[Finding], list[str], list[str], bool]:
+    """Findings, facts, what could not be compared, and whether the sum was."""
     parent, same = released(folder, "parent"), released(folder, "same")
     if parent is None or same is None:
-        return [], [], ["neighbouring data sets: no release was reached within the steps"]
+        return [], [], ["neighbouring data sets: no release was reached within the steps"], False
     if not torch.equal(parent["release"], same["release"]):
-        return [], [], ["neighbouring data sets: the training is not repeatable with the same random numbers"]
+        return [], [], ["neighbouring data sets: the training is not repeatable with the same random numbers"], False
     at = next(((e["file"], e["line"]) for kind in ("noise", "step") for e in seen.of(kind)), ("", 0))
     others = {role: held for role in ("replaced", "removed", "large") if (held := released(folder, role)) is not None}
     if parent["random"]:
         others.pop("removed", None)  # dropout: another number of rows has other masks
     if parent["kind"] == "sum":
-        return list(_of_sum(parent, others, at)), [_moved_words(parent, others)], []
+        return list(_of_sum(parent, others, at)), [_moved_words(parent, others)], [], bool(others)
     return _of_gradient(folder, parent, others, seen, at)
 
 
@@ -100,7 +100,7 @@ def _scaled(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 def _of_gradient(
     folder: Path, parent: dict[str, Any], others: dict[str, dict[str, Any]], seen: Seen, at: tuple[str, int]
-) -> tuple[list[Finding], list[str], list[str]]:
+) -> tuple[list[Finding], list[str], list[str], bool]:
     """Hand-written loops: noise and movement of the gradient that the optimiser takes, whatever it was divided by."""
     quiet = released(folder, "quiet")
     names: dict[str, float] = {}
@@ -109,17 +109,17 @@ def _of_gradient(
     counted = seen.of("account")
     claims = bool(counted) or bool({"noise", "sigma", "epsilon"} & set(names))
     if quiet is None or not claims:
-        return [], [], ["noise: nothing in this training says that it is private" if not claims else "noise"]
+        return [], [], ["noise, of which nothing in the run says how much there should be"], False
     std = _distance(parent, quiet) / math.sqrt(len(parent["release"]))
     if std == 0 or not math.isfinite(std):
         finding = Finding(
             "noise", Certainty.SUSPECTED if any(e["drawn"] for e in seen.of("step")) else Certainty.PROVEN,
             "the gradient that the optimiser takes has no noise", "no privacy, if nothing is noised later", *at,
         )  # fmt: skip
-        return [finding], [], []
+        return [finding], [], [], False
     moved = max((_distance(parent, held) for role, held in others.items() if role != "removed"), default=0.0)
     if not moved:
-        return [], ["exchanging one record did not move the gradient"], []
+        return [], ["exchanging one record did not move the gradient"], [], False
     force = 2 * std / moved
     claimed = float(counted[0]["noise_multiplier"]) if counted and "noise_multiplier" in counted[0] else names.get("noise")
     if claimed is None and "sigma" in names:
@@ -137,4 +137,4 @@ def _of_gradient(
         findings.append(Finding(
             "noise", Certainty.PROVEN, fact, f"the noise multiplier in force is at most {force:.4g}", *at
         ))
-    return findings, [fact], []
+    return findings, [fact], [], claimed is not None

@@ -44,42 +44,50 @@ def examine(
         return examine_checkpoint(path)
     with tempfile.TemporaryDirectory() as kept:
         script = script_of(path, Path(kept))
-        findings, unseen = read_source(script)
-        facts: list[str] = []
-        if steps:
-            more, facts, missing = _run(script, arguments, steps, timeout, Path(kept))
-            findings, unseen = [*findings, *more], [*unseen, *missing]
-        named = [_relative(finding, script, path) for finding in findings]
-    return Diagnosis(str(path), ordered(named), tuple(facts), tuple(unseen))
+        if not steps:
+            return diagnosis(path, script, None)
+        missing = run_observed(script, arguments, steps, timeout, Path(kept))
+        return diagnosis(path, script, Path(kept), missing)
 
 
-def _run(
-    script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path
-) -> tuple[list[Finding], list[str], list[str]]:
-    """The findings of a run, its facts, and what it could not show."""
+def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str] = ()) -> Diagnosis:
+    """What a script's source makes one suspect, and what observers left in a folder."""
+    findings, unseen = read_source(script)
+    facts: list[str] = []
+    settled: set[str] = set()
+    if kept is not None:
+        more, facts, unknown, settled = _judge(kept)
+        findings, unseen = [*findings, *more], [*unseen, *missing, *unknown]
+    named = [_relative(finding, script, path) for finding in findings]
+    return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))
+
+
+def run_observed(script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path) -> list[str]:
+    """Run a script under observers, which write into a folder; what went wrong, if anything did."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "decrescendo.doctor.runner", str(kept), str(steps), str(script), *arguments]
-    unseen = []
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
-        errors = done.stderr
     except subprocess.TimeoutExpired:
-        errors = ""
-        unseen.append(f"all that comes after {timeout:g} seconds, when the script was stopped")
-    events = read_events(kept)
-    seen = Seen(events)
-    end = seen.of("end")
-    if end and end[0]["how"] == "error":
-        unseen.append(f"all that comes after the script's error: {end[0]['error']}")
-    elif not end and not unseen:
-        last = errors.strip().splitlines()[-1:] or [""]
-        unseen.append(f"the run, which ended by itself: {last[0]}")
-    if not seen.of("step") and not seen.of("bypass"):
-        unseen.append("a step of the training: none was reached, and what follows is read from the source alone")
-        return found_in(seen)[0], [], unseen
+        return [f"all that comes after {timeout:g} seconds, when the script was stopped"]
+    if not any(event["kind"] == "end" for event in read_events(kept)):
+        return [f"the run, which ended by itself: {(done.stderr.strip().splitlines() or [''])[-1]}"]
+    return []
+
+
+def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
+    """Findings of a run, facts, what it could not show, and the checks that need no suspicion any more."""
+    seen = Seen(read_events(kept))
     findings, facts = found_in(seen)
-    moved, said, missing = compared(kept, seen)
-    return [*findings, *moved], [*facts, *said], [*unseen, *missing]
+    unseen = [f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"]
+    if not seen.of("step") and not seen.of("bypass"):
+        unseen.append("a step of the training: none was reached, so that most is read from the source alone")
+        return findings, [], unseen, set()
+    moved, said, missing, ran = compared(kept, seen)
+    settled = {"sensitivity"} if ran else set()
+    if any(event["private"] for event in seen.of("step")):
+        settled |= {"sampling", "bypass", "delta", "noise"}
+    return [*findings, *moved], [*facts, *said], [*unseen, *missing], settled
 
 
 def _relative(finding: Finding, script: Path, path: Path) -> Finding:

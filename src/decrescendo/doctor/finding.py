@@ -1,6 +1,7 @@
 """What the doctor says: findings, how sure each is, and a page of them."""
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -118,9 +119,10 @@ class Diagnosis:
         return "\n".join([*lines, f"{found} fault{'s' * (found != 1)} found in {self.subject}"])
 
 
-def ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    """The surest first; what is only suspected is left out where the same check is surer at the same line, or has
-    spoken with a run."""
-    sure = {f.check for f in findings if f.certainty is not Certainty.SUSPECTED}
-    kept = [f for f in findings if f.certainty is not Certainty.SUSPECTED or f.check not in sure]
+def ordered(findings: Iterable[Finding], settled: Collection[str] = ()) -> tuple[Finding, ...]:
+    """The surest first. A suspicion is left out where a run has spoken about its check: found something, or
+    settled it."""
+    known = list(findings)
+    spoken = {f.check for f in known if f.certainty is not Certainty.SUSPECTED} | set(settled)
+    kept = [f for f in known if f.certainty is not Certainty.SUSPECTED or f.check not in spoken]
     return tuple(sorted(dict.fromkeys(kept), key=lambda f: (_RANK[f.certainty], f.file, f.line, f.check)))

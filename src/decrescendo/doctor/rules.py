@@ -180,7 +180,7 @@ def clip_of_batches(sources: Sources) -> Iterator[Hit]:
              if "grad" in ast.unparse(m.statement(c) or c).lower()]  # fmt: skip
     if not clips:
         module, call = noises[0]
-        if not sources.mentions("clip"):
+        if not sources.mentions("clip", "norm(", "max_norm", "grad_norm", "sensitivity"):
             yield module, call, "sensitivity", "noise is added to what is clipped nowhere", "no noise is large enough for an unbounded sum"
         return
     for module, call in clips:
