@@ -29,7 +29,9 @@ for epoch in range(3):
     engine.get_epsilon(1e-5)
 """
 _CLEAN = _HEAD + _CALIBRATED + _LOOP
-_SCHEDULER = "from opacus.schedulers import ExponentialNoise\nscheduler = ExponentialNoise(optimizer, gamma={})\n"
+_SCHEDULER = (
+    "from opacus.schedulers import ExponentialNoise\nscheduler = ExponentialNoise(optimizer, gamma={})\n"
+)
 
 
 def _given(noise: float) -> str:
@@ -63,7 +65,8 @@ FAULTY = {
     "more epochs": ("budget", _CLEAN.replace("range(3)", "range(9)")),
     "noise falls each step": ("schedule", (_HEAD + _CALIBRATED + _SCHEDULER.format(0.95) + _LOOP)
                               .replace("optimizer.step()", "optimizer.step(); scheduler.step()")),
-    "noise falls each epoch": ("schedule", _HEAD + _CALIBRATED + _SCHEDULER.format(0.5) + _LOOP + "    scheduler.step()\n"),
+    "noise falls each epoch": ("schedule", _HEAD + _CALIBRATED + _SCHEDULER.format(0.5) + _LOOP
+                               + "    scheduler.step()\n"),
     "a sum taken for a mean": ("denominator", _CLEAN.replace("(model(a), b)", '(model(a), b, reduction="sum")')),
     "contrastive": ("rows", _CLEAN.replace(
         _LOSS, "nn.functional.cross_entropy(model(a) @ model(a).detach().T, torch.arange(len(a)))")),
@@ -75,7 +78,8 @@ FAULTY = {
     "the old optimiser": ("bypass", _CLEAN.replace("optimizer.step()", "plain.step()")),
     "thrown away": ("bypass", _CLEAN.replace("model, optimizer, loader = engine", "engine")
                     .replace("optimizer.", "plain.").replace("in loader", "in rows")),
-    "two engines": ("history", _HEAD + _CALIBRATED.replace("engine.", "PrivacyEngine().") + _CLEAN.replace(_HEAD, "").replace(
+    "two engines": ("history", _HEAD + _CALIBRATED
+                    .replace("engine.", "PrivacyEngine().") + _CLEAN.replace(_HEAD, "").replace(
         "module=model", "module=nn.Sequential(nn.Linear(8, 2))").replace(
         "optimizer=plain", "optimizer=torch.optim.SGD(model.parameters(), lr=0.1)").replace(
         "model, optimizer, loader = engine", "model = nn.Linear(8, 2)\nmodel, optimizer, loader = engine").replace(
@@ -84,15 +88,17 @@ FAULTY = {
         "engine = ", "torch.save({'epoch': 3, 'model': model.state_dict()}, 'kept.pt')\n"
         "model.load_state_dict(torch.load('kept.pt')['model'])\nengine = ")),
     "clipped to more": ("sensitivity", _CLEAN.replace(
-        "optimizer.step()", "[setattr(p, 'grad_sample', None) for p in ()]; optimizer.step()").replace(
         _LOOP, "kept = optimizer.clip_and_accumulate\n"
         "def clip():\n    optimizer.max_grad_norm = 4.0\n    kept()\n    optimizer.max_grad_norm = 1.0\n"
         "optimizer.clip_and_accumulate = clip\n" + _LOOP)),
-    "seeded": ("seed", _CLEAN.replace("x = ", "torch.manual_seed(0)\nx = ") + "torch.save(model.state_dict(), 'model.pt')\n"),
-    "losses printed": ("beside", _CLEAN.replace("optimizer.step()", "optimizer.step()\n        print(epoch, loss.item())")),
+    "seeded": ("seed", _CLEAN
+               .replace("x = ", "torch.manual_seed(0)\nx = ") + "torch.save(model.state_dict(), 'model.pt')\n"),
+    "losses printed": ("beside", _CLEAN.replace("optimizer.step()", "optimizer.step()\n        "
+                                                                    "print(epoch, loss.item())")),
     "the best kept": ("selection", "best = 9.0\n" + _CLEAN + "    if loss < best:\n        best = loss\n"),
     "empty batches skipped": ("empty batch", _CLEAN.replace(
-        "        optimizer.zero_grad()", "        if len(a) == 0:\n            continue\n        optimizer.zero_grad()")),
+        "        optimizer.zero_grad()", "        if len(a) == 0:\n            continue\n        "
+                                         "optimizer.zero_grad()")),
     "several rows a person": ("unit", _CLEAN.replace("y = ", "user = dict(user_id=3)['user_id']\ny = ")),
 }  # fmt: skip
 
@@ -131,7 +137,9 @@ for epoch in range(3):
             p.grad = (total + noise) / 60
         optimizer.step()
 """
-_LOOPED = _BY_HAND[: _BY_HAND.index("        weights = {")] + """
+_LOOPED = (
+    _BY_HAND[: _BY_HAND.index("        weights = {")]
+    + """
         totals = [torch.zeros_like(p) for p in model.parameters()]
         for row, label in zip(a, b):
             model.zero_grad()
@@ -143,7 +151,10 @@ _LOOPED = _BY_HAND[: _BY_HAND.index("        weights = {")] + """
             p.grad = (total + torch.randn_like(total) * noise_multiplier * max_grad_norm) / 60
         optimizer.step()
 """
-_OF_BATCHES = _BY_HAND[: _BY_HAND.index("        weights = {")] + """
+)
+_OF_BATCHES = (
+    _BY_HAND[: _BY_HAND.index("        weights = {")]
+    + """
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(a), b).backward()
         nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
@@ -151,8 +162,10 @@ _OF_BATCHES = _BY_HAND[: _BY_HAND.index("        weights = {")] + """
             p.grad += torch.randn_like(p) * noise_multiplier * max_grad_norm / 60
         optimizer.step()
 """
+)
 _OWN_BATCHES = _LOOPED.replace(
-    "    for a, b in loader:", "    for _ in range(10):\n        drawn = torch.rand(600) < 0.1\n        a, b = x[drawn], y[drawn]"
+    "    for a, b in loader:",
+    "    for _ in range(10):\n        drawn = torch.rand(600) < 0.1\n        a, b = x[drawn], y[drawn]",
 )
 
 CLEAN_BY_HAND = {"vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES}
@@ -160,9 +173,11 @@ FAULTY_BY_HAND = {
     "noise over the batch": ("sensitivity", _BY_HAND.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
     "noise without the clip norm": ("sensitivity", _LOOPED.replace("max_grad_norm) / 60", "0.1) / 60")),
     "the batch is clipped": ("sensitivity", _OF_BATCHES),
-    "nothing is clipped": ("sensitivity", _BY_HAND.replace("(max_grad_norm / (norms + 1e-9)).clamp(max=1)", "torch.ones_like(norms)")),
+    "nothing is clipped": ("sensitivity", _BY_HAND.replace("(max_grad_norm / (norms + "
+                                                           "1e-9)).clamp(max=1)", "torch.ones_like(norms)")),
     "shuffled": ("sampling", _BY_HAND.replace("batch_sampler=Poisson()", "batch_size=60, shuffle=True")),
     "no noise": ("noise", _BY_HAND.replace("torch.randn_like(p)", "torch.zeros_like(p)")),
-    "own batches, noise over the batch": ("sensitivity", _OWN_BATCHES.replace("max_grad_norm) / 60", "max_grad_norm / 60) / 60")),
+    "own batches, noise over the "
+    "batch": ("sensitivity", _OWN_BATCHES.replace("max_grad_norm) / 60", "max_grad_norm / 60) / 60")),
     "batch norm": ("beside", _OF_BATCHES.replace("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU()")),
 }  # fmt: skip

@@ -20,11 +20,13 @@ def doctor_command(
         list[str] | None, typer.Argument(help="The script's own arguments, after --.", metavar="-- ARGUMENTS")
     ] = None,
     steps: Annotated[
-        int, typer.Option(help="Steps of the optimiser to observe. 0: the script is read, and not run.", min=0)
+        int,
+        typer.Option(help="Steps of the optimiser to observe. 0: the script is read, and not run.", min=0),
     ] = 3,
     timeout: Annotated[float, typer.Option(help="Seconds after which the script is stopped.", min=1)] = 180.0,
     fix: Annotated[
-        Path | None, typer.Option(help="Write the same training for this library to this file.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Write the same training for this library to this file.", metavar="FILE"),
     ] = None,
     ignore: Annotated[
         list[str] | None, typer.Option(help="A check whose findings are left out; may be given again.")

@@ -1,4 +1,4 @@
-"""The doctor: runs a training that somebody has, with Opacus or written by hand, and says what is wrong with its privacy.
+"""The doctor: runs a training that somebody has, with Opacus or by hand, and says what is wrong with its privacy.
 
 =============  =======================================================================================
 `examine`      a script, a notebook, the folder of a run or a checkpoint: a `Diagnosis`

@@ -28,17 +28,21 @@ def examine_checkpoint(path: Path) -> Diagnosis:
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileRefused(
-            f"{path} must be a checkpoint of tensors, numbers and lists, which is read without running code, got: {reason}"
+            f"{path} must be a checkpoint of tensors, numbers and lists, which is read without running code, "
+            f"got: {reason}"
         ) from None
     state = _state(content, 0)
     if state is None:
         if isinstance(content, dict):
             finding = Finding(
                 "history", Certainty.RECOMPUTED, "the checkpoint has no state of an accountant",
-                "a training that goes on from it counts from nothing: save it by PrivacyEngine.save_checkpoint", str(path),
+                "a training that goes on from it counts from nothing: save it by "
+                "PrivacyEngine.save_checkpoint", str(path),
             )  # fmt: skip
             return Diagnosis(str(path), (finding,))
-        raise FileRefused(f"{path} must have the state of an accountant of Opacus, got a {type(content).__name__}")
+        raise FileRefused(
+            f"{path} must have the state of an accountant of Opacus, got a {type(content).__name__}"
+        )
     return _judge(path, state)
 
 
@@ -59,7 +63,8 @@ def _judge(path: Path, state: dict[str, Any]) -> Diagnosis:
         raise FileRefused(
             f"{path} must have a history of (noise multiplier, sample rate, steps), got {str(history)[:80]}: {error}"
         ) from None
-    findings, facts = [], [f"{mechanism}: {ledger!r}"]
+    findings: list[Finding] = []
+    facts = [f"{mechanism}: {ledger!r}"]
     if not ledger.steps:
         findings.append(Finding(
             "history", Certainty.RECOMPUTED, "the accountant's history is empty",
@@ -73,7 +78,9 @@ def _judge(path: Path, state: dict[str, Any]) -> Diagnosis:
         for delta in DELTAS:
             ends = judged(ledger, delta)
             if ends is not None:
-                facts.append(f"epsilon {epsilon_words(ends[1])} at delta {delta:g}, if batches were Poisson batches")
+                facts.append(
+                    f"epsilon {epsilon_words(ends[1])} at delta {delta:g}, if batches were Poisson batches"
+                )
                 if ends[1] > 20 and delta == DELTAS[0]:
                     findings.append(Finding(
                         "noise", Certainty.RECOMPUTED, f"epsilon is {epsilon_words(ends[1])} at delta {delta:g}",
@@ -82,7 +89,8 @@ def _judge(path: Path, state: dict[str, Any]) -> Diagnosis:
         if mechanism == "gdp":
             findings.append(Finding(
                 "budget", Certainty.RECOMPUTED, "the accountant is a central limit theorem (gdp), an estimate",
-                f"the bound is epsilon {epsilon_words((judged(ledger, DELTAS[0]) or (0, 0))[1])} at delta {DELTAS[0]:g}",
+                f"the bound is epsilon {epsilon_words((judged(ledger, DELTAS[0]) or (0, 0))[1])} at delta "
+                f"{DELTAS[0]:g}",
                 str(path),
             ))  # fmt: skip
     return Diagnosis(str(path), ordered(findings), tuple(facts))

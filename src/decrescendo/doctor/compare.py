@@ -22,9 +22,18 @@ def compared(folder: Path, seen: Seen) -> tuple[list[Finding], list[str], list[s
     if parent is None or same is None:
         return [], [], ["neighbouring data sets: no release was reached within the steps"], False
     if not torch.equal(parent["release"], same["release"]):
-        return [], [], ["neighbouring data sets: the training is not repeatable with the same random numbers"], False
+        return (
+            [],
+            [],
+            ["neighbouring data sets: the training is not repeatable with the same random numbers"],
+            False,
+        )
     at = next(((e["file"], e["line"]) for kind in ("noise", "step") for e in seen.of(kind)), ("", 0))
-    others = {role: held for role in ("replaced", "removed", "large") if (held := released(folder, role)) is not None}
+    others = {
+        role: held
+        for role in ("replaced", "removed", "large")
+        if (held := released(folder, role)) is not None
+    }
     if parent["random"]:
         others.pop("removed", None)  # dropout: another number of rows has other masks
     if parent["kind"] == "sum":
@@ -43,11 +52,15 @@ def _clip(parent: dict[str, Any]) -> float:
 
 
 def _moved_words(parent: dict[str, Any], others: dict[str, dict[str, Any]]) -> str:
-    moved = ", ".join(f"{role} {_distance(parent, held) / _clip(parent):.3g} C" for role, held in others.items())
+    moved = ", ".join(
+        f"{role} {_distance(parent, held) / _clip(parent):.3g} C" for role, held in others.items()
+    )
     return f"the sum moved when one record was {moved}"
 
 
-def _of_sum(parent: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple[str, int]) -> Iterator[Finding]:
+def _of_sum(
+    parent: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple[str, int]
+) -> Iterator[Finding]:
     clip = _clip(parent)
     for role, held in others.items():
         allowed = 1 if role == "removed" else 2
@@ -61,21 +74,26 @@ def _of_sum(parent: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple
                 f"{parent['noise']:.4g}", *at,
             )  # fmt: skip
             break
-    rows, replaced, removed = parent.get("rows"), others.get("replaced"), others.get("removed")
+    rows, removed = parent.get("rows"), others.get("removed")
     if rows is None:
         return
-    if replaced is not None and (changed := _changed(rows[1:], replaced["rows"][1:])):
+    exchanged = [held for role, held in others.items() if role != "removed" and held.get("rows") is not None]
+    changed = max((_changed(rows[1:], held["rows"][1:]) for held in exchanged), default=0)
+    if changed:
+        moved = max(_distance(parent, held) for held in exchanged) / clip
         yield Finding(
             "rows", Certainty.PROVEN,
             f"exchanging one record changed the gradients of {changed} other records of the batch",
-            f"clipping each does not bound what one record moves (here {_distance(parent, replaced) / clip:.4g} C): let "
-            "no layer, loss or collate function look at other rows (BatchNorm, contrastive losses, padding to the longest)",
+            f"clipping each does not bound what one record moves (here {moved:.4g} C): let "
+            "no layer, loss or collate function look at other rows (BatchNorm, contrastive losses, "
+            "padding to the longest)",
             *at,
         )  # fmt: skip
     elif removed is not None and _scaled(rows[1:], removed["rows"]):
         yield Finding(
             "denominator", Certainty.PROVEN,
-            "with one record less every other record's gradient is larger or smaller by n/(n-1): the loss is divided by "
+            "with one record less every other record's gradient is larger or smaller by n/(n-1): the loss "
+            "is divided by "
             "the number of rows once too often, or once too little, for loss_reduction",
             "a record moves all others: make loss_reduction what the loss does (mean or sum)", *at,
         )  # fmt: skip
@@ -113,7 +131,7 @@ def _of_gradient(
     std = _distance(parent, quiet) / math.sqrt(len(parent["release"]))
     if std == 0 or not math.isfinite(std):
         finding = Finding(
-            "noise", Certainty.SUSPECTED if any(e["drawn"] for e in seen.of("step")) else Certainty.PROVEN,
+            "noise", Certainty.SUSPECTED if len({e["drawn"] for e in seen.of("step")}) > 1 else Certainty.PROVEN,
             "the gradient that the optimiser takes has no noise", "no privacy, if nothing is noised later", *at,
         )  # fmt: skip
         return [finding], [], [], False
@@ -121,7 +139,11 @@ def _of_gradient(
     if not moved:
         return [], ["exchanging one record did not move the gradient"], [], False
     force = 2 * std / moved
-    claimed = float(counted[0]["noise_multiplier"]) if counted and "noise_multiplier" in counted[0] else names.get("noise")
+    claimed = (
+        float(counted[0]["noise_multiplier"])
+        if counted and "noise_multiplier" in counted[0]
+        else names.get("noise")
+    )
     if claimed is None and "sigma" in names:
         claimed = min(names["sigma"], names["sigma"] / max(names.get("clip", 1.0), 1e-12))
     fact = f"one record exchanged moved the gradient by {moved / std:.4g} standard deviations of its noise"
@@ -130,11 +152,14 @@ def _of_gradient(
         findings.append(Finding(
             "sensitivity", Certainty.PROVEN,
             f"{fact}; a noise multiplier of {claimed:.4g} allows {2 / claimed:.4g}",
-            f"the noise multiplier in force is at most {force:.4g}: clip each example's gradient, not the batch's, and add "
+            f"the noise multiplier in force is at most {force:.4g}: clip each example's gradient, not the "
+            "batch's, and add "
             "noise of the multiplier times the clip norm to the sum", *at,
         ))  # fmt: skip
     elif claimed is None and force < _SILENT:
-        findings.append(Finding(
-            "noise", Certainty.PROVEN, fact, f"the noise multiplier in force is at most {force:.4g}", *at
-        ))
+        findings.append(
+            Finding(
+                "noise", Certainty.PROVEN, fact, f"the noise multiplier in force is at most {force:.4g}", *at
+            )
+        )
     return findings, [fact], [], claimed is not None

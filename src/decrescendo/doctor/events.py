@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_OBSERVED = ("torch", "opacus", "decrescendo", "runpy")  # wherever they are installed
 _OWN = str(Path(__file__).parent)
 
 
@@ -17,7 +18,10 @@ def user_frame() -> FrameType | None:
     """The innermost frame of the user's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
+        name, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).split(".")[0]
+        if package in _OBSERVED:
+            frame = frame.f_back
+            continue
         if not name.startswith((*_LIBRARIES, _OWN, "<")) and "site-packages" not in name:
             return frame
         frame = frame.f_back

@@ -22,7 +22,11 @@ LONGEST = 180.0  # seconds
 
 
 def examine(
-    path: str | os.PathLike[str], arguments: Sequence[str] = (), *, steps: int = STEPS, timeout: float = LONGEST
+    path: str | os.PathLike[str],
+    arguments: Sequence[str] = (),
+    *,
+    steps: int = STEPS,
+    timeout: float = LONGEST,
 ) -> Diagnosis:
     """What is wrong with a training.
 
@@ -39,7 +43,9 @@ def examine(
     if path.is_dir():
         return examine_folder(path)
     if not path.is_file():
-        raise FileRefused(f"the doctor must be given a script, a folder or a checkpoint, got {path}: no such file")
+        raise FileRefused(
+            f"the doctor must be given a script, a folder or a checkpoint, got {path}: no such file"
+        )
     if path.suffix not in (".py", ".ipynb"):
         return examine_checkpoint(path)
     with tempfile.TemporaryDirectory() as kept:
@@ -65,9 +71,19 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
 def run_observed(script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path) -> list[str]:
     """Run a script under observers, which write into a folder; what went wrong, if anything did."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "decrescendo.doctor.runner", str(kept), str(steps), str(script), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "decrescendo.doctor.runner",
+        str(kept),
+        str(steps),
+        str(script),
+        *arguments,
+    ]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
     except subprocess.TimeoutExpired:
         return [f"all that comes after {timeout:g} seconds, when the script was stopped"]
     if not any(event["kind"] == "end" for event in read_events(kept)):
@@ -79,7 +95,9 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     """Findings of a run, facts, what it could not show, and the checks that need no suspicion any more."""
     seen = Seen(read_events(kept))
     findings, facts = found_in(seen)
-    unseen = [f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"]
+    unseen = [
+        f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"
+    ]
     if not seen.of("step") and not seen.of("bypass"):
         unseen.append("a step of the training: none was reached, so that most is read from the source alone")
         return findings, [], unseen, set()

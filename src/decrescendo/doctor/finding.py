@@ -101,9 +101,13 @@ class Diagnosis:
         if self.findings:
             rows = [[f.check, f.certainty.value, f.where, f.says, f.costs] for f in self.findings]
             parts.append(f"{len(self.findings)} found.")
-            parts.append(table(["check", "how sure", "where", "what is wrong", "what it costs"], rows, "lllll"))
+            parts.append(
+                table(["check", "how sure", "where", "what is wrong", "what it costs"], rows, "lllll")
+            )
         else:
-            parts.append("No fault was found. That shows no privacy: it says what the checks below did not see.")
+            parts.append(
+                "No fault was found. That shows no privacy: it says what the checks below did not see."
+            )
         for title, lines in (("Seen", self.facts), ("Not checked", self.unseen)):
             if lines:
                 parts.append("\n".join([f"## {title}", "", *(f"- {line}" for line in lines)]))
@@ -111,10 +115,16 @@ class Diagnosis:
 
     def describe(self) -> str:
         """Lines for a terminal."""
-        lines = []
+        lines: list[str] = []
         for f in self.findings:
-            lines += [f"{f.where or self.subject}: {f.check} ({f.certainty.value})", f"  {f.says}", f"  {f.costs}"]
-        lines += [f"seen: {fact}" for fact in self.facts] + [f"not checked: {reason}" for reason in self.unseen]
+            lines += [
+                f"{f.where or self.subject}: {f.check} ({f.certainty.value})",
+                f"  {f.says}",
+                f"  {f.costs}",
+            ]
+        lines += [f"seen: {fact}" for fact in self.facts] + [
+            f"not checked: {reason}" for reason in self.unseen
+        ]
         found = len(self.findings)
         return "\n".join([*lines, f"{found} fault{'s' * (found != 1)} found in {self.subject}"])
 

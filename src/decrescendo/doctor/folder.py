@@ -18,7 +18,9 @@ def examine_folder(path: Path) -> Diagnosis:
     Raises:
         FileRefused: neither a run nor a checkpoint is in it.
     """
-    files = sorted((file for file in path.iterdir() if file.suffix in _ENDINGS), key=lambda file: file.stat().st_mtime)
+    files = sorted(
+        (file for file in path.iterdir() if file.suffix in _ENDINGS), key=lambda file: file.stat().st_mtime
+    )
     if (path / "plan.json").exists() or not files:
         return _run(path)
     read = [examine_checkpoint(file) for file in files]
@@ -33,10 +35,15 @@ def _run(path: Path) -> Diagnosis:
         run = Run.load(path)
     except DecrescendoError as error:
         raise FileRefused(f"{path} must be the folder of a run, or have checkpoints in it: {error}") from None
-    findings, said = [], run.guarantee
+    findings: list[Finding] = []
+    said = run.guarantee
     budget = run.plan.budget
     facts = [str(said), f"{run.covered!r}"]
-    ends = judged(run.covered, said.delta) if said.kind != "estimate" and budget.unit.value == "example" else None
+    ends = (
+        judged(run.covered, said.delta)
+        if said.kind != "estimate" and budget.unit.value == "example"
+        else None
+    )
     if ends is not None and ends[0] > said.epsilon:
         findings.append(Finding(
             "budget", Certainty.RECOMPUTED, f"the run says epsilon {said.epsilon:g}, its ledger costs at least "
@@ -47,6 +54,5 @@ def _run(path: Path) -> Diagnosis:
             "budget", Certainty.RECOMPUTED, f"the run's epsilon is an estimate of {said.accountant}, no bound",
             "judge it with Pld", str(path),
         ))  # fmt: skip
-    for assumption in run.assumptions:
-        facts.append(str(assumption))
+    facts += [str(assumption) for assumption in run.assumptions]
     return Diagnosis(str(path), ordered(findings), tuple(facts))

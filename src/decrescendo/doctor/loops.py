@@ -64,7 +64,9 @@ def epochs_asked(frame: FrameType | None) -> int | None:
     while frame is not None:
         tree = _tree(frame.f_code.co_filename)
         for node in ast.walk(tree) if tree is not None else ():
-            inside = isinstance(node, ast.For) and node.body[0].lineno <= frame.f_lineno <= (node.end_lineno or 0)
+            inside = isinstance(node, ast.For) and node.body[0].lineno <= frame.f_lineno <= (
+                node.end_lineno or 0
+            )
             if inside and (turns := _turns(node, frame)) is not None:
                 product, found = product * turns, True
         frame = frame.f_back
@@ -76,7 +78,10 @@ def named_numbers(frame: FrameType | None) -> dict[str, float]:
     found: dict[str, float] = {}
     while frame is not None:
         for scope in (frame.f_locals, frame.f_globals):
-            for holder in (scope, *(held for held in list(scope.values()) if isinstance(held, Namespace | dict))):
+            for holder in (
+                scope,
+                *(held for held in list(scope.values()) if isinstance(held, (Namespace, dict))),
+            ):
                 _collect(vars(holder) if isinstance(holder, Namespace) else holder, found)
             for held in list(scope.values()):
                 if type(held).__module__ != "builtins" and isinstance(getattr(held, "__dict__", None), dict):
@@ -86,7 +91,13 @@ def named_numbers(frame: FrameType | None) -> dict[str, float]:
 
 
 def _collect(names: Mapping[Any, Any], found: dict[str, float]) -> None:
-    for kind, spellings in (("noise", NOISE), ("sigma", SIGMA), ("clip", CLIP), ("epsilon", EPSILON), ("delta", DELTA)):
+    for kind, spellings in (
+        ("noise", NOISE),
+        ("sigma", SIGMA),
+        ("clip", CLIP),
+        ("epsilon", EPSILON),
+        ("delta", DELTA),
+    ):
         for name, value in list(names.items()):
             plain = isinstance(name, str) and name.lower().replace("-", "_") in {s.lower() for s in spellings}
             if plain and isinstance(value, int | float) and not isinstance(value, bool):

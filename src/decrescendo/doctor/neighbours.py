@@ -28,7 +28,7 @@ def enlarged(sample: Any) -> Any:
         return sample * _SCALE if sample.is_floating_point() else sample
     if isinstance(sample, Mapping):
         return {key: enlarged(value) for key, value in sample.items()}
-    if isinstance(sample, tuple | list):
+    if isinstance(sample, (tuple, list)):
         return type(sample)([enlarged(value) for value in sample])
     if hasattr(sample, "dtype") and sample.dtype.kind == "f":
         return sample * _SCALE
@@ -45,7 +45,9 @@ class Neighbours:
     def __init__(self, events: Events) -> None:
         self._events, self._folder = events, events.folder
         self.role = "parent"
-        self.random_layers = False  # dropout and the like: other numbers of rows are given other random numbers
+        self.random_layers = (
+            False  # dropout and the like: other numbers of rows are given other random numbers
+        )
         self._forked: list[int] = []
         self._waiting = False
 

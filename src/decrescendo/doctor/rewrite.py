@@ -1,5 +1,5 @@
-"""`rewrite`: a training with Opacus, over `decrescendo.integrations.opacus`: imports and calls changed, faults that have
-one right repair repaired, the rest said in comments."""
+"""`rewrite`: a training with Opacus, over `decrescendo.integrations.opacus`: imports and calls changed, faults with one
+right repair repaired, the rest said in comments."""
 
 import ast
 import os
@@ -23,7 +23,8 @@ _LAYERS = {"DPLSTM": "LSTM", "DPGRU": "GRU", "DPRNN": "RNN", "DPMultiheadAttenti
 _DROPPED = {
     "poisson_sampling": "batches are Poisson batches, as the accountant counts them",
     "clipping": "each example is clipped by the norm of all its gradients together",
-    "noise_generator": "noise has a stream of its own: take PrivacyEngine(secure_mode=True) for weights that are published",
+    "noise_generator": "noise has a stream of its own: take PrivacyEngine(secure_mode=True) for weights "
+    "that are published",
     "wrap_model": "the loop calls the model that is returned",
     "rand_on_empty": "a batch of no rows is a step of noise alone",
     "batch_first": "dimension 0 of every tensor counts the examples",
@@ -55,13 +56,16 @@ def rewrite(path: str | os.PathLike[str]) -> Rewritten:
     """
     path = Path(path)
     if path.suffix != ".py":
-        raise InvalidValue(f"a training can be rewritten from a .py file, got {path}. Export a notebook as a script")
+        raise InvalidValue(
+            f"a training can be rewritten from a .py file, got {path}. Export a notebook as a script"
+        )
     sources = read(path)
     module = sources.modules[0]
     alone = Sources([module])
     if not any(True for _ in alone.calls(*MAKERS)):
         raise InvalidValue(
-            f"{path} must call PrivacyEngine.make_private to be rewritten, got none: a loop with clipping and noise of its "
+            f"{path} must call PrivacyEngine.make_private to be rewritten, got none: a loop with clipping and "
+            "noise of its "
             "own is replaced as a whole, by decrescendo.train (docs: Come from Opacus)"
         )
     return _Writer(alone, module).written()
@@ -137,7 +141,9 @@ class _Writer:
         if makes is None or made is None or not isinstance(statement, ast.Assign):
             return None
         name = name_of(statement.targets[0])
-        steps = [c for c in self._module.calls if name_of(c.func) == "step" and isinstance(c.func, ast.Attribute)]
+        steps = [
+            c for c in self._module.calls if name_of(c.func) == "step" and isinstance(c.func, ast.Attribute)
+        ]
         own = [c for c in steps if isinstance(c.func, ast.Attribute) and name_of(c.func.value) == name]
         trains = max((len(self._module.loops(c)) for c in steps if c not in own), default=0)
         loader, epochs = keyword(makes, "data_loader"), keyword(makes, "epochs")
@@ -170,9 +176,13 @@ class _Writer:
             given = keyword(call, "accountant")
             if isinstance(given, ast.Constant) and given.value not in ("prv", "rdp"):
                 self._replace(given, "'prv'")
-                self._note(call, f"accountant={given.value!r} is an estimate: 'prv' is a certified upper bound here")
+                self._note(
+                    call, f"accountant={given.value!r} is an estimate: 'prv' is a certified upper bound here"
+                )
         elif isinstance(call.func, ast.Attribute) and name_of(call.func.value) == "ModuleValidator":
-            fixed = f"without_batch_norm({ast.unparse(call.args[0])})" if name == "fix" and call.args else None
+            fixed = (
+                f"without_batch_norm({ast.unparse(call.args[0])})" if name == "fix" and call.args else None
+            )
             if name in ("fix", "fix_and_validate"):
                 self._replace(call, fixed or f"without_batch_norm({ast.unparse(call.args[0])})")
             else:  # a model is checked at every pass
@@ -181,7 +191,10 @@ class _Writer:
     def _maker(self, call: ast.Call, scheduled: str | None) -> None:
         mode = keyword(call, "grad_sample_mode")
         if mode is not None and not (isinstance(mode, ast.Constant) and mode.value in _MODES):
-            self._note(call, f"grad_sample_mode={ast.unparse(mode)}: the engine chooses the method for each operation")
+            self._note(
+                call,
+                f"grad_sample_mode={ast.unparse(mode)}: the engine chooses the method for each operation",
+            )
         kept = []
         for given in call.keywords:
             plain = isinstance(given.value, ast.Constant)

@@ -1,4 +1,4 @@
-"""The source of a training, and of its own modules beside it, as trees: what rules read, and findings that are suspected."""
+"""The source of a training, and of its own modules beside it, as trees: what rules read."""
 
 import ast
 import json
@@ -109,7 +109,9 @@ class Sources:
                         found.setdefault(name_of(target), node.value.value)
             for call in module.calls:
                 if name_of(call.func) == "add_argument":
-                    options = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+                    options = [
+                        a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
+                    ]
                     default = keyword(call, "default")
                     if options and isinstance(default, ast.Constant):
                         found.setdefault(options[-1].lstrip("-").replace("-", "_"), default.value)
@@ -189,5 +191,3 @@ def _imported(tree: ast.Module, path: Path, root: Path) -> Iterator[Path]:
                 for candidate in (file.with_suffix(".py"), file / "__init__.py"):
                     if candidate.is_file():
                         yield candidate
-
-

@@ -89,6 +89,11 @@ def _at(event: Event) -> tuple[str, int]:
     return event["file"], event["line"]
 
 
+def _usual_delta(private: Event) -> float:
+    """Where a training has not said it yet."""
+    return min(1e-5, 1 / max(1, 10 * private["made"]["rows"]))
+
+
 def _epochs(seen: Seen, private: Event) -> int | None:
     looped = [event["epochs"] for event in seen.of("noise") if event.get("epochs")]
     return looped[0] if looped else private["asked"].get("epochs")
@@ -96,7 +101,7 @@ def _epochs(seen: Seen, private: Event) -> int | None:
 
 def _sampling(seen: Seen, private: Event) -> Iterator[Finding]:
     made, given, noise = private["made"], private["given"], float(private["noise"])
-    delta = private["asked"].get("target_delta") or 1 / max(2, 10 * (made["rows"] or 1))
+    delta = private["asked"].get("target_delta") or _usual_delta(private)
     epochs = _epochs(seen, private) or 1
     used = [event["loader"] for event in seen.of("step") if event["private"]]
     actual = seen.loader(used[0]) if used else None
@@ -132,7 +137,9 @@ def _total(seen: Seen, private: Event) -> Ledger | None:
         return None
     rate, total = 1 / steps, epochs * steps
     noise = float(private["noise"])
-    observed = [float(event["noise"]) for event in seen.of("noise") if event["optimizer"] == private["optimizer"]]
+    observed = [
+        float(event["noise"]) for event in seen.of("noise") if event["optimizer"] == private["optimizer"]
+    ]
     movers = [event for event in seen.of("scheduler") if len(set(event["ahead"])) > 1]
     if not movers:
         return Ledger([Release(rate, observed[-1] if observed else noise, count=total)])
@@ -150,8 +157,9 @@ def _total(seen: Seen, private: Event) -> Ledger | None:
 def _budget(seen: Seen, private: Event) -> tuple[list[Finding], list[str]]:
     asked, ledger = private["asked"], _total(seen, private)
     target = asked.get("target_epsilon")
-    delta = asked.get("target_delta") or next((event["delta"] for event in seen.of("epsilon")), None)
-    if ledger is None or delta is None or not 0 < delta < 1:
+    told = asked.get("target_delta") or next((event["delta"] for event in seen.of("epsilon")), None)
+    delta = told if told is not None and 0 < told < 1 else _usual_delta(private)
+    if ledger is None:
         return [], []
     ends = judged(ledger, delta)
     if ends is None:
@@ -170,15 +178,18 @@ def _budget(seen: Seen, private: Event) -> tuple[list[Finding], list[str]]:
         says = (
             f"the noise multiplier moves from {ledger.noise_multiplier[0]:.4g} to {ledger.noise_multiplier[-1]:.4g} "
             "after it was calibrated as a constant" if moved
-            else f"the loop goes through {_epochs(seen, private)} epochs, the noise was calibrated for {asked.get('epochs')}"
+            else f"the loop goes through {_epochs(seen, private)} epochs, the noise was calibrated for "
+                 f"{asked.get('epochs')}"
         )  # fmt: skip
         findings.append(Finding(
             check, Certainty.RECOMPUTED, says,
-            f"asked for epsilon {target:g}, the whole training spends {epsilon_words(upper)} at delta {delta:.3g}", *place,
+            f"asked for epsilon {target:g}, the whole training spends {epsilon_words(upper)} at delta "
+            f"{delta:.3g}", *place,
         ))  # fmt: skip
     if upper > _LITTLE:
         findings.append(Finding(
-            "noise", Certainty.RECOMPUTED, f"the whole training has epsilon {epsilon_words(upper)} at delta {delta:.3g}",
+            "noise", Certainty.RECOMPUTED,
+            f"the whole training has epsilon {epsilon_words(upper)} at delta {delta:.3g}",
             "such a guarantee bounds nothing that an attacker would want to know", *_at(private),
         ))  # fmt: skip
     return findings, facts
@@ -219,7 +230,8 @@ def _ghosts(seen: Seen) -> Iterator[Finding]:
                 "sensitivity", Certainty.RECOMPUTED,
                 f"gradients are clipped to {ghost:g} (the module's max_grad_norm), the noise is for {clip:g} (the "
                 "optimiser's)",
-                f"the noise multiplier in force is {float(event['noise']) * clip / ghost:.4g}, not {event['noise']:.4g}",
+                f"the noise multiplier in force is {float(event['noise']) * clip / ghost:.4g}, not "
+                f"{event['noise']:.4g}",
                 *_at(event),
             )  # fmt: skip
             return
@@ -237,7 +249,9 @@ def _history(seen: Seen) -> Iterator[Finding]:
                 "epsilon of the two adds up; each accountant knows its own steps", *_at(event),
             )  # fmt: skip
         accountants.add(event["accountant"])
-    resumed = [e for e in seen.of("load") if any("optim" in key.lower() or key == "epoch" for key in e["keys"])]
+    resumed = [
+        e for e in seen.of("load") if any("optim" in key.lower() or key == "epoch" for key in e["keys"])
+    ]
     if resumed and made and not seen.of("restored") and not any(event["history"] for event in made):
         yield Finding(
             "history", Certainty.RECOMPUTED,
@@ -253,14 +267,17 @@ def _bypass(seen: Seen) -> Iterator[Finding]:
         private = sum(event["private"] for event in seen.of("step"))
         yield Finding(
             "bypass", Certainty.PROVEN,
-            "the optimiser that was given to Opacus steps by itself, with gradients that are neither clipped nor noised",
+            "the optimiser that was given to Opacus steps by itself, with gradients that are neither "
+            "clipped nor noised",
             "no privacy: use the optimiser that make_private returns" + ("" if private else "; no step was private"),
             *_at(passed[0]),
         )  # fmt: skip
 
 
 def _delta(seen: Seen) -> Iterator[Finding]:
-    asked = [(event["asked"].get("target_delta"), event["given"]["rows"], event) for event in seen.of("private")]
+    asked = [
+        (event["asked"].get("target_delta"), event["given"]["rows"], event) for event in seen.of("private")
+    ]
     rows = max((count for _, count, _ in asked), default=0)
     asked += [(event["delta"], rows, event) for event in seen.of("epsilon")]
     for delta, count, event in asked:
@@ -280,7 +297,8 @@ def _printed(seen: Seen) -> Iterator[Finding]:
         if ends is not None and event["epsilon"] < ends[0] / _SLACK:
             yield Finding(
                 "budget", Certainty.RECOMPUTED,
-                f"{event['mechanism']} says epsilon {event['epsilon']:.4g} of its history, whose true epsilon is at least "
+                f"{event['mechanism']} says epsilon {event['epsilon']:.4g} of its history, whose true epsilon "
+                "is at least "
                 f"{rounded(ends[0], 'down', 4)}",
                 "the number printed is an estimate below the truth", *_at(event),
             )  # fmt: skip
@@ -309,7 +327,8 @@ def _by_hand(seen: Seen) -> Iterator[Finding]:
     if how is not None and loader["batches"] == "BatchSampler" and loader["size"] < loader["rows"]:
         yield Finding(
             "sampling", Certainty.RECOMPUTED if seen.of("account") else Certainty.SUSPECTED,
-            f"batches are {how} and cut to {loader['size']} of {loader['rows']} rows: accountants of DP-SGD assume that "
+            f"batches are {how} and cut to {loader['size']} of {loader['rows']} rows: accountants of DP-SGD "
+            "assume that "
             "each record is drawn by itself (Poisson)",
             "amplification by sampling is not proven for such batches: draw each record with probability "
             f"{loader['size'] / max(1, loader['rows']):.4g}",

@@ -41,7 +41,11 @@ class OpacusWatch:
             setattr(engine, name, self._making(getattr(engine, name), name))
         base = importlib.import_module("opacus.optimizers").DPOptimizer
         for kind in _with_subclasses(base):
-            for name, wrap in (("add_noise", self._noising), ("clip_and_accumulate", self._clipping), ("step", self._step)):
+            for name, wrap in (
+                ("add_noise", self._noising),
+                ("clip_and_accumulate", self._clipping),
+                ("step", self._step),
+            ):
                 if name in vars(kind):
                     setattr(kind, name, wrap(vars(kind)[name]))
         accountant = importlib.import_module("opacus.accountants.accountant").IAccountant
@@ -81,7 +85,8 @@ class OpacusWatch:
             self._accountants.append(engine.accountant)
         plain = {key: value for key, value in asked.items() if isinstance(value, str | bool | int | float)}
         self._events.write("private", {
-            "call": name, "asked": plain, "given": facts_of(given), "made": facts_of(loader), "optimizer": id(optimizer),
+            "call": name, "asked": plain, "given": facts_of(given), "made": facts_of(loader),
+            "optimizer": id(optimizer),
             "loader": id(loader), "given_loader": id(given), "accountant": id(engine.accountant),
             "mechanism": engine.accountant.mechanism(), "history": list(engine.accountant.history),
             "noise": optimizer.noise_multiplier, "clip": optimizer.max_grad_norm, "secure": engine.secure_mode,
@@ -121,11 +126,17 @@ class OpacusWatch:
             })  # fmt: skip
             self._looked = True
             sums = [p.summed_grad if p.summed_grad is not None else p.grad for p in optimizer.params]
-            facts: dict[str, Any] = {"kind": "sum", "std": float(std), "noise": float(optimizer.noise_multiplier)}
+            facts: dict[str, Any] = {
+                "kind": "sum",
+                "std": float(std),
+                "noise": float(optimizer.noise_multiplier),
+            }
             rows = getattr(optimizer, "doctor_rows", None)
             if rows is not None:
                 facts["rows"] = rows
-            self._neighbours.release(lambda: torch.cat([s.detach().flatten() for s in sums if s is not None]), facts)
+            self._neighbours.release(
+                lambda: torch.cat([s.detach().flatten() for s in sums if s is not None]), facts
+            )
             return noise(optimizer, *args, **kwargs)
 
         return noised
@@ -136,7 +147,7 @@ class OpacusWatch:
             if not any(held is accountant for held in self._accountants):
                 self._accountants.append(accountant)
             done = step(accountant, *args, **kwargs)
-            self._events.write("account", {"id": id(accountant), **{k: v for k, v in kwargs.items()}})
+            self._events.write("account", {"id": id(accountant), **kwargs})
             return done
 
         return counted
@@ -166,7 +177,11 @@ class OpacusWatch:
         @functools.wraps(init)
         def scheduled(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             frame = user_frame()
-            place = {"at": frame.f_code.co_filename, "at_line": frame.f_lineno} if frame else {"at": "", "at_line": 0}
+            place = (
+                {"at": frame.f_code.co_filename, "at_line": frame.f_lineno}
+                if frame
+                else {"at": "", "at_line": 0}
+            )
             self._schedulers.append((scheduler, place))
             return init(scheduler, *args, **kwargs)
 
@@ -209,7 +224,10 @@ def _digest(optimizer: Any) -> Tensor | None:
         samples.append(held.detach().reshape(len(held), -1).to(torch.float64))
     if not samples:
         return None
-    random, total = torch.Generator().manual_seed(0), torch.zeros(len(samples[0]), _DIGEST, dtype=torch.float64)
+    random, total = (
+        torch.Generator().manual_seed(0),
+        torch.zeros(len(samples[0]), _DIGEST, dtype=torch.float64),
+    )
     for sample in samples:
         signs = torch.randint(2, (sample.shape[1], _DIGEST), generator=random).to(torch.float64) * 2 - 1
         total += sample @ signs

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.nn.modules import module as modules
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch as fetching
 
@@ -54,7 +54,8 @@ class TorchWatch:
     # Loaders.
 
     def _watch_loaders(self) -> None:
-        made, asked = DataLoader.__init__, {}
+        made: Any = DataLoader.__init__
+        asked: dict[int, dict[str, Any]] = {}
 
         @functools.wraps(made)
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -91,13 +92,13 @@ class TorchWatch:
             if id(loader) not in self._loaders:
                 self._loaders.add(id(loader))
                 self.events.write("loader", {"id": id(loader), **facts})
-            many = isinstance(indices, list | tuple) and len(indices) >= 2
+            many = isinstance(indices, (list, tuple)) and len(indices) >= 2
             if not many or not self.neighbours.due(id(loader)):
                 return fetch(indices)
             role = self.neighbours.fork(id(loader))
             if role == "large" and fetcher.collate_fn is not None:
                 collate = fetcher.collate_fn
-                fetcher.collate_fn = lambda rows: collate([enlarged(rows[0]), *rows[1:]])
+                fetcher.collate_fn = functools.partial(_with_first_enlarged, collate)
                 try:
                     return fetch(indices)
                 finally:
@@ -137,7 +138,11 @@ class TorchWatch:
         if not module.training or id(module) in self._buffers:
             return
         self._buffers.add(id(module))
-        kept = [name for name, part in module.named_modules() if part.training and getattr(part, "track_running_stats", False)]
+        kept = [
+            name
+            for name, part in module.named_modules()
+            if part.training and getattr(part, "track_running_stats", False)
+        ]
         if kept:
             self.events.write("buffers", {"layers": kept[:5]})
 
@@ -160,10 +165,12 @@ class TorchWatch:
         gradients = [p.grad for p in groups if p.grad is not None]
         if gradients:
             frame = user_frame()
-            names = {} if frame is None else named_numbers(frame)
+            names = named_numbers(frame)
             facts = {"kind": "gradient", "numbers": sum(g.numel() for g in gradients)}
             if self.done == 0:
-                self.events.write("claims", {"names": names, "epochs": epochs_asked(frame), "drawn": self.drawn})
+                self.events.write(
+                    "claims", {"names": names, "epochs": epochs_asked(frame), "drawn": self.drawn}
+                )
             self.neighbours.release(lambda: torch.cat([g.detach().flatten() for g in gradients]), facts)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -227,13 +234,20 @@ class TorchWatch:
             self.events.write("load", {"keys": keys[:20]})
             return content
 
-        torch.save, torch.load = saving, loading
+        setattr(torch, "save", saving)  # noqa: B010
+        setattr(torch, "load", loading)  # noqa: B010
+
+
+def _with_first_enlarged(collate: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
+    return collate([enlarged(rows[0]), *rows[1:]])
 
 
 def facts_of(loader: Any) -> dict[str, Any]:
     """How a loader draws its batches."""
     sampler, batches = loader.sampler, loader.batch_sampler
-    if type(batches).__name__ == "BatchSplittingSampler":  # Opacus', which cuts batches into parts of one step
+    if (
+        type(batches).__name__ == "BatchSplittingSampler"
+    ):  # Opacus', which cuts batches into parts of one step
         batches = batches.sampler
     weights = getattr(sampler, "weights", None)
     rows = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
@@ -245,6 +259,8 @@ def facts_of(loader: Any) -> dict[str, Any]:
         "drop_last": bool(loader.drop_last) or bool(getattr(batches, "drop_last", False)),
         "rows": rows,
         "steps": len(loader) if hasattr(loader, "__len__") and rows else None,
-        "heaviest": None if weights is None else float(torch.as_tensor(weights).max() / torch.as_tensor(weights).sum()),
+        "heaviest": None
+        if weights is None
+        else float(torch.as_tensor(weights).max() / torch.as_tensor(weights).sum()),
         "dataset": id(loader.dataset),
     }

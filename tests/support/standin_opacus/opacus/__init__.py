@@ -1,4 +1,4 @@
-"""What the doctor observes of Opacus, in a hundred lines, for test machines without it: the same names, the same order of
+"""What the doctor observes of Opacus, in a hundred lines, for machines without it: the same names, the same order of
 calls, linear layers alone. Tests take the real one where it is installed."""
 
 from typing import Any
