@@ -105,7 +105,7 @@ def _noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
 def is_private(sources: Sources) -> bool:
     """Whether a training claims to be private."""
     attached = any("privacy" in ast.unparse(call.func).lower() for _, call in sources.calls("attach"))
-    made = any(True for _ in sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", *MAKERS))
+    made = any(True for _ in sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", "OpacusDPTrainer", *MAKERS))
     clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
     return attached or made or (bool(_noises(sources)) and clipped)
 
@@ -116,7 +116,7 @@ def _by_hand(sources: Sources) -> bool:
 
 def poisson_off(sources: Sources) -> Iterator[Hit]:
     """Opacus told to leave the loader as it is."""
-    for module, call in sources.calls(*MAKERS):
+    for module, call in ((m, c) for m in sources.modules for c in m.calls):
         given = keyword(call, "poisson_sampling")
         if isinstance(given, ast.Constant) and given.value is False:
             yield (module, call, "sampling",
@@ -129,7 +129,7 @@ def shuffled(sources: Sources) -> Iterator[Hit]:
     if _engines(sources) or sources.mentions("poisson", "uniformwithreplacement", "bernoulli", "iidbatch"):
         return
     for module, call in sources.calls("DataLoader"):
-        shuffle, text = keyword(call, "shuffle"), ast.unparse(call).lower()
+        shuffle, text = keyword(call, "shuffle"), ast.unparse(module.statement(call) or call).lower()
         trains = isinstance(shuffle, ast.Constant) and shuffle.value is True
         if trains or ("train" in text and keyword(call, "batch_sampler") is None):
             yield (module, call, "sampling",
@@ -149,7 +149,9 @@ def unused_loader(sources: Sources) -> Iterator[Hit]:
                    "gradients are neither clipped nor noised: no privacy")  # fmt: skip
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Tuple):
             continue
-        last = statement.targets[0].elts[-1]
+        last, poisson = statement.targets[0].elts[-1], keyword(call, "poisson_sampling")
+        if poisson is not None and not (isinstance(poisson, ast.Constant) and poisson.value):
+            continue  # the old loader, by arrangement
         if isinstance(last, ast.Name) and not _read_later(module, statement, last.id):
             yield (module, call, "sampling", "the loader that make_private returns is not used: batches "
                                              "come from the old one",
@@ -320,28 +322,32 @@ def histories(sources: Sources) -> Iterator[Hit]:
     federated = sources.mentions(
         "flwr", "nvflare", "federated", "num_rounds", "n_rounds", "global_round", "fedavg"
     )
-    for module, call in sources.calls("PrivacyEngine"):
-        function = module.function(call)
-        turning = [loop for loop in module.loops(call) if not _guarded(module, call, loop)]
-        repeated = (
-            federated
-            and function is not None
-            and re.search(r"fit|train|update|round|local", function.name.lower())
-        )
-        if turning or (repeated and not _guarded(module, call, function)):
-            yield (module, call, "history", "a PrivacyEngine, with an empty history, is made anew each time",
-                   "epsilon of all adds up on the same data; each accountant knows its own steps")  # fmt: skip
-            return
-    restores = sources.mentions(
-        "load_checkpoint", "accountant.load_state_dict", "privacy_accountant", "accountant_state"
+    restores = sources.mentions("load_checkpoint", "accountant_state", "privacy_accountant") or any(
+        re.search("engine|accountant|privacy", ast.unparse(call.func).lower().removesuffix(".load_state_dict"))
+        for _, call in sources.calls("load_state_dict")
     )
     if restores:
         return
+    for module, call in sources.calls("PrivacyEngine"):
+        function = module.function(call)
+        turning = [loop for loop in module.loops(call) if not _guarded(module, call, loop)]
+        rounds = federated and function is not None and re.search(r"fit|train|update|round|local", function.name.lower())
+        # A client that is made anew for each round, by client_fn.
+        made = function is not None and function.name == "__init__" and sources.mentions("def client_fn")
+        repeated = function is not None and _called_in_a_loop(sources, function.name)
+        if turning or ((rounds or made or repeated) and not _guarded(module, call, function)):
+            yield (module, call, "history", "a PrivacyEngine, with an empty history, is made anew each time",
+                   "epsilon of all adds up on the same data; each accountant knows its own steps")  # fmt: skip
+            return
     for module, call in sources.calls("load_state_dict"):
         if "optim" in ast.unparse(call.func).lower():
             yield (module, call, "history", "an earlier training goes on, and its accountant's history is not loaded",
                    "what was spent before is not in the epsilon that is printed")  # fmt: skip
             return
+
+
+def _called_in_a_loop(sources: Sources, name: str) -> bool:
+    return any(module.loops(call) for module, call in sources.calls(name))
 
 
 def _guarded(module: Module, call: ast.Call, loop: ast.AST | None) -> bool:
@@ -392,6 +398,16 @@ def logs(sources: Sources) -> Iterator[Hit]:
                 return
 
 
+def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr]:
+    """What was put, in the same function, into names that are printed."""
+    scope = module.function(call) or module.tree
+    for node in ast.walk(scope):
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AugAssign) else None
+        if target is not None and name_of(target).lower() in names and isinstance(node, ast.Assign | ast.AugAssign):
+            if any(isinstance(part, ast.JoinedStr) for part in ast.walk(node.value)):
+                yield node.value
+
+
 def _trains_around(module: Module, call: ast.Call) -> bool:
     scope = module.function(call)
     loops = module.loops(call)
@@ -422,9 +438,8 @@ def selections(sources: Sources) -> Iterator[Hit]:
     """The best of several, by a score on rows that are private."""
     for module in sources.modules:
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.If) and isinstance(node.test, ast.Compare | ast.BoolOp):
-                test = ast.unparse(node.test).lower()
-                if "best" in test and re.search(r"[<>]", test):
+            if isinstance(node, ast.Compare) and any(isinstance(o, ast.Lt | ast.Gt | ast.LtE | ast.GtE) for o in node.ops):
+                if any("best" in name for name in names_in(node)):
                     yield (module, node, "selection", "the best model is chosen by its score",
                            "free only if the score is of public rows: else each look costs, and the "
                            "choice tells of them")  # fmt: skip
@@ -459,6 +474,7 @@ def units(sources: Sources) -> Iterator[Hit]:
 
 def small_noise(sources: Sources) -> Iterator[Hit]:
     """Budgets and noise, written as constants, that promise nothing."""
+    seen = False
     for module, call in sources.calls(*MAKERS, "PrivacyEngine"):
         noise, epsilon = (
             sources.number(keyword(call, "noise_multiplier")),
@@ -479,7 +495,8 @@ def small_noise(sources: Sources) -> Iterator[Hit]:
         if isinstance(delta, ast.Name):
             expression = next((ast.unparse(n.value) for n in ast.walk(module.tree) if isinstance(n, ast.Assign)
                                and name_of(n.targets[0]) == delta.id), "")  # fmt: skip
-        if re.fullmatch(r"1(\.0)? / len\(.*\)", expression):
+        if not seen and re.fullmatch(r"1(\.0)? / len\(.*\)", expression):
+            seen = True
             yield (
                 module,
                 call,

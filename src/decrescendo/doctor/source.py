@@ -11,7 +11,8 @@ from pathlib import Path
 from decrescendo.errors import FileRefused
 
 _MOST_FILES = 40
-_MAGIC = re.compile(r"^(\s*)[!%].*$", re.MULTILINE)
+# Commands of notebooks; a line that goes on with "% (" is Python.
+_MAGIC = re.compile(r"^([ \t]*)(!|%%?[a-z]).*$", re.MULTILINE)
 
 
 def script_of(path: Path, folder: Path) -> Path:
@@ -159,7 +160,7 @@ def read(script: Path) -> Sources:
         path = waiting.pop(0)
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
-            tree = ast.parse(_MAGIC.sub(r"\1pass", text))
+            tree = _parsed(text)
         except (SyntaxError, ValueError, RecursionError) as error:
             if path == script:
                 raise FileRefused(f"{path} must be Python 3, got {error}") from None
@@ -170,6 +171,14 @@ def read(script: Path) -> Sources:
                 known.add(found.resolve())
                 waiting.append(found)
     return sources
+
+
+def _parsed(text: str) -> ast.Module:
+    """Python, or what a notebook was exported as."""
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return ast.parse(_MAGIC.sub(r"\1pass", text))
 
 
 def _imported(tree: ast.Module, path: Path, root: Path) -> Iterator[Path]:
