@@ -54,6 +54,7 @@ _LOGS = (
     "log_metric",
     "write",
 )
+_SCORE, _OF_TESTS = re.compile(r"loss|^err[dg]|^acc|_acc|top1|correct"), re.compile(r"test|val|eval")
 _PERSONS = re.compile(
     r"^(user|patient|subject|speaker|author|person|customer|client|member|account|participant|writer)_?ids?$",
     re.IGNORECASE,
@@ -383,15 +384,10 @@ def logs(sources: Sources) -> Iterator[Hit]:
         for call in module.calls:
             if name_of(call.func) not in _LOGS or not _trains_around(module, call):
                 continue
-            words = {
-                word
-                for argument in [*call.args, *(k.value for k in call.keywords)]
-                for word in names_in(argument)
-            }
-            if any(
-                re.search(r"loss|^acc|_acc|top1|correct", w) and not re.search(r"test|val|eval", w)
-                for w in words
-            ):
+            given = [*call.args, *(k.value for k in call.keywords)]
+            names = {word for argument in given for word in names_in(argument)}
+            names = names.union(*(names_in(value) for value in _built(module, call, names)))
+            if any(_SCORE.search(name) and not _OF_TESTS.search(name) for name in names):
                 yield (module, call, "beside", "losses or scores on the training rows are printed or "
                                                "logged, without noise",
                        "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
