@@ -106,7 +106,10 @@ def _noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
 def is_private(sources: Sources) -> bool:
     """Whether a training claims to be private."""
     attached = any("privacy" in ast.unparse(call.func).lower() for _, call in sources.calls("attach"))
-    made = any(True for _ in sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", "OpacusDPTrainer", *MAKERS))
+    made = any(
+        True
+        for _ in sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", "OpacusDPTrainer", *MAKERS)
+    )
     clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
     return attached or made or (bool(_noises(sources)) and clipped)
 
@@ -324,7 +327,9 @@ def histories(sources: Sources) -> Iterator[Hit]:
         "flwr", "nvflare", "federated", "num_rounds", "n_rounds", "global_round", "fedavg"
     )
     restores = sources.mentions("load_checkpoint", "accountant_state", "privacy_accountant") or any(
-        re.search("engine|accountant|privacy", ast.unparse(call.func).lower().removesuffix(".load_state_dict"))
+        re.search(
+            "engine|accountant|privacy", ast.unparse(call.func).lower().removesuffix(".load_state_dict")
+        )
         for _, call in sources.calls("load_state_dict")
     )
     if restores:
@@ -332,7 +337,11 @@ def histories(sources: Sources) -> Iterator[Hit]:
     for module, call in sources.calls("PrivacyEngine"):
         function = module.function(call)
         turning = [loop for loop in module.loops(call) if not _guarded(module, call, loop)]
-        rounds = federated and function is not None and re.search(r"fit|train|update|round|local", function.name.lower())
+        rounds = (
+            federated
+            and function is not None
+            and re.search(r"fit|train|update|round|local", function.name.lower())
+        )
         # A client that is made anew for each round, by client_fn.
         made = function is not None and function.name == "__init__" and sources.mentions("def client_fn")
         repeated = function is not None and _called_in_a_loop(sources, function.name)
@@ -398,19 +407,31 @@ def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr
     """What was put, in the same function, into names that are printed."""
     scope = module.function(call) or module.tree
     for node in ast.walk(scope):
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AugAssign) else None
-        if target is not None and name_of(target).lower() in names and isinstance(node, ast.Assign | ast.AugAssign):
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign)
+            else node.target
+            if isinstance(node, ast.AugAssign)
+            else None
+        )
+        if (
+            target is not None
+            and name_of(target).lower() in names
+            and isinstance(node, ast.Assign | ast.AugAssign)
+        ):
             if any(isinstance(part, ast.JoinedStr) for part in ast.walk(node.value)):
                 yield node.value
 
 
 def _trains_around(module: Module, call: ast.Call) -> bool:
-    scope = module.function(call)
-    loops = module.loops(call)
+    scope, loops = module.function(call), module.loops(call)
     inside: ast.AST | None = scope if scope is not None else loops[-1] if loops else None
-    return inside is not None and any(
-        isinstance(n, ast.Call) and name_of(n.func) in ("backward", "manual_backward")
-        for n in ast.walk(inside)
+    calls = [node for node in ast.walk(inside) if isinstance(node, ast.Call)] if inside is not None else []
+    # Some engines take the losses in their optimiser's step.
+    return any(
+        name_of(node.func) in ("backward", "manual_backward")
+        or (name_of(node.func) == "step" and keyword(node, "loss"))
+        for node in calls
     )
 
 
@@ -434,7 +455,9 @@ def selections(sources: Sources) -> Iterator[Hit]:
     """The best of several, by a score on rows that are private."""
     for module in sources.modules:
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Compare) and any(isinstance(o, ast.Lt | ast.Gt | ast.LtE | ast.GtE) for o in node.ops):
+            if isinstance(node, ast.Compare) and any(
+                isinstance(o, ast.Lt | ast.Gt | ast.LtE | ast.GtE) for o in node.ops
+            ):
                 if any("best" in name for name in names_in(node)):
                     yield (module, node, "selection", "the best model is chosen by its score",
                            "free only if the score is of public rows: else each look costs, and the "
