@@ -79,7 +79,7 @@ def test_a_folder_of_ours_is_judged_again_and_one_with_checkpoints_read(tmp_path
     model = torch.nn.Linear(3, 2)
     plan = dc.calibrate(dc.Budget(2.0, 1e-3), dc.PoissonSampling(40, 8), steps=3, clip=1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    dc.train(model, dc.cross_entropy, data, plan, optimizer, seed=0).save(tmp_path / "run")
+    dc.train(model, dc.training.cross_entropy, data, plan, optimizer, seed=0).save(tmp_path / "run")
     found = examine(tmp_path / "run")
     assert not found.findings, found.describe()
     assert any("Pld upper bound" in fact for fact in found.facts)

@@ -2,6 +2,7 @@
 run: it is read with ``weights_only``."""
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ def examine_checkpoint(path: Path) -> Diagnosis:
         FileRefused: not a file of `torch.save`, or one that could run code; or no history is in it.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles of another protocol, which are refused
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileRefused(

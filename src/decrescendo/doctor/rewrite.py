@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from decrescendo.doctor.rules import MAKERS, empty_batches, weighted
-from decrescendo.doctor.source import Module, Sources, keyword, name_of, read
+from decrescendo.doctor.batch_rules import empty_batches, weighted
+from decrescendo.doctor.source import MAKERS, Module, Sources, keyword, name_of, read
 from decrescendo.errors import InvalidValue
 
 BRIDGE = "decrescendo.integrations.opacus"

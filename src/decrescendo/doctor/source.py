@@ -10,6 +10,7 @@ from pathlib import Path
 
 from decrescendo.errors import FileRefused
 
+MAKERS = ("make_private", "make_private_with_epsilon")
 _MOST_FILES = 40
 # Commands of notebooks; a line that goes on with "% (" is Python.
 _MAGIC = re.compile(r"^([ \t]*)(!|%%?[a-z]).*$", re.MULTILINE)
@@ -76,6 +77,10 @@ class Module:
             if isinstance(above, ast.For | ast.While):
                 found.append(above)
         return found
+
+
+# A module, the node, the check, what is wrong, what it costs.
+Hit = tuple[Module, ast.AST, str, str, str]
 
 
 @dataclass
