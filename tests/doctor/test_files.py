@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import decrescendo as dc
 from decrescendo.cli import app
 from decrescendo.doctor import examine, rewrite
-from decrescendo.doctor.verdicts import judged, ledger_of, shuffled_epsilon
+from decrescendo.doctor.budgets import bracket_of, ledger_of, shuffled_epsilon
 from decrescendo.errors import FileRefused, InvalidValue
 
 
@@ -25,7 +25,7 @@ def _checkpoint(path: Path, history: object, mechanism: str = "prv") -> Path:
 
 def test_a_checkpoints_history_is_judged_by_the_bracket(tmp_path: Path) -> None:
     found = examine(_checkpoint(tmp_path / "c.pt", [(1.0, 0.01, 500), (0.8, 0.01, 500)]))
-    ends = judged(ledger_of([(1.0, 0.01, 500), (0.8, 0.01, 500)]), 1e-5)
+    ends = bracket_of(ledger_of([(1.0, 0.01, 500), (0.8, 0.01, 500)]), 1e-5)
     assert ends is not None
     assert not found.findings
     assert any(

@@ -1,4 +1,4 @@
-"""Checkpoints of Opacus' (1.4 to 1.6): the accountant's history in them, judged by the bracket. No code in a file is
+"""Checkpoints of Opacus' (1.4 to 1.6): the accountant's history in them, in the certified bracket. No code in a file is
 run: it is read with ``weights_only``."""
 
 import pickle
@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from decrescendo.doctor.budgets import bracket_of, epsilon_words, ledger_of
 from decrescendo.doctor.finding import Certainty, Diagnosis, Finding, ordered
-from decrescendo.doctor.verdicts import epsilon_words, judged, ledger_of
 from decrescendo.errors import DecrescendoError, FileRefused
 
 # Where `PrivacyEngine.save_checkpoint` keeps the accountant, and people by hand.
@@ -79,7 +79,7 @@ def _judge(path: Path, state: dict[str, Any]) -> Diagnosis:
         ))  # fmt: skip
     else:
         for delta in DELTAS:
-            ends = judged(ledger, delta)
+            ends = bracket_of(ledger, delta)
             if ends is not None:
                 facts.append(
                     f"epsilon {epsilon_words(ends[1])} at delta {delta:g}, if batches were Poisson batches"
@@ -92,7 +92,7 @@ def _judge(path: Path, state: dict[str, Any]) -> Diagnosis:
         if mechanism == "gdp":
             findings.append(Finding(
                 "budget", Certainty.RECOMPUTED, "the accountant is a central limit theorem (gdp), an estimate",
-                f"the bound is epsilon {epsilon_words((judged(ledger, DELTAS[0]) or (0, 0))[1])} at delta "
+                f"the bound is epsilon {epsilon_words((bracket_of(ledger, DELTAS[0]) or (0, 0))[1])} at delta "
                 f"{DELTAS[0]:g}",
                 str(path),
             ))  # fmt: skip

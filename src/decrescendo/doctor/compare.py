@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
+from decrescendo.doctor.budgets import Observed
 from decrescendo.doctor.finding import Certainty, Finding
 from decrescendo.doctor.neighbours import released
-from decrescendo.doctor.verdicts import Seen
 
 _SLACK = 1.02  # of float32 sums, and of the 1e-6 that Opacus adds to norms
 _ROUNDING = 1e-4
 _SILENT = 0.1  # a noise multiplier below it hides nothing
 
 
-def compared(folder: Path, seen: Seen) -> tuple[list[Finding], list[str], list[str], bool]:
+def compared(folder: Path, seen: Observed) -> tuple[list[Finding], list[str], list[str], bool]:
     """Findings, facts, what could not be compared, and whether the sum was."""
     parent, same = released(folder, "parent"), released(folder, "same")
     if parent is None or same is None:
@@ -117,7 +117,11 @@ def _scaled(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 def _of_gradient(
-    folder: Path, parent: dict[str, Any], others: dict[str, dict[str, Any]], seen: Seen, at: tuple[str, int]
+    folder: Path,
+    parent: dict[str, Any],
+    others: dict[str, dict[str, Any]],
+    seen: Observed,
+    at: tuple[str, int],
 ) -> tuple[list[Finding], list[str], list[str], bool]:
     """Hand-written loops: noise and movement of the gradient that the optimiser takes, whatever it was divided by."""
     quiet = released(folder, "quiet")

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from decrescendo.doctor.budgets import Observed
 from decrescendo.doctor.checkpoint import examine_checkpoint
 from decrescendo.doctor.compare import compared
 from decrescendo.doctor.events import read_events
@@ -14,7 +15,7 @@ from decrescendo.doctor.finding import Diagnosis, Finding, ordered
 from decrescendo.doctor.folder import examine_folder
 from decrescendo.doctor.rules import read_source
 from decrescendo.doctor.source import script_of
-from decrescendo.doctor.verdicts import Seen, found_in
+from decrescendo.doctor.verdicts import found_in
 from decrescendo.errors import FileRefused
 
 STEPS = 3
@@ -93,7 +94,7 @@ def run_observed(script: Path, arguments: Sequence[str], steps: int, timeout: fl
 
 def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     """Findings of a run, facts, what it could not show, and the checks that need no suspicion any more."""
-    seen = Seen(read_events(kept))
+    seen = Observed(read_events(kept))
     findings, facts = found_in(seen)
     unseen = [
         f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"

@@ -108,7 +108,7 @@ class Diagnosis:
             parts.append(
                 "No fault was found. That shows no privacy: it says what the checks below did not see."
             )
-        for title, lines in (("Seen", self.facts), ("Not checked", self.unseen)):
+        for title, lines in (("Observed", self.facts), ("Not checked", self.unseen)):
             if lines:
                 parts.append("\n".join([f"## {title}", "", *(f"- {line}" for line in lines)]))
         return "\n\n".join(parts)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from decrescendo.accounting import rounded
+from decrescendo.doctor.budgets import bracket_of
 from decrescendo.doctor.checkpoint import examine_checkpoint
 from decrescendo.doctor.finding import Certainty, Diagnosis, Finding, ordered
-from decrescendo.doctor.verdicts import judged
 from decrescendo.errors import DecrescendoError, FileRefused
 from decrescendo.training.run import Run
 
@@ -40,7 +40,7 @@ def _run(path: Path) -> Diagnosis:
     budget = run.plan.budget
     facts = [str(said), f"{run.covered!r}"]
     ends = (
-        judged(run.covered, said.delta)
+        bracket_of(run.covered, said.delta)
         if said.kind != "estimate" and budget.unit.value == "example"
         else None
     )

@@ -1,4 +1,4 @@
-"""Rules of the source about what is published beside the weights, chosen by scores, or lost from an accountant's history."""
+"""Rules of the source about what is published beside the weights, chosen by scores, or lost from a history."""
 
 import ast
 import re
@@ -7,16 +7,11 @@ from collections.abc import Iterator
 from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in
 
 _SENT = (
-    "get_parameters",
-    "get_weights",
-    "send",
-    "save_pretrained",
-    "push_to_hub",
-    "save_model",
-    "save_checkpoint",
-)
+    "get_parameters", "get_weights", "send", "save_pretrained", "push_to_hub", "save_model", "save_checkpoint",
+)  # fmt: skip
 _LOGS = (
-    "print", "info", "debug", "log", "add_scalar", "add_scalars", "set_postfix", "set_description", "log_metric", "write",
+    "print", "info", "debug", "log", "add_scalar", "add_scalars", "set_postfix", "set_description", "log_metric",
+    "write",
 )  # fmt: skip
 _SCORE, _OF_TESTS = re.compile(r"loss|^err[dg]|^acc|_acc|top1|correct"), re.compile(r"test|val|eval")
 _PERSONS = re.compile(
