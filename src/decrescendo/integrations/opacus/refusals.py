@@ -84,7 +84,7 @@ def check_loader(loader: Any) -> None:
         own = loader.sampler if type(loader.batch_sampler) is BatchSampler else loader.batch_sampler
         raise InvalidValue(
             f"data_loader must have torch's own sampler, got {type(own).__name__}, whose choice would be dropped for "
-            "Poisson batches at one rate. Leave it out; for rates by class see decrescendo.plans.StratifiedPoissonSampling"
+            "Poisson batches at one rate. Leave it out; for rates by class: decrescendo.plans.StratifiedPoissonSampling"
         )
     if isinstance(loader.sampler, RandomSampler) and (
         loader.sampler.replacement or loader.sampler._num_samples is not None
