@@ -14,6 +14,7 @@ from torch.nn import functional
 from decrescendo.base.batches import OneByOne
 from decrescendo.base.rng import Seeds
 from decrescendo.clipping import Engine, EngineSettings, Reference
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.row_independence.tracing import drawing
 
@@ -327,3 +328,20 @@ def test_settings_of_batches_are_refused_with_it(others: dict[str, Any]) -> None
 def test_check_warns_of_rows_that_are_lost() -> None:
     with pytest.warns(UserWarning, match="1 of 2 rows given"):
         Engine(linear(), squares, ONE).check(torch.tensor([[1.0, 0, 0], [math.nan, 0, 0]]))
+
+
+def test_what_stands_beside_the_sum_is_the_references() -> None:
+    def scored(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
+        found = model(batch).squeeze()
+        return found.square(), found > 0
+
+    beside = Telemetry(norms=4, loss=True, accuracy=True)
+    model, x = linear(), torch.randn(6, 3)
+    engine = Engine(model, scored, ONE, telemetry=beside)
+    found = engine.clipped_sum(x, 1.0)
+    expected = Reference(model, scored, telemetry=beside).clipped_sum(x, 1.0)
+    assert found.beside is not None
+    assert expected.beside is not None
+    torch.testing.assert_close(found.beside, expected.beside, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"], rtol=1e-5, atol=1e-6)
+    assert "each example was passed by itself" in engine.passes
