@@ -39,7 +39,12 @@ def is_private(sources: Sources) -> bool:
 
 def _engines(sources: Sources) -> bool:
     """Whether Opacus, 1.0 or later, makes the loader: then batches are Poisson batches."""
-    return any(True for _ in sources.calls(*MAKERS))
+    own = any(
+        isinstance(node, ast.FunctionDef) and node.name in MAKERS
+        for module in sources.modules for node in ast.walk(module.tree)
+    )  # fmt: skip
+    called = any(True for _ in sources.calls(*MAKERS))
+    return called and (not own or sources.mentions("import opacus", "from opacus"))
 
 
 def _noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
