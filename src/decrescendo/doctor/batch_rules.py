@@ -21,6 +21,7 @@ _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clamp", "cli
 # `len(x) == 0`, `x.shape[0] < 2`, `x.numel() == 0` and the like.
 _SIZE = r"(len\([\w.\[\]]+\)|shape\[0\]|size\(0\)|numel\(\)|nelement\(\))"
 _EMPTY = re.compile(rf"{_SIZE} (==|<=) 0|{_SIZE} < [12]\b|^not len\(")
+_GRADIENT = re.compile(r"grads?\b|gradients?\b")
 _PER_EXAMPLE = (
     "vmap", "grad_sample", "per_sample", "per_example", "microbatch", "backpack", "persample", "sample_grad", "jacrev",
 )  # fmt: skip
@@ -39,7 +40,12 @@ def is_private(sources: Sources) -> bool:
 
 def _engines(sources: Sources) -> bool:
     """Whether Opacus, 1.0 or later, makes the loader: then batches are Poisson batches."""
-    return any(True for _ in sources.calls(*MAKERS))
+    own = any(
+        isinstance(node, ast.FunctionDef) and node.name in MAKERS
+        for module in sources.modules for node in ast.walk(module.tree)
+    )  # fmt: skip
+    called = any(True for _ in sources.calls(*MAKERS))
+    return called and (not own or sources.mentions("import opacus", "from opacus"))
 
 
 def _noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
@@ -205,7 +211,7 @@ def denominators(sources: Sources) -> Iterator[Hit]:
                 left, right = node.target, node.value
             else:
                 continue
-            if "grad" not in ast.unparse(left).lower():
+            if not _GRADIENT.search(ast.unparse(left).lower()):
                 continue
             if re.fullmatch(
                 r"(len\(\w*(batch|x|data|input|target|label|y|image)\w*\)|\w+\.(size\(0\)|shape\[0\]))",
