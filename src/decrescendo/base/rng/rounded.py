@@ -59,10 +59,9 @@ class Words(Protocol):
 
 
 def add_gaussian(
-    values: np.ndarray, std: float, words: Words, *, divisor: float = 1.0, out: np.ndarray | None = None,
-    step: float | None = None,
-) -> Float[np.ndarray, " size"]:  # fmt: skip
-    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of ``step``, over ``divisor``.
+    values: np.ndarray, std: float, words: Words, *, divisor: float = 1.0, out: np.ndarray | None = None
+) -> Float[np.ndarray, " size"]:
+    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of `grid` (std), over ``divisor``.
 
     All of torch's threads take part, where torch was imported.
 
@@ -72,7 +71,6 @@ def add_gaussian(
         words: where random bits come from.
         divisor: > 0; public. The multiple times 1 / divisor, in float64, is rounded to the dtype of ``values``.
         out: where the result goes, of the shape and dtype of ``values``; may be ``values``. ``None`` for a new array.
-        step: gamma, a power of two; public. ``None`` for `grid` (std).
 
     Guarantee:
         the law of the result is exactly that of an ideal real Gaussian added to ``values`` and rounded, if the words
@@ -97,13 +95,13 @@ def add_gaussian(
                 f"values and out must be contiguous vectors of float64 or float32, got {array.dtype} of shape "
                 f"{array.shape}. In fewer digits the sum itself is not what was bounded"
             )
-    step, inverse = step or grid(std), 1 / check_real("divisor", divisor, above=0)
+    step, inverse = grid(std), 1 / check_real("divisor", divisor, above=0)
     most = min(CHUNK, len(values))
     starts = deque(range(0, len(values), CHUNK))  # several threads may take from it
     left: list[tuple[Int[np.ndarray, " some"], UInt64[np.ndarray, " some"]]] = []
 
     def work() -> None:
-        read, add = words.reader(most), _adder(values, found, std, step, inverse, most)
+        read, add = words.reader(most), adder(values, found, std, step, inverse, most)
         while starts:
             try:
                 start = starts.popleft()
@@ -153,11 +151,11 @@ def kernel() -> Any:
     return function
 
 
-def _adder(
+def adder(
     values: np.ndarray, out: np.ndarray, std: float, step: float, inverse: float, most: int
 ) -> Callable[[int, np.ndarray], np.ndarray]:
-    """A function of (start, words), for one thread: writes to ``out`` where float64 is sure which multiple is nearest,
-    and gives the places, from ``start`` on, of the others, which it leaves alone."""
+    """A function of (start, words), for one thread and ``most`` words a call: writes to ``out`` where float64 is sure
+    which multiple is nearest, and gives the places, from ``start`` on, of the others, which it leaves alone."""
     function = kernel()
     if function is None:
 
