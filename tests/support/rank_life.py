@@ -53,7 +53,7 @@ def _unjudged(ledger: Ledger, budget: Budget) -> Guarantee:
     return STAND_IN
 
 
-decrescendo.training.loop.source.judged = _unjudged
+decrescendo.training.loop.source.certify = _unjudged
 
 
 class Cnn(nn.Module):

@@ -27,7 +27,6 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Int32
 from torch import Tensor
 
 from decrescendo.base.rng import Keystream, SecureStream, banded, on_device
@@ -121,7 +120,7 @@ class CorrelatedNoise:
         self.taken: int | None = 0
         self._drawn = 0
         self._layout: _Layout | None = None
-        self._rows: list[Tensor] = []  # in units of the grid; of step t at t mod (b - 1)
+        self._rows = torch.zeros(0, 0, dtype=torch.int32)  # in units of the grid; of step t at t mod (b - 1)
 
     def add(
         self,
@@ -189,9 +188,9 @@ class CorrelatedNoise:
     def _keep_on(self, place: torch.device) -> None:
         assert self._layout is not None
         size, kept = sum(self._layout.own), min(self.bands - 1, len(self._scale))
-        if not self._rows:
-            self._rows = [torch.zeros(size, dtype=torch.int32, device=place) for _ in range(kept)]
-        self._rows = [row.to(place) for row in self._rows]
+        if not len(self._rows):
+            self._rows = torch.zeros(kept, size, dtype=torch.int32, device=place)
+        self._rows = self._rows.to(place)
 
     def _draw(self, stream: Keystream | SecureStream, device: torch.device) -> None:
         """The noise of the next b - 1 steps, or of those that are left."""
@@ -201,7 +200,7 @@ class CorrelatedNoise:
         reserved = [[stream.reserve(total) for total in layout.totals] for _ in steps]
         done = 0
         for segment in layout.segments:
-            here, rows = slice(done, done + segment.count), self._rows
+            rows = self._rows[:, done : done + segment.count]
             plan = [
                 Step(
                     self._scale[step] * self._wider / self.grid,
@@ -213,9 +212,9 @@ class CorrelatedNoise:
                 for step, words in zip(steps, reserved, strict=True)
             ]
             if device.type == "cuda":
-                _draw_on_gpu([row[here] for row in rows], plan, device)
+                _draw_on_gpu(rows, plan, device)
             else:
-                banded.draw([_array(row[here]) for row in rows], plan)
+                banded.draw(rows.numpy(), plan)
             done += segment.count
         self._drawn = steps.stop
 
@@ -251,15 +250,13 @@ class CorrelatedNoise:
                 f"{state['taken']} of {step} steps. Go on from another checkpoint"
             )
         self.taken, self._drawn = step, drawn
-        self._rows = [torch.cat([part.reshape(-1) for part in row.values()]).to(torch.int32) for row in rows]
+        self._rows = torch.zeros(0, 0, dtype=torch.int32)
+        if rows:
+            self._rows = torch.stack([torch.cat([part.reshape(-1) for part in row.values()]) for row in rows])
 
 
 def _shaped(held: Tensor | None, numbers: Tensor) -> Tensor:
     return like(held, numbers) if held is not None and hasattr(held, "device_mesh") else numbers
-
-
-def _array(row: Tensor) -> Int32[np.ndarray, " size"]:
-    return row.numpy()
 
 
 def _released(values: Tensor, noise: Tensor, per_unit: float, back: float) -> Tensor:
@@ -268,19 +265,16 @@ def _released(values: Tensor, noise: Tensor, per_unit: float, back: float) -> Te
     if values.device.type == "cuda":
         whole = (values.double() * per_unit).round_()
         return whole.add_(noise.to(values.device)).mul_(back).to(values.dtype)
-    return torch.from_numpy(released(_array(noise), values.cpu().numpy(), per_unit, back))
+    return torch.from_numpy(released(noise.numpy(), values.cpu().numpy(), per_unit, back))
 
 
-def _draw_on_gpu(rows: Sequence[Tensor], steps: Sequence[Step], device: torch.device) -> None:
+def _draw_on_gpu(rows: Tensor, steps: Sequence[Step], device: torch.device) -> None:
     """`banded.draw` by operations of torch, piece by piece; ``rows`` may be on the host."""
-    for start in range(0, len(rows[0]), _PIECE):
-        here = [row[start : start + _PIECE].to(device) for row in rows]
+    for start in range(0, rows.shape[1], _PIECE):
+        here = rows[:, start : start + _PIECE].to(device)
         for step in steps:
-            noise = torch.zeros(len(here[0]), dtype=torch.float64, device=device)
+            noise = torch.zeros(here.shape[1], dtype=torch.float64, device=device)
             for weight, k in zip(step.weights.tolist(), step.earlier, strict=True):
                 noise.sub_(here[k], alpha=weight)  # exact
-            words: Any = step.words
-            noise = on_device.add_gaussian(noise, step.std, words.after(start), step=1.0)
-            here[step.row].copy_(noise)
-        for row, piece in zip(rows, here, strict=True):
-            row[start : start + _PIECE].copy_(piece)
+            here[step.row] = on_device.add_gaussian(noise, step.std, step.words.after(start), step=1.0)
+        rows[:, start : start + _PIECE] = here

@@ -9,17 +9,17 @@ import ctypes
 import functools
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64, Int32
+from jaxtyping import Float, Float64, Int32, Int64, UInt64
 
 from decrescendo.base import native
-from decrescendo.base.rng.rounded import Words, adder, settled
+from decrescendo.base.rng.keystream import ReservedWords
+from decrescendo.base.rng.rounded import adder, settled
 from decrescendo.errors import InvalidValue
 
 SOURCE = Path(__file__).with_name("banded.c")
@@ -31,8 +31,6 @@ _DEVIATIONS = 64.0
 _FINEST_NEEDED = 12
 # Coordinates at once: those of sixteen steps stay in the cache of one core. And of a release, which is read once.
 _CHUNK, _RELEASED = 2**14, 2**16
-# mpmath's precision is one for all threads.
-_SETTLING = Lock()
 
 
 def grid_of(std: float, weights: Float[np.ndarray, "steps bands"]) -> float:
@@ -73,57 +71,75 @@ class Step:
 
     std: float
     weights: Float64[np.ndarray, " earlier"]
-    words: Words
+    words: ReservedWords
     row: int
     earlier: Sequence[int]
 
 
-def draw(rows: Sequence[Int32[np.ndarray, " size"]], steps: Sequence[Step]) -> None:
+def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
     """Draw the noise of steps that follow each other: round(std xi - sum_k weights[k] earlier[k]), into ``rows``.
 
     Coordinates that fit into the cache have all of their steps drawn before the next: so ``rows``, which may be much
     larger, are read and written once for all steps, not once for each.
     """
-    size = len(rows[0])
+    size = rows.shape[1]
     most = min(_CHUNK, size)
     starts = deque(range(0, size, _CHUNK))  # several threads may take from it
+    open_ones: list[deque[tuple[Int64[np.ndarray, " some"], UInt64[np.ndarray, " some"]]]] = [deque() for _ in steps]
 
     def work() -> None:
         noise = np.empty(most)
-        ways = [(step, step.words.reader(most), adder(noise, noise, step.std, 1.0, 1.0, most)) for step in steps]
+        ways = [
+            (weighted(rows, step, noise), step.words.reader(most), adder(noise, noise, step.std, 1.0, 1.0, most))
+            for step in steps
+        ]
         while starts:
             try:
                 start = starts.popleft()
             except IndexError:
                 return
-            count = min(_CHUNK, size - start)
-            here = noise[:count]
-            for step, read, add in ways:
-                weighted([rows[k][start : start + count] for k in step.earlier], step.weights, here)
+            count, left = min(_CHUNK, size - start), np.zeros(0, dtype=np.int64)
+            for step, found, (add_up, read, add) in zip(steps, open_ones, ways, strict=True):
+                add_up(start, count)
                 words = read(start, count)
-                if len(left := add(0, words)):
-                    with _SETTLING:
-                        here[left] = settled(here[left], step.std, 1.0, 1.0, words[left], step.words, start + left)
-                rows[step.row][start : start + count] = here
+                left = np.union1d(left, more) if len(more := add(0, words)) else left
+                if len(left):  # what follows from a number that is open is made anew, too
+                    found.append((start + left, words[left]))
+                rows[step.row, start : start + count] = noise[:count]
 
     if len(starts) > 1:
         native.on_all_threads(work)
     elif starts:
         work()
+    for step, found in zip(steps, open_ones, strict=True):
+        if found:
+            places, words = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            sums = 0.0 - step.weights @ rows[np.ix_(list(step.earlier), places)]  # exact
+            rows[step.row, places] = settled(sums, step.std, 1.0, 1.0, words, step.words, places)
 
 
 def weighted(
-    earlier: Sequence[Int32[np.ndarray, " size"]], weights: Float64[np.ndarray, " earlier"],
-    out: Float64[np.ndarray, " size"],
-) -> None:  # fmt: skip
-    """-sum_k ``weights``[k] ``earlier``[k], exactly, into ``out``; all contiguous."""
+    rows: Int32[np.ndarray, "bands size"], step: Step, out: Float64[np.ndarray, " most"]
+) -> Callable[[int, int], None]:
+    """A function of (start, count) that puts -sum_k weights[k] earlier[k], from ``start`` on, into ``out``; exactly."""
+    earlier, weights = [rows[k] for k in step.earlier], step.weights
     if (function := kernel()) is None:
-        out[:] = 0
-        for weight, noise in zip(weights, earlier, strict=True):
-            out -= weight * noise
-        return
-    rows = (ctypes.c_void_p * max(len(earlier), 1))(*(noise.ctypes.data for noise in earlier))
-    function(rows, weights.ctypes.data, len(earlier), out.ctypes.data, None, None, None, len(out), 0, 0, 0, native.BEST)
+
+        def portable(start: int, count: int) -> None:
+            out[:count] = 0
+            for weight, noise in zip(weights, earlier, strict=True):
+                out[:count] -= weight * noise[start : start + count]
+
+        return portable
+    bases = np.array([noise.ctypes.data for noise in earlier] or [0], dtype=np.uint64)
+    at = bases.copy()
+    given = at.ctypes.data, weights.ctypes.data, len(earlier), out.ctypes.data, None, None, None
+
+    def compiled(start: int, count: int) -> None:
+        np.add(bases, np.uint64(4 * start), out=at)
+        function(*given, count, 0.0, 0.0, 0, native.BEST)
+
+    return compiled
 
 
 def released(

@@ -215,6 +215,8 @@ def settled(
     with np.errstate(over="ignore", invalid="ignore"):
         result = np.where(np.isfinite(values), nearest * (step * inverse), values)
     open_ones = np.flatnonzero(np.isfinite(values) & is_open)
+    if not len(open_ones):
+        return result
     scaled, error = _scaled(values[open_ones], std, step, drawn[open_ones])
     for place, near, off in zip(open_ones, scaled, error, strict=True):
         further = words.further(int(indices[place]))
