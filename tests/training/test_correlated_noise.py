@@ -162,6 +162,7 @@ class TestReleases:
             batch = None if not len(drawn) else tuple(part[torch.from_numpy(drawn)] for part in rows)
             clip, size = float(PLAN.clip_norm[step]), float(PLAN.batch_size[step])
             total = clipper.clipped_sum(batch, clip).gradients
+            streams.noise.reserve(0)  # of float32
             words = streams.noise.reserve(8)
             xi.append(streams.noise.__class__(words.key, 8 * words.start).add_gaussian(np.zeros(8), 1.0))
             noise = clip * sum(inverse[step][s] * xi[s] for s in range(step + 1))
@@ -253,7 +254,7 @@ class TestCrashes:
         batch = next(batches)
         with mock.patch.object(releasing.Releasing, "record", side_effect=FileRefused("full")), pytest.raises(FileRefused):
             trainer.step(batch)
-        with pytest.raises(PlanViolation, match="once for each step, in order, got step 3 after 3"):
+        with pytest.raises(PlanViolation, match="once at each step, in order, got step 3 after 3"):
             trainer.step(batch)
         assert bits(go(checkpoints=Checkpoints(tmp_path, resume=True))) == bits(go())
 
@@ -262,7 +263,7 @@ class TestCrashes:
         go(stop=5, checkpoints=Checkpoints(tmp_path / "banded", every=1))
         found = read_state(states_in(tmp_path / "banded")[-1]).state
         count = sum(p.numel() for p in parts()[0].parameters())
-        assert [sum(v.nbytes for v in one.values()) for one in found["correlated"]["earlier"]] == [4 * count] * 2
+        assert [sum(v.nbytes for v in one.values()) for one in found["correlated"]["rows"]] == [4 * count] * 2
         assert found["grouping"]["kind"] == "numpy"
         plain = calibrate(Budget(4.0, 1e-3), PoissonSampling(ROWS, 8), steps=4, clip=1.0)
         go(plain, stop=2, checkpoints=Checkpoints(tmp_path / "plain", every=1))
@@ -277,7 +278,7 @@ class TestCrashes:
         if change == "step":
             state["correlated"] = {**state["correlated"], "taken": 4}
         elif change == "array":
-            state["correlated"] = {**state["correlated"], "earlier": state["correlated"]["earlier"][:1]}
+            state["correlated"] = {**state["correlated"], "rows": state["correlated"]["rows"][:1]}
         else:
             del state["correlated"]
         write_state(tmp_path, found.step, state, kept=1)
