@@ -131,7 +131,7 @@ class Ledger:
         return tuple(self)
 
     def distinct(self) -> "Ledger":
-        """The distinct releases, sorted, with counts: composition depends on nothing else. Groups stand for their steps.
+        """The distinct releases, sorted, with counts: composition depends on nothing else. Groups stand for steps.
 
         >>> Ledger.of([1.0, 0.9, 1.0], 0.1).distinct().count
         array([1, 2])
