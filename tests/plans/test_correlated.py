@@ -60,7 +60,7 @@ class TestPlan:
     def test_the_recursion_is_the_inverse_of_the_strategy(self, plan: Plan) -> None:
         noises = np.zeros((STEPS, STEPS))  # rows: n_t as a sum of xi
         for t in range(STEPS):
-            weights = plan.noise_weights(t)
+            weights = plan.noise_coefficients(t)
             assert np.all(weights * 2**12 % 1 == 0)
             assert weights.shape == (3,)
             noises[t, t] = plan.noise_scale(t)
@@ -138,7 +138,7 @@ class TestPlan:
         one = dc.calibrate(Budget(1.0, 1e-5), SAMPLING, steps=5, clip=1.0)
         assert one.bands == 1
         np.testing.assert_array_equal(one.strategy, 1 / one.noise_multiplier[None])
-        assert one.noise_weights(2).size == 0
+        assert one.noise_coefficients(2).size == 0
         assert one.noise_scale(2) == one.noise_multiplier[2]
         assert "strategy" not in one.to_json()
         assert (

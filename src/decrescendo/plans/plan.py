@@ -120,13 +120,13 @@ class Plan:
         with np.errstate(divide="ignore"):
             return 1 / self.noise_multiplier[None]
 
-    def noise_weights(self, step: int) -> Float[np.ndarray, " bands_less_1"]:
-        """w_k, k = 1 .. b - 1, of step t from 0: on a sum of sensitivity 1 n_t = `noise_scale` xi_t - sum_k w_k n_{t-k},
-        xi_t standard normal. Multiples of 2^-12; none with one band."""
+    def noise_coefficients(self, step: int) -> Float[np.ndarray, " bands_less_1"]:
+        """w_k, k = 1 .. b - 1, of step t from 0: on a sum of sensitivity 1 n_t = `noise_scale` xi_t - sum_k w_k
+        n_{t-k}, xi_t standard normal. Multiples of 2^-12; none with one band."""
         return np.zeros(0) if self.correlation is None else self.correlation.weights(step)
 
     def noise_scale(self, step: int) -> float:
-        """1/S[t, t] of step t, from 0: z_t with one band. See `noise_weights`."""
+        """1/S[t, t] of step t, from 0: z_t with one band. See `noise_coefficients`."""
         return (
             float(self.noise_multiplier[step]) if self.correlation is None else self.correlation.scale(step)
         )
