@@ -20,6 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = Path("src", "decrescendo")
 RULES = PACKAGE / "clipping" / "rules"
 SOURCES = (
+    PACKAGE / "base" / "rng" / "banded.c",
     PACKAGE / "base" / "rng" / "gaussian.c",
     RULES / "matrices.c",
     RULES / "products.c",

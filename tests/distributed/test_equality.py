@@ -69,6 +69,11 @@ def test_each_row_once_an_epoch() -> None:
     check(2, "CNN", "once")
 
 
+def test_correlated_noise() -> None:
+    """Rank 0 keeps the noise of earlier steps, and draws who takes turns."""
+    check(2, "CNN", "banded")
+
+
 @pytest.mark.slow
 def test_in_float32_too() -> None:
     check(2, "CNN", "dynamic", wide=False)

@@ -32,20 +32,23 @@ def beyond(folder: Path, step: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_of_one_rank_or_of_all(tmp_path: Path) -> None:
-    calm, _ = run_ranks("digits_life", 2, folder=prepared(tmp_path / "calm"), steps=STEPS, within=600)
+@pytest.mark.parametrize(("ranks", "bands"), [(2, 1), (2, 4), (0, 4)])
+def test_a_hundred_kills_of_one_rank_or_of_all(tmp_path: Path, ranks: int, bands: int) -> None:
+    """Of two, or of one process without a world. With several bands each checkpoint has the noise of earlier steps."""
+    options = {"steps": STEPS, "bands": bands}
+    calm, _ = run_ranks("digits_life", ranks, folder=prepared(tmp_path / "calm"), within=600, **options)
     assert not calm[0].error, calm
     folder, dice, listed, kills, hit = tmp_path / "rough", random.Random(0), 0, 0, set()
     place = prepared(folder)
     while True:
-        life = Life("digits_life", 2, folder=place, steps=STEPS)
+        life = Life("digits_life", ranks, folder=place, **options)
         if kills == KILLS or not life.waits_for(
             functools.partial(beyond, folder, listed + dice.randint(0, 4))
         ):
             outcomes, _ = life.ends(within=600)
             break
         life.pause(dice.uniform(0.0, 0.03))
-        life.kill(dice.choice([[0], [1], [0, 1]]))
+        life.kill(dice.choice([[0], [1], [0, 1]] if ranks else [[0]]))
         outcomes, seconds = life.ends(within=60)
         assert seconds < 20, "the others ended too"
         assert all(outcome.gone or outcome.error == "RankLost" for outcome in outcomes), outcomes

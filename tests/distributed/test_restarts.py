@@ -47,6 +47,20 @@ def test_a_rank_is_killed_and_all_start_again(rank: int, shared: Path, tmp_path:
         assert same_bits(outcome.value, undisturbed(shared, 2))
 
 
+@pytest.mark.parametrize("shard", some(["", "all"], 1))
+def test_earlier_noise_is_kept_and_gone_on_with(shard: str, tmp_path: Path) -> None:
+    """To the same bits with as many ranks; rank 0 alone has it, or each rank that of its parts."""
+    options = {"kind": "banded", "shard": shard}
+    calm, _ = run_ranks("trained", 2, folder=str(tmp_path / "calm"), **options)
+    outcomes, _ = run_ranks("trained", 2, folder=str(tmp_path / "again"), kill=(1, 3, False), **options)
+    assert outcomes[0].error in ("RankLost", "RuntimeError")
+    outcomes, _ = run_ranks("trained", 2, folder=str(tmp_path / "again"), **options)
+    for outcome in outcomes:
+        assert not outcome.error, outcome
+        assert outcome.value["resumed"] == (2,)
+        assert same_bits(outcome.value, calm[0].value)
+
+
 @pytest.mark.slow
 def test_parts_are_kept_and_gone_on_with(tmp_path: Path) -> None:
     """With as many ranks to the same bits; from a checkpoint with nothing after it by another number, and by one."""

@@ -28,6 +28,11 @@ def test_a_cnn_in_parts_is_the_cnn(size: int, kind: str, shard: str) -> None:
     check(size, "CNN", kind, shard=shard)
 
 
+def test_correlated_noise_in_parts() -> None:
+    """Each rank keeps the noise of its parts."""
+    check(2, "CNN", "banded", shard="all")
+
+
 @pytest.mark.slow
 def test_in_float32_too() -> None:
     check(2, "CNN", "dynamic", wide=False, shard="all")

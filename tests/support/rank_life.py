@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch._dynamo  # what a first pass loads, once for all ranks
 from architectures import ARCHITECTURES
+from banded_plans import banded_plan
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
@@ -41,7 +42,7 @@ from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Adaptive, Checkpoints, Run, Store, Trainer, digits, train
 from decrescendo.training.processes.world import Alone, World, weight_facts
 from decrescendo.training.run import versions
-from decrescendo.training.steering import QuantileClip, Settings, ValidationDecay
+from decrescendo.training.steering import ClipController, Settings, ValidationDecay
 
 ROWS, STEPS = 40, 6
 STAND_IN = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "nobody", "estimate")
@@ -113,11 +114,11 @@ def subject(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, A
         return Cnn().to(dtype), classified, data
 
 
-def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | QuantileClip:
+def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | ClipController:
     sampling = PoissonSampling(ROWS, batch, 6 if kind == "cut" else None)
     if kind == "quantile":
         noise = Schedule(np.linspace(1.5, 0.8, STEPS), np.full(STEPS, 0.7))
-        return QuantileClip(Plan(Budget(1.0, 1e-5), sampling, noise, STAND_IN))
+        return ClipController(Plan(Budget(1.0, 1e-5), sampling, noise, STAND_IN))
     if kind == "adaptive":
         scores: Iterator[float] = iter([0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6])
         policy = ValidationDecay(
@@ -129,6 +130,8 @@ def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | QuantileClip:
             period=1,
         )
         return Adaptive(sampling, RenyiFilter(Budget(3.0, 1e-4), order=8), policy, STEPS)
+    if kind == "banded":
+        return banded_plan(STEPS, 3, records=ROWS, batch=batch, clip=0.7, guarantee=STAND_IN)
     noise = np.linspace(1.5, 0.8, STEPS) if kind == "dynamic" else np.full(STEPS, 1.0)
     clip = np.linspace(1.0, 0.3, STEPS) if kind == "dynamic" else np.full(STEPS, 0.7)
     if kind == "once":
@@ -289,13 +292,15 @@ def put_in_parts(model: nn.Module, what: str, size: int) -> None:
     fully_shard(model, mesh=mesh, ignored_params=trained)
 
 
-def digits_life(folder: str, steps: int) -> tuple[str, list[float]]:
+def digits_life(folder: str, steps: int, bands: int = 1) -> tuple[str, list[float]]:
     """One life of a training on the digits, with a store and checkpoints; each step is noted when it was seen."""
     world = distributed.join(timeout=60)
     sampling = PoissonSampling(1438, 64)
     plan = Plan(
         Budget(1.0, 1e-5), sampling, Schedule(np.linspace(2, 1, steps), np.full(steps, 0.5)), STAND_IN
     )
+    if bands > 1:
+        plan = banded_plan(steps, bands, records=1438, batch=64, clip=0.5, guarantee=STAND_IN)
     model = digits.digits_cnn(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -309,6 +314,26 @@ def digits_life(folder: str, steps: int) -> tuple[str, list[float]]:
             noted.write(f"{taken}\n")
             noted.flush()
     run = trainer.finish()
+    return str(weight_facts(model)), run.ledger.noise_multiplier.tolist()
+
+
+def banded_life(folder: str, steps: int = 14) -> tuple[str, list[float]]:
+    """One life of a small training with correlated noise, in one process; each step is noted when it was seen."""
+    torch.manual_seed(0)
+    rows, model = torch.randn(ROWS, 5), nn.Linear(5, 2)
+    plan = banded_plan(steps, 4, records=ROWS, guarantee=STAND_IN)
+    with (Path(folder) / "seen").open("a") as noted:
+
+        def after(progress: Any) -> None:
+            noted.write(f"{progress.step}\n")
+            noted.flush()
+            time.sleep(0.02)  # some kills hit a step, others what is between
+
+        run = train(
+            model, lambda model, batch: model(batch).square().sum(1), rows, plan,
+            torch.optim.Adam(model.parameters(), lr=0.1), seed=3, callback=after,
+            checkpoints=Checkpoints(Path(folder) / "checkpoints", 2, resume=True),
+        )  # fmt: skip
     return str(weight_facts(model)), run.ledger.noise_multiplier.tolist()
 
 

@@ -44,6 +44,11 @@ _PASSES = (
     Template("overwritten-constant",
          "the constant that {} overwrites does not depend on how many passes there were",
          "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),
+    Template("replayed-passes",
+         "model and loss read no clock, file or environment variable whose value changes during the run; a replayed "
+         "pass uses what was read when it was captured",
+         "passes were captured and replayed without Python (`EngineSettings(capture=\"auto\")`, the default)",
+         "pass such a value as a tensor that is changed in place, or set `EngineSettings(capture=False)`"),
 )  # fmt: skip
 
 # What is published as it is, and other changes of what a model holds.
@@ -140,8 +145,9 @@ _DATA = (
          "a value is in several", "rows of the data share memory",
          "cut windows that do not overlap, or plan for people (`examples_per_person`)"),
     Template("same-order",
-         "data that were given again within an epoch have each record in the same row as before (a record may take "
-         "part twice otherwise)", "`Trainer.batches` got another object within an epoch of random allocation",
+         "data that were given again within an epoch, or while records take turns, have each record in the same row as "
+         "before (a record may take part more often otherwise)",
+         "`Trainer.batches` got another object within an epoch of random allocation, or in a run with correlated noise",
          "give the same object"),
     Template("ranks-alike", "every rank has the same rows in the same order (some of them are compared)",
          "several ranks have too many rows to compare all", "none is needed"),

@@ -1,14 +1,16 @@
 """The rounds of a federated run: opened, released or aborted one after another, recorded before anything is seen."""
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, cast, final
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.rng import Secure, sampling_and_noise
+from decrescendo.base.rng import Secure, grouping, sampling_and_noise
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import PlanViolation
@@ -21,13 +23,16 @@ from decrescendo.federated.resuming import check_of_run, fitting, resumed
 from decrescendo.federated.turns import Turns
 from decrescendo.federated.verdict import Received, RoundReport
 from decrescendo.optim import apply
+from decrescendo.optim.correlated import CorrelatedNoise
 from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.sampling_refusals import poisson
 from decrescendo.training import FrozenStateGuard
 from decrescendo.training.loop.between import ENDED_EARLY, BetweenSteps
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
-from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.persistence.checkpoint.streams import copied, stream_at, stream_state
 from decrescendo.training.run import cpu_weights
 
 REPLIES = assumed("rows-client-replies")
@@ -69,8 +74,15 @@ class Rounds:
     ) -> None:
         self._run, self._model, self._plan, self._optimizer = run, model, plan, optimizer
         self._placement, self._books, self._turns = placement, books, turns
-        self._coins = poisson(plan.sampling, "a federated run")
+        self._coins = plan.sampling if plan.correlation else poisson(plan.sampling, "a federated run")
         self.sampling, self.noise = sampling_and_noise(seed)
+        # Where noise is correlated: by which clients take turns, and what the noise to come depends on.
+        self._grouping = grouping(seed)
+        self._correlated = (
+            None
+            if plan.correlation is None
+            else CorrelatedNoise(plan.correlation, plan.sampling.dataset_size)
+        )
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
         self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns)
         self.opened: Opened | None = None
@@ -135,7 +147,7 @@ class Rounds:
         index = self._books.spent
         if index == 0 and not self._placement.shows_replies:
             self._write(None)  # the streams: the first round, too, is repeated as it was
-        cohort = next(self._coins.at(index).batches(1, self.sampling))
+        cohort = self._cohort(index)
         asked = Round.of(self._plan, self._placement, self._run, index, len(cohort))
         if self._placement.shows_replies:
             self._spend(index, len(cohort))
@@ -143,6 +155,12 @@ class Rounds:
         self.replies.begin(opened)
         self.opened = opened
         return opened
+
+    def _cohort(self, index: int) -> Int[np.ndarray, " cohort"]:
+        coins = self._coins.at(index)
+        if isinstance(coins, CyclicPoissonSampling):
+            return next(coins.batches(1, self.sampling, coins.groups(copied(self._grouping))))
+        return next(cast("PoissonSampling", coins).batches(1, self.sampling))
 
     def _spend(self, index: int, members: int) -> None:
         """Record a round when it is opened: replies that were sent may have been seen."""
@@ -192,6 +210,10 @@ class Rounds:
         opened = self.opened
         if opened is None:
             raise PlanViolation("a round must be open, got none. Call open() first")
+        if (
+            self._correlated is not None and self.replies.total is not None
+        ):  # what later noise takes off again
+            self._noised(opened, self.replies.total.value(), 0, self.replies.seen())
         with self._turns.whole():
             self.opened = None
             if self._placement is Placement.CENTRAL:
@@ -235,10 +257,10 @@ class Rounds:
         asked, sampling = opened.round, self._coins.at(opened.round.number - 1)
         if self._placement is Placement.CENTRAL:
             clipped = ClippedSum(total, asked.clip_norm, diagnostics)
-            return privatise(clipped, asked.noise_multiplier, sampling, self.noise)
+            return privatise(clipped, asked.noise_multiplier, sampling, self.noise, self._correlated)
         shares = None if self._placement is Placement.LOCAL else max(len(opened.cohort), 1)
         noised = NoisedSum(total, asked.clip_norm, asked.noise_multiplier, present, shares)
-        noisy = complete(noised, sampling, self.noise)
+        noisy = complete(noised, cast("PoissonSampling", sampling), self.noise)
         if noisy.release != self._books.releases[-1]:
             raise PlanViolation(
                 f"what is released must be what was recorded, got {noisy.release} for {self._books.releases[-1]}"
@@ -265,11 +287,17 @@ class Rounds:
             "optimizer_state": self._optimizer.state_dict(),
             "sampling": stream_state(self.sampling),
             "noise": stream_state(self.noise),
+            **self._correlated_state(),
             "assumptions": [assumption.written() for assumption in self.assumptions()],
             "weights": self.weights(),
             "noisy": None if noisy is None else dict(noisy.gradients),
             "noise_std": None if noisy is None else noisy.noise_std,
         }
+
+    def _correlated_state(self) -> dict[str, Any]:
+        if self._correlated is None:
+            return {}
+        return {"grouping": stream_state(self._grouping), "correlated": self._correlated.state({})}
 
     def _go_on(self, state: Mapping[str, Any]) -> None:
         """Be where the journal was, with its last round in the store, and the weights moved by it."""
@@ -285,6 +313,9 @@ class Rounds:
             )
             self.sampling = stream_at(self.sampling, state["sampling"])
             self.noise = stream_at(self.noise, state["noise"])
+            if self._correlated is not None:
+                self._grouping = stream_at(self._grouping, state["grouping"])
+                self._correlated.load_state(state["correlated"], len(found.releases))
         books.releases, books.attendance = found.releases, found.attendance
         self.replies.one_by_one = found.one_by_one
         if found.supposed is not None:

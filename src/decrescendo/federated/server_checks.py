@@ -33,7 +33,13 @@ def check_given(
             "Calibrate with Budget(epsilon, delta, Unit.CLIENT) and the number of clients as dataset_size"
         )
     check_clip_norm("clip_norm", float(plan.clip_norm.min()))
-    poisson(plan.sampling, "a federated run")
+    if plan.correlation is None:
+        poisson(plan.sampling, "a federated run")
+    elif Placement(placement) is not Placement.CENTRAL:
+        raise InvalidValue(
+            f"correlated noise must be added by the server, got placement={placement} and bands={plan.bands}: no client "
+            "knows the noise of earlier rounds. Use Placement.CENTRAL, or calibrate with bands=1"
+        )
     if Placement(placement) is not Placement.CENTRAL:
         uncut(plan.sampling, f"a run with {placement} noise")
     if store is not None:

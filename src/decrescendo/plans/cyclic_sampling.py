@@ -107,18 +107,23 @@ class CyclicPoissonSampling:
         """b B_t / N of each of the first ``steps`` steps: what accountants must count."""
         return self.bands * self.sizes(steps) / self.dataset_size
 
-    def groups(self, rng: np.random.Generator | SecureStream) -> list[Int[np.ndarray, "_"]]:
+    def groups(
+        self, rng: np.random.Generator | SecureStream, whose: Int[np.ndarray, " records"] | None = None
+    ) -> list[Int[np.ndarray, "_"]]:
         """The members of each group, record indices, ascending: drawn once for a run, and as secret as its batches.
 
         Args:
             rng: secret, of this purpose alone.
+            whose: of each record its person's number, from 0: a person's records are all in one group. ``None``: each
+                record by itself.
 
         >>> sampling = CyclicPoissonSampling(dataset_size=5, expected_batch_size=1, bands=2)
         >>> [list(map(int, members)) for members in sampling.groups(np.random.default_rng(3))]
         [[1, 2, 3, 4], [0]]
         """
         check_rng(rng)
-        own = rng.integers(self.bands, size=self.dataset_size)
+        own = rng.integers(self.bands, size=self.dataset_size if whose is None else int(whose.max()) + 1)
+        own = own if whose is None else own[whose]
         return [np.flatnonzero(own == group) for group in range(self.bands)]
 
     def batches(
@@ -126,7 +131,7 @@ class CyclicPoissonSampling:
         steps: int,
         rng: np.random.Generator | SecureStream,
         groups: Sequence[Int[np.ndarray, "_"]],
-    ) -> Iterator[Int[np.ndarray, "_"]]:
+    ) -> Iterator[Int[np.ndarray, " batch"]]:
         """Yield the ``steps`` batches from `step` on, record indices, ascending; some may be empty and must still be
         taken.
 

@@ -100,7 +100,16 @@ class Strategy:
 
     def noise_std(self) -> Float[np.ndarray, " steps"]:
         """The standard deviation of n_t, one a step, from 0: of the whole noise on a sum of sensitivity 1."""
-        return np.sqrt(np.array([row @ row for row in self.inverse_rows()]))
+        before = np.zeros((self.bands - 1, self.bands - 1))  # covariance of the last noises, the latest first
+        found = np.empty(self.steps)
+        for step in range(self.steps):
+            weights = self.weights(step)
+            shared = -before @ weights
+            found[step] = variance = self.scale(step) ** 2 - weights @ shared
+            before[1:, 1:] = before[:-1, :-1].copy()
+            before[0, 0] = variance
+            before[0, 1:] = before[1:, 0] = shared[:-1]
+        return np.sqrt(found)
 
     def inverse_rows(self) -> Iterator[Float[np.ndarray, " steps"]]:
         """Rows of S^-1, one after the other: n_t as a sum of xi."""

@@ -26,15 +26,17 @@ _WORDS_PER_BLOCK = 8
 
 
 def add_gaussian(
-    values: Float[Tensor, " size"], std: float, words: ReservedWords, *, divisor: float = 1.0
-) -> Float[Tensor, " size"]:
-    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of `rounded.grid` (std), over ``divisor``.
+    values: Float[Tensor, " size"], std: float, words: ReservedWords, *, divisor: float = 1.0,
+    step: float | None = None,
+) -> Float[Tensor, " size"]:  # fmt: skip
+    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of ``step``, over ``divisor``.
 
     Args:
         values: float64 or float32, on any device that has float64.
         std: in [2^-900, 2^900]; public.
         words: which words of the stream the values take: one each.
         divisor: > 0; public.
+        step: a power of two; public. ``None`` for `rounded.grid` (std).
 
     Guarantee:
         that of `rounded.add_gaussian`, of the bits of another cipher: equal words give equal numbers.
@@ -44,7 +46,7 @@ def add_gaussian(
     >>> torch.equal(noisy[3:], add_gaussian(torch.zeros(2), 1.0, words.after(3)))
     True
     """
-    step, inverse = grid(std), 1 / check_real("divisor", divisor, above=0)
+    step, inverse = step or grid(std), 1 / check_real("divisor", divisor, above=0)
     key, device = _own_key(words.key), values.device
     found = torch.empty_like(values)
     for start in range(0, len(values), _CHUNK):

@@ -1,4 +1,5 @@
-"""The streams of a run that everything rests on: who takes part, and noise. (Of the model's own numbers: `seeds`.)"""
+"""The streams of a run that everything rests on: who takes part, and when, and noise. (Of the model's own numbers:
+`seeds`.)"""
 
 import numpy as np
 
@@ -20,3 +21,8 @@ def sampling_and_noise(
         return root.child("sampling"), root.child("noise")
     streams = Streams(seed)
     return streams.numpy("sampling"), streams.keyed("noise")
+
+
+def grouping(seed: int | Secure) -> np.random.Generator | SecureStream:
+    """Stream "groups", by which records take turns: of a seed, or with a key of its own that nobody chooses."""
+    return SecureStream.fresh() if isinstance(seed, Secure) else Streams(seed).numpy("groups")

@@ -18,9 +18,11 @@ from decrescendo.errors import InvalidValue, check_integer
 if TYPE_CHECKING:
     import torch
 
-Purpose = Literal["init", "sampling", "noise", "model", "data", "trace", "audit", "selection", "pretraining"]
+Purpose = Literal[
+    "init", "sampling", "noise", "model", "data", "trace", "audit", "selection", "pretraining", "groups"
+]
 PURPOSES: tuple[Purpose, ...] = (
-    "init", "sampling", "noise", "model", "data", "trace", "audit", "selection", "pretraining",
+    "init", "sampling", "noise", "model", "data", "trace", "audit", "selection", "pretraining", "groups",
 )  # fmt: skip
 
 # Where torch's CPU generator keeps the 624 words of its state, in bytes of `get_state`.

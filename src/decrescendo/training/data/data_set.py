@@ -1,9 +1,11 @@
 """A data set as a training knows it: asked everything once, before the first batch is drawn."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from jaxtyping import Int
 from torch import Tensor
 
 from decrescendo.accounting.budget import Budget, Unit
@@ -23,13 +25,13 @@ class DataSet:
 
     Args:
         table: its rows by number: how batches are made.
-        people: a digest of whose row each is; empty where a plan protects examples.
+        people: each row's person, as a number from 0; ``None`` where a plan protects examples.
         assumptions: what is assumed of the data and of the code that makes rows.
         given: as it was given to the training.
     """
 
     table: Rows | Examples
-    people: str
+    people: Int[np.ndarray, " rows"] | None
     assumptions: frozenset[Assumption]
     given: object = field(repr=False)
 
@@ -42,7 +44,8 @@ class DataSet:
         """What several processes, of ``workers`` each, must have in common, in digests; and whether these are of all
         rows."""
         found, all_rows = data_facts(self.table)
-        return found | {"num_workers": str(workers), "people": self.people}, all_rows
+        people = "" if self.people is None else hashlib.sha256(self.people.tobytes()).hexdigest()
+        return found | {"num_workers": str(workers), "people": people}, all_rows
 
 
 def data_set_of(

@@ -1,6 +1,5 @@
 """Whose row each is: data compared with the number of examples of one person that a plan was made for."""
 
-import hashlib
 import math
 from collections.abc import Sequence, Sized
 from typing import Any, cast
@@ -20,7 +19,7 @@ _KINDS: dict[type, type] = {str: str, bytes: bytes, int: float, bool: float, flo
 _WHOLE = 2.0**53
 
 
-def check_people(people: object, budget: Budget, rows: int) -> str:
+def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, " rows"] | None:
     """``people`` has an id a row, and none more often than ``budget`` says; or an error, before the first step.
 
     Args:
@@ -30,7 +29,7 @@ def check_people(people: object, budget: Budget, rows: int) -> str:
         rows: number of rows.
 
     Returns:
-        A digest of who is who, for processes to compare; empty without ``people``.
+        Each row's person, as a number from 0; ``None`` without ``people``.
 
     Raises:
         InvalidValue: no ids for a plan that protects people, or ids for one that does not; more or fewer ids than rows,
@@ -38,8 +37,8 @@ def check_people(people: object, budget: Budget, rows: int) -> str:
         InvalidType: ids of another form.
 
     >>> budget = Budget(1.0, 1e-5, Unit.PERSON, examples_per_person=2)
-    >>> len(check_people(["ann", "bo", "ann"], budget, 3))
-    64
+    >>> check_people(["ann", "bo", "ann"], budget, 3)
+    array([0, 1, 0])
     >>> check_people(["ann", "bo", "ann", "ann"], budget, 4)
     Traceback (most recent call last):
     decrescendo.errors.InvalidValue: one person must have at most 2 rows, as the plan says, got one with 3. ...
@@ -50,7 +49,7 @@ def check_people(people: object, budget: Budget, rows: int) -> str:
                 f"people must come with a plan that protects people, got ids for one of unit={budget.unit}. Calibrate "
                 "with Budget(epsilon, delta, Unit.PERSON, examples_per_person=k)"
             )
-        return ""
+        return None
     if people is None:
         raise InvalidValue(
             f"a plan that protects a {budget.protected} must be given people=, an id for each row, got none. Without "
@@ -66,7 +65,7 @@ def check_people(people: object, budget: Budget, rows: int) -> str:
             f"one person must have at most {budget.examples_per_person} rows, as the plan says, got one with {most}. "
             "Leave rows out, or calibrate with a larger examples_per_person"
         )
-    return hashlib.sha256(whose.tobytes()).hexdigest()
+    return whose
 
 
 def numbered(ids: Sequence[Any], name: str = "people") -> Int[np.ndarray, " rows"]:

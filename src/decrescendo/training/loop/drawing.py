@@ -12,15 +12,18 @@ import torch
 from jaxtyping import Int
 
 from decrescendo.base.batches import map_rows
-from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, sampling_and_noise
+from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, grouping, sampling_and_noise
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType
-from decrescendo.plans.sampling import RandomAllocation
+from decrescendo.optim.correlated import CorrelatedNoise
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
+from decrescendo.plans.sampling import RandomAllocation, Sampling
+from decrescendo.plans.strategy import Strategy
 from decrescendo.training.data.examples import Draw, Examples
 from decrescendo.training.data.loading import made
 from decrescendo.training.data.rows import Rows
 from decrescendo.training.loop.source import Source
-from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.persistence.checkpoint.streams import copied, stream_at, stream_state
 from decrescendo.training.processes.world import Tree, World
 
 
@@ -32,15 +35,32 @@ class RunStreams:
     noise: Keystream | SecureStream
     masks: Seeds
     data: Seeds
+    # Where records take turns: who does when; and where noise is correlated, what it depends on.
+    grouping: np.random.Generator | SecureStream | None = None
+    correlated: CorrelatedNoise | None = None
 
     @classmethod
-    def of(cls, seed: int | Secure) -> "RunStreams":
-        """Of a seed, or with keys that nobody chooses."""
+    def of(
+        cls,
+        seed: int | Secure,
+        sampling: Sampling,
+        strategy: Strategy | None = None,
+        *,
+        on_host: bool = False,
+    ) -> "RunStreams":
+        """Of a seed, or with keys that nobody chooses, for batches by ``sampling`` and noise by ``strategy``, whose
+        state may stay ``on_host``."""
         if seed in cast("Any", (Secure, None)):
             raise InvalidType(
                 f"seed must be Secure(), which nobody knows, or a whole number, got seed={seed!r}"
             )
-        return cls(*sampling_and_noise(seed), Seeds.of(seed), Seeds.of(seed, "data"))
+        return cls(
+            *sampling_and_noise(seed),
+            Seeds.of(seed),
+            Seeds.of(seed, "data"),
+            grouping(seed) if isinstance(sampling, CyclicPoissonSampling) else None,
+            None if strategy is None else CorrelatedNoise(strategy, sampling.dataset_size, on_host=on_host),
+        )
 
     def place(self) -> dict[str, Any]:
         """Where the streams are that batches are drawn from."""
@@ -52,13 +72,23 @@ class RunStreams:
         self.data.stream = stream_at(self.data.stream, place["data"])
 
     def others(self) -> dict[str, Any]:
-        """Where the other two are."""
-        return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream)}
+        """Where the others are."""
+        grouped = {} if self.grouping is None else {"grouping": stream_state(self.grouping)}
+        return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream), **grouped}
 
-    def put_others(self, state: Mapping[str, Any]) -> None:
-        """Back to where `others` found them."""
-        self.noise = stream_at(self.noise, state["noise"])
-        self.masks.stream = stream_at(self.masks.stream, state["masks"])
+    def put_others(self, state: dict[str, Any]) -> None:
+        """Back to where `others` found them; they are taken out of ``state``."""
+        self.noise = stream_at(self.noise, state.pop("noise"))
+        self.masks.stream = stream_at(self.masks.stream, state.pop("masks"))
+        if self.grouping is not None:
+            self.grouping = stream_at(self.grouping, state.pop("grouping"))
+
+    def groups(
+        self, sampling: CyclicPoissonSampling, whose: Int[np.ndarray, " records"] | None
+    ) -> list[Int[np.ndarray, "_"]]:
+        """The groups of the run, the same each time."""
+        assert self.grouping is not None
+        return sampling.groups(copied(self.grouping), whose)
 
 
 @final
@@ -75,12 +105,15 @@ class Drawing:
         self._source, self._world, self._streams, self._device = source, world, streams, device
         self.place = streams.place()
         self._epoch: tuple[int, list[Int[np.ndarray, " batch"]], dict[str, Any]] | None = None
+        self._groups: list[Int[np.ndarray, "_"]] = []
 
     def batches(
-        self, table: Rows | Examples, workers: int, taken: int
+        self, table: Rows | Examples, workers: int, taken: int, whose: Int[np.ndarray, " rows"] | None
     ) -> Generator[tuple[Batch | None, int, dict[str, Any]]]:
         """This rank's part of each batch after ``taken`` steps, ``None`` if empty; its number of rows; and the `place`
-        to which it has moved."""
+        to which it has moved. ``whose``: of each row its person's number, where people are protected."""
+        if self._world.rank == 0 and isinstance(self._source.sampling, CyclicPoissonSampling):
+            self._groups = self._streams.groups(self._source.sampling, whose)
         self._streams.go_to(self.place)
         self._epoch = None
         ahead: deque[tuple[int, dict[str, Any]]] = deque()
@@ -102,6 +135,8 @@ class Drawing:
         sampling = self._source.sampling.at(step)
         if isinstance(sampling, RandomAllocation):
             indices = self._allocated(sampling, step)
+        elif isinstance(sampling, CyclicPoissonSampling):
+            (indices,) = sampling.batches(1, self._streams.sampling, self._groups)
         else:
             (indices,) = sampling.batches(1, self._streams.sampling)
         return {"indices": indices, "key": self._streams.data()}

@@ -11,8 +11,8 @@ from decrescendo.plans.sampling import RandomAllocation, Sampling
 from decrescendo.training.statement.provenance import Provenance
 
 FOLLOWED = (
-    ". C_t followed the lengths of the gradients: a noisy count of them was released in one vector with the sum, and "
-    "C_t is the sensitivity of both together"
+    ". C_t followed the lengths of the gradients, as their distribution was released in one vector with the sums of "
+    "earlier steps"
 )
 
 

@@ -23,6 +23,12 @@ def stream_state(stream: np.random.Generator | NoiseStream) -> dict[str, Any]:
     return {"kind": "numpy", "state": dict(stream.bit_generator.state)}
 
 
+def copied(stream: np.random.Generator | SecureStream) -> np.random.Generator | SecureStream:
+    """Another stream at the same place, for draws that are made anew in each process and are the same each time."""
+    other = np.random.default_rng() if isinstance(stream, np.random.Generator) else stream
+    return stream_at(other, stream_state(stream))
+
+
 def stream_at(stream: Stream, state: dict[str, Any]) -> Stream:
     """A stream of the same kind, where the state says.
 
