@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from decrescendo import training as training
     from decrescendo.accounting import Budget, Guarantee, Ledger, Release, Unit
     from decrescendo.base import Secure, Streams
+    from decrescendo.clipping import Telemetry
     from decrescendo.integrations import hf as hf
     from decrescendo.optim import NoisyMean, apply, privatise
     from decrescendo.plans import Plan, PoissonSampling, RandomAllocation, calibrate, curves
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "accounting": ("Budget", "Unit", "Release", "Ledger", "Guarantee"),
     "base": ("Streams", "Secure"),
+    "clipping": ("Telemetry",),
     "plans": ("PoissonSampling", "RandomAllocation", "curves", "calibrate", "Plan"),
     "optim": ("privatise", "NoisyMean", "apply"),
     "training": ("train", "Trainer", "Run", "Store", "Checkpoints", "steering"),
@@ -59,7 +61,7 @@ _ROOMS = (
 __all__ = [
     "Budget", "Unit", "PoissonSampling", "RandomAllocation", "curves", "calibrate", "Plan", "Release", "Ledger",
     "Guarantee", "Streams", "Secure", "privatise", "NoisyMean", "apply", "train", "Trainer", "Run", "Store",
-    "Checkpoints",
+    "Checkpoints", "Telemetry",
 ]  # fmt: skip
 
 

@@ -349,8 +349,27 @@ class TestManyRates:
         effort = Pld()._effort()
         steps = accountant._Steps.of(run_of(rate, np.linspace(2, 1, self.STEPS)), DELTA, effort, 1)
         assert 8 < len(steps.groups) <= effort.rates
-        total = sum(float(part.mixtures.counts.sum()) for part in steps.above)
+        total = sum(float(part.mixtures.counts.sum()) for part in steps.above.parts[0])
         assert total == self.STEPS
+
+    @pytest.mark.parametrize(("smallest", "cells"), [(0.02, 40), (0.001, 74), (1e-6, 160)])
+    def test_rates_that_are_far_apart_get_more_cells(self, smallest: float, cells: int) -> None:
+        rng = np.random.default_rng(0)
+        rate = np.r_[smallest, 0.1, np.exp(rng.uniform(math.log(smallest), math.log(0.1), 400))]
+        effort = Pld()._effort()
+        steps = accountant._Steps.of(run_of(rate, rng.uniform(0.6, 4.0, 402)), DELTA, effort, 1)
+        assert 0.6 * cells < len(steps.groups) <= cells
+
+    @pytest.mark.slow
+    def test_unlike_pairs_take_one_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """5,000 rates and noises, each drawn by itself: a pass that is refined takes three times as long."""
+        rng = np.random.default_rng(0)
+        rate = np.exp(rng.uniform(math.log(1e-3), math.log(0.1), self.STEPS))
+        monkeypatch.setattr(accountant, "_REFINEMENTS", 0)
+        lower, upper = Pld().bracket(run_of(rate, rng.uniform(0.6, 4.0, self.STEPS)), DELTA)
+        assert upper - lower <= 1e-3 * upper
+        assert lower <= 13.2127  # where an earlier grid's two ends were
+        assert upper >= 13.2036
 
     @pytest.mark.slow
     def test_batches_may_grow_until_everybody_is_in_them(self) -> None:

@@ -11,13 +11,13 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from broken_builds import BROKEN, BROKEN_EPOCHS, healthy
+from broken_builds import BROKEN, BROKEN_EPOCHS, BROKEN_TELEMETRY, healthy
 from torch import nn
 
 from decrescendo.accounting import Budget, Ledger
 from decrescendo.accounting.overflow import overflow_of
 from decrescendo.audit import Attack, AuditResult, PrivacyCurve, curve, many_runs, one_run
-from decrescendo.audit.attacks import batch_size, counted, crowded, once, one_canary, opposed, padded
+from decrescendo.audit.attacks import batch_size, counted, crowded, once, one_canary, opposed, padded, told
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
 from decrescendo.audit.watch import watch
 from decrescendo.base.rng import Secure
@@ -134,6 +134,8 @@ CASES = [
     # (Beside `test_a_cap_that_the_accountant_ignores_is_caught_and_costs_noise`.)
     pytest.param(crowded, 8.0, 300, "cut to a buffer, accounted as whole", marks=pytest.mark.slow),
     pytest.param(counted, 4.0, 100, "count without its noise", marks=pytest.mark.slow),
+    (told, 4.0, 60, "telemetry without its noise"),
+    pytest.param(told, 4.0, 100, "loss bound from the batch", marks=pytest.mark.slow),
     pytest.param(opposed_rows, 8.0, 120, "shuffled, accounted as Poisson", marks=pytest.mark.slow),
     pytest.param(opposed_bins, 4.0, 1500, "shuffled, sold as random allocation", marks=pytest.mark.slow),
 ]
@@ -149,7 +151,7 @@ class TestManyRuns:
         with healthy(attack.plan):
             whole = many_runs(attack, runs=runs, seed=3)
         assert whole.caught_by == ()
-        with {**BROKEN, **BROKEN_EPOCHS}[build](attack.plan):
+        with {**BROKEN, **BROKEN_EPOCHS, **BROKEN_TELEMETRY}[build](attack.plan):
             broken = many_runs(attack, runs=runs, seed=3)
         assert "curve" in broken.caught_by
 
@@ -205,6 +207,7 @@ class TestManyRuns:
             once,
             crowded,
             counted,
+            told,
         ],
     )
     def test_the_models_of_the_attacks_are_proven(self, make: Callable[[Budget], Attack]) -> None:

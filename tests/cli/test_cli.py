@@ -181,8 +181,11 @@ def test_options_of_training_run(invoke: Invoke, plan_file: Path, options: list[
     ("options", "expected"),
     some(
         [
-            (["--microbatch-size", 7, "--no-capture"], EngineSettings(cache_bytes=1000, microbatch_size=7)),
-            (["--capture"], EngineSettings(cache_bytes=1000, microbatch_size=50, capture=True)),
+            (
+                ["--microbatch-size", 7, "--capture", "off"],
+                EngineSettings(cache_bytes=1000, microbatch_size=7, capture=False),
+            ),
+            (["--capture", "on"], EngineSettings(cache_bytes=1000, microbatch_size=50, capture=True)),
             ([], EngineSettings(cache_bytes=1000, microbatch_size=50)),
         ],
         1,

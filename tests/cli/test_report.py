@@ -137,5 +137,5 @@ def test_the_demonstration_runs_end_to_end(tmp_path: Path) -> None:
 
 
 def test_plain_sgd_of_the_demonstration_learns() -> None:
-    curve = demo.train_plain(demo.digits(), 60, 0, lambda: None)
+    curve = demo.train_plain(demo.digits(), 60, 0, lambda _: None)
     assert curve[-1] > 0.85

@@ -13,7 +13,7 @@ from torch import nn
 import decrescendo as dc
 from decrescendo.errors import InvalidType, InvalidValue, MissingExtra
 from decrescendo.integrations.loggers import Log, mlflow, tensorboard, wandb
-from decrescendo.training.steering import QuantileClip
+from decrescendo.training.steering import ClipController
 
 ROWS, STEPS = 60, 4
 PUBLIC = {
@@ -203,6 +203,6 @@ def test_a_clip_norm_that_follows_the_gradients_is_logged_as_it_was() -> None:
         return (model(batch[0]) - batch[1]).square().sum(dim=1)
 
     log = Log(plan, lambda values, step: found.append(values["public/clip_norm"]))
-    run = dc.train(model, loss, data, QuantileClip(plan, quantile=0.5), optimizer, seed=0, callback=log)
+    run = dc.train(model, loss, data, ClipController(plan, target=0.5), optimizer, seed=0, callback=log)
     assert tuple(found) == run.clip_norm
     assert len(set(found)) == STEPS

@@ -8,10 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from banded_plans import strategy_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from banded_plans import strategy_of
 
 from decrescendo.base.rng import Keystream, SecureStream, banded, rounded
 from decrescendo.base.rng.banded import grid_of
@@ -72,16 +72,13 @@ class TestRecursion:
         gamma, matrix = Fraction(noise.grid), dense(strategy)
         assert math.frexp(noise.grid)[0] == 0.5
         before: list[tuple[list[Fraction], list[Fraction]]] = []  # H and y of each step
-        drawn: list[tuple[np.ndarray, float]] = []  # what is under the Gaussian of each step, and its deviation
+        drawn: list[
+            tuple[np.ndarray, float]
+        ] = []  # what is under the Gaussian of each step, and its deviation
 
         def caught(sums: np.ndarray, out: np.ndarray, std: float, *more: object) -> object:
-            add = rounded.adder(sums, out, std, *more)  # type: ignore[arg-type]
-
-            def noted(start: int, words: np.ndarray) -> np.ndarray:
-                drawn.append((sums[: len(words)].copy(), std))
-                return add(start, words)
-
-            return noted
+            drawn.append((sums.copy(), std))
+            return rounded.adder(sums, out, std, *more)  # type: ignore[arg-type]
 
         for step in range(steps):
             values = torch.roll(sums, step)
@@ -89,7 +86,9 @@ class TestRecursion:
                 noisy = released(noise, strategy, {"w": values}, step, stream, clip)
             given, std = drawn[step]
             size = len(numbers)
-            whole = [Fraction(nearest(Fraction(float(v) * (1 / (clip * noise.grid))))) * gamma for v in values]
+            whole = [
+                Fraction(nearest(Fraction(float(v) * (1 / (clip * noise.grid))))) * gamma for v in values
+            ]
             kept = noise._rows[step % (bands - 1)].tolist()
             out = [whole[i] + kept[i] * gamma for i in range(size)]
             for i in range(size):
@@ -117,7 +116,13 @@ class TestRecursion:
             released(noise, strategy, {"w": torch.zeros(size)}, step, stream)
             weights = strategy.weights(step)
             under = [
-                -sum((Fraction(float(c)) * int(n[i]) for c, n in zip(weights, reversed(earlier), strict=False)), Fraction(0))
+                -sum(
+                    (
+                        Fraction(float(c)) * int(n[i])
+                        for c, n in zip(weights, reversed(earlier), strict=False)
+                    ),
+                    Fraction(0),
+                )
                 for i in range(size)
             ]
             wider = 1 + math.sqrt(size) * (noise.grid + RECORDS * 2.0**-51) + 2.0**-50
@@ -145,7 +150,9 @@ class TestRecursion:
                 if not compiled:
                     patch.setattr(banded, "kernel", lambda: None)
                 noise, stream = CorrelatedNoise(strategy, RECORDS), SecureStream(KEY)
-                found.append([released(noise, strategy, {"w": sums}, t, stream).gradients["w"] for t in range(9)])
+                found.append(
+                    [released(noise, strategy, {"w": sums}, t, stream).gradients["w"] for t in range(9)]
+                )
         for one, other in zip(*found, strict=True):
             assert torch.equal(one[1:], other[1:])
             assert one[0].isnan()
@@ -153,7 +160,11 @@ class TestRecursion:
 
     def test_bits_do_not_depend_on_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         strategy = strategy_of(8, 4)
-        sums = {"b": torch.arange(12.0).reshape(3, 4).T, "a": torch.ones(5), "c": torch.ones(3, dtype=torch.float64)}
+        sums = {
+            "b": torch.arange(12.0).reshape(3, 4).T,
+            "a": torch.ones(5),
+            "c": torch.ones(3, dtype=torch.float64),
+        }
         found = []
         for piece in (2, 6, 2**18):
             monkeypatch.setattr(banded, "_CHUNK", piece)
@@ -171,7 +182,11 @@ class TestRecursion:
 
 
 class TestGrid:
-    @given(st.floats(1e-6, 1e6), st.integers(1, 24), st.lists(st.integers(-(2**14), 2**14), min_size=1, max_size=20))
+    @given(
+        st.floats(1e-6, 1e6),
+        st.integers(1, 24),
+        st.lists(st.integers(-(2**14), 2**14), min_size=1, max_size=20),
+    )
     def test_sums_are_exact_in_float64(self, std: float, bits: int, weights: list[int]) -> None:
         """The largest sum that 64 standard deviations can make, in multiples of the weights' last digit."""
         row = np.array([weights]) / 2.0**bits
@@ -186,7 +201,9 @@ class TestGrid:
         assert sum(map(abs, weights)) * largest <= 2**53
 
     def test_weights_with_too_many_digits_are_refused(self) -> None:
-        with pytest.raises(InvalidValue, match="noise weights must have few binary digits, got 5[0-9] behind"):
+        with pytest.raises(
+            InvalidValue, match="noise weights must have few binary digits, got 5[0-9] behind"
+        ):
             grid_of(1.0, np.array([[1 / 3]]))
 
     def test_rounding_costs_little_for_a_million_parameters(self) -> None:
@@ -245,7 +262,10 @@ class TestState:
     @settings(max_examples=20, deadline=None)
     def test_goes_on_from_a_state_to_the_bit(self, bands: int, steps: int, stop: int) -> None:
         stop = min(stop, steps)
-        strategy, sums = strategy_of(steps, bands), {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.float64)}
+        strategy, sums = (
+            strategy_of(steps, bands),
+            {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.float64)},
+        )
         noise, stream = CorrelatedNoise(strategy, RECORDS), SecureStream(KEY)
         for step in range(stop):
             released(noise, strategy, sums, step, stream)
@@ -293,18 +313,25 @@ class TestRefusals:
     def test_each_step_once_and_in_order(self) -> None:
         released(self.noise, self.strategy, self.sums, 0, self.stream)
         for step in (0, 2):
-            with pytest.raises(PlanViolation, match=f"once at each step, in order, got step {step + 1} after 1"):
+            with pytest.raises(
+                PlanViolation, match=f"once at each step, in order, got step {step + 1} after 1"
+            ):
                 released(self.noise, self.strategy, self.sums, step, self.stream)
 
     def test_not_after_one_that_failed(self) -> None:
-        with mock.patch.object(module.banded, "draw", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        with (
+            mock.patch.object(module.banded, "draw", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
             released(self.noise, self.strategy, self.sums, 0, self.stream)
         with pytest.raises(PlanViolation, match="got step 1 after one that failed"):
             released(self.noise, self.strategy, self.sums, 0, self.stream)
         with pytest.raises(PlanViolation, match="of a whole step"):
             self.noise.state({})
 
-    @pytest.mark.parametrize("sums", [{"w": torch.zeros(4)}, {"v": torch.zeros(3)}, {"w": torch.zeros(3).double()}])
+    @pytest.mark.parametrize(
+        "sums", [{"w": torch.zeros(4)}, {"v": torch.zeros(3)}, {"w": torch.zeros(3).double()}]
+    )
     def test_other_parameters_than_before(self, sums: Sums) -> None:
         released(self.noise, self.strategy, {"w": torch.zeros(3), "v": torch.zeros(1)}, 0, self.stream)
         with pytest.raises(PlanViolation, match="must train the same parameters at every step"):
@@ -326,5 +353,7 @@ class TestRefusals:
         with pytest.raises(InvalidValue, match="must be of one plan, got bands=3 and independent noise"):
             privatise(clipped, 1.0, turns, self.stream)
         for sampling in (PoissonSampling(RECORDS, 4), CyclicPoissonSampling(RECORDS, 4, 2)):
-            with pytest.raises(InvalidValue, match=r"must be of one plan, got bands=[12] and noise of 3 bands"):
+            with pytest.raises(
+                InvalidValue, match=r"must be of one plan, got bands=[12] and noise of 3 bands"
+            ):
                 privatise(clipped, 1.0, sampling, self.stream, self.noise)

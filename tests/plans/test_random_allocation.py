@@ -44,7 +44,7 @@ from decrescendo.plans import (
 from decrescendo.report.judge import verdicts
 from decrescendo.studio.facts import Subject, assess, outline
 from decrescendo.training import Checkpoints, Run, Store, Trainer, train
-from decrescendo.training.steering import QuantileClip
+from decrescendo.training.steering import ClipController
 
 ROWS, EACH, EPOCHS = 40, 5, 3
 STEPS = EACH * EPOCHS
@@ -415,7 +415,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def trainer_of(
-    plan: Plan | QuantileClip, seed: int | Secure = 5, **more: object
+    plan: Plan | ClipController, seed: int | Secure = 5, **more: object
 ) -> tuple[Trainer, nn.Module]:
     model = model_of()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
@@ -594,7 +594,7 @@ class TestTraining:
         plan = calibrate(
             BUDGET, SAMPLING, steps=STEPS, privacy=curves.growing_mu(1.5), clip=curves.constant(1.0)
         )
-        trainer, _ = trainer_of(QuantileClip(plan))
+        trainer, _ = trainer_of(ClipController(plan))
         self.steps(trainer)
         run = trainer.finish()
         assert run.ledger == plan.ledger

@@ -1,6 +1,7 @@
 """The compiled noise (gaussian.c): its polynomials proven, its bits those of the form without it, within its memory."""
 
 import functools
+import hashlib
 import itertools
 import math
 import os
@@ -23,7 +24,8 @@ from often import some
 from scipy.special import ndtri
 
 from decrescendo.base import native
-from decrescendo.base.rng import Keystream, rounded
+from decrescendo.base.rng import Keystream, Streams, rounded
+from decrescendo.base.rng.keystream import ReservedWords
 from decrescendo.base.rng.rounded import CHUNK, KERNEL_ERROR, SOURCE, add_gaussian, grid
 
 KEY = bytes(range(32))
@@ -204,9 +206,67 @@ def test_a_million_numbers_have_the_same_bits(best: int) -> None:
         assert np.array_equal(Keystream(KEY).add_gaussian(sums, 0.7), expected)
 
 
+# Seed, numbers, bytes used before, dtype, deviation, divisor; and SHA-256 of the result as version 0.1.0 first made it.
+RECORDED = [
+    (0, 1, 0, "<f4", 1.0, 1.0, "f13bfb0199864f06e7569924fe3952de"),
+    (1, 7, 0, "<f8", 0.3, 7.0, "ab7123ac5b59a0a466832be7a0ed8332"),
+    (2, 1000, 3, "<f4", 0.0025, 250.0, "60032ac5a8f7924dba4a215d8f4c358b"),
+    (3, 4097, 8, "<f8", 10000.0, 3.0, "37ad8462f74ed27db2331dbfd3757a56"),
+    (4, 70_001, 5, "<f4", 1.3, 7.0, "e96263db26a3c4da73f50475a9c00723"),
+    (5, 300_003, 1, "<f4", 0.7, 12.5, "3ee7e6c39585d099fe7c6838ecf06caa"),
+    (6, 200_000, 16, "<f8", 11.0, 1.0, "1bc1858307d63bbe3488f8be13c8f0fd"),
+]
+
+
+@pytest.mark.parametrize("best", [0, 1, 2])
+@pytest.mark.parametrize(("seed", "size", "before", "dtype", "std", "divisor", "digest"), RECORDED)
+def test_a_seed_gives_the_numbers_that_it_gave(
+    seed: int, size: int, before: int, dtype: str, std: float, divisor: float, digest: str, best: int
+) -> None:
+    stream, sums = Streams(seed).keyed("noise"), (np.arange(size) % 1001 / 500 - 1).astype(dtype)
+    stream.take(before)
+    with mock.patch.object(native, "BEST", best):
+        found = stream.add_gaussian(sums, std, divisor=divisor)
+    assert hashlib.sha256(found.tobytes()).hexdigest()[:32] == digest
+
+
+@built
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(0, 200),
+    start=st.one_of(
+        st.integers(0, 9), st.integers(2**65 - 400, 2**65 + 2), st.integers(2**66 - 9000, 2**66 + 9000)
+    ),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    best=st.sampled_from([1, 2]),
+    in_place=st.booleans(),
+)
+def test_the_kernels_own_words_are_those_of_the_cipher(
+    seed: int, count: int, start: int, dtype: type, best: int, in_place: bool
+) -> None:
+    """Of any place: the second half of a block, and numbers of blocks about 2^64."""
+    random = np.random.default_rng(seed)
+    values, words = hard(random, count, dtype)[0], ReservedWords(random.bytes(32), start)
+    with without_kernel():
+        expected = add_gaussian(values, 1.7, words, divisor=3.0)
+    with mock.patch.object(native, "BEST", best):
+        out = values.copy() if in_place else None
+        found = add_gaussian(values if out is None else out, 1.7, words, divisor=3.0, out=out)
+    assert np.array_equal(found, expected, equal_nan=True)
+
+
+@built
+@pytest.mark.skipif(
+    not (Path("/proc/cpuinfo").exists() and " aes " in Path("/proc/cpuinfo").read_text()), reason="no AES"
+)
+def test_the_kernel_draws_by_itself_where_the_processor_can() -> None:
+    with mock.patch.object(ReservedWords, "reader", side_effect=AssertionError):
+        Keystream(KEY).add_gaussian(np.zeros(1000), 1.0)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_the_same_bits_with_any_number_of_threads_and_in_parts(threads: int) -> None:
-    sums, before = np.random.default_rng(1).normal(size=3 * CHUNK + 77), torch.get_num_threads()
+    sums, before = np.random.default_rng(1).normal(size=5 * CHUNK + 77), torch.get_num_threads()
     stream = Keystream(KEY, 5)
     with mock.patch.object(native, "on_all_threads", lambda work: work()):
         expected = stream.add_gaussian(sums, 1.3)
@@ -265,6 +325,8 @@ MAIN = """
 #include <stdlib.h>
 int64_t GAUSSIAN(const void *, void *, const uint64_t *, int64_t *, int64_t, double, double, double, double,
                  unsigned, unsigned);
+int64_t GAUSSIAN_keyed(const void *, void *, const void *, uint64_t, uint64_t, unsigned, int64_t *, uint64_t *, int64_t,
+                       double, double, double, double, unsigned, unsigned);
 static uint64_t state = 1, listed = 0;
 static char any(void) { return (char)((state = state * 6364136223846793005u + 1442695040888963407u) >> 56); }
 int main(void)
@@ -283,6 +345,11 @@ int main(void)
                         values[i] = kind == 0 ? 0 : any();
                     listed += (uint64_t)GAUSSIAN(values + 4, values + 4, (uint64_t *)(words + 1), left, count,
                                                  1.5, 0x1p20, 0.49, 0x1p-20, wide, best);
+                    uint64_t *kept = malloc(8 * (size_t)count + 1);
+                    for (unsigned odd = 0; odd < 2 && count >= 4; odd++)
+                        GAUSSIAN_keyed(values + 4, values + 4, words, 7, UINT64_MAX - 2000, odd, left, kept, count,
+                                       1.5, 0x1p20, 0.49, 0x1p-20, wide, best);
+                    free(kept);
                     free(values), free(words), free(left);
                 }
     printf("%llu", (unsigned long long)listed);
@@ -309,9 +376,12 @@ def test_sanitizers_see_nothing(tmp_path: Path, wrong: str) -> None:
         "-Wno-psabi",
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
+        f"-I{SOURCE.parent}",
+        "-DGAUSSIAN=kernel",
+        "-DGAUSSIAN_keyed=kernel_keyed",
     ]
     built = subprocess.run(
-        [str(compiler), *flags, "-DGAUSSIAN=kernel", "main.c", "kernel.c", "-o", "program"],
+        [str(compiler), *flags, "main.c", "kernel.c", "-o", "program"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if "sanitize" in built.stderr or "asan" in built.stderr:

@@ -14,7 +14,7 @@ import torch
 
 from decrescendo.accounting.release import Release
 from decrescendo.base.assumption import Assumption
-from decrescendo.clipping import Batch, ClippedSum, Engine
+from decrescendo.clipping import Batch, ClippedSum, Engine, Telemetry
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
@@ -22,7 +22,6 @@ from decrescendo.training.data import data_set, loading
 from decrescendo.training.data.examples import Examples
 from decrescendo.training.data.rows import Rows, table_of
 from decrescendo.training.loop import releasing, trainer
-from decrescendo.training.steering.quantile import COUNT_KEY
 
 Build = Callable[[Plan], AbstractContextManager[object]]
 
@@ -56,8 +55,10 @@ def next_clip(plan: Plan) -> AbstractContextManager[object]:
 class _Loose:
     """Clips at 2 C and says C."""
 
-    def __init__(self, model: Any, loss: Any, settings: Any, *, seeds: Callable[[], int], keep: Any) -> None:
-        self._engine = Engine(model, loss, settings, seeds=seeds, keep=keep)
+    def __init__(
+        self, model: Any, loss: Any, settings: Any, *, seeds: Callable[[], int], keep: Any, telemetry: Any
+    ) -> None:
+        self._engine = Engine(model, loss, settings, seeds=seeds, keep=keep, telemetry=telemetry)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -156,15 +157,27 @@ def cut_to_a_buffer(plan: Plan) -> Iterator[None]:
         yield
 
 
-def count_without_noise(plan: Plan) -> AbstractContextManager[object]:
-    """The noise of the count that moves the clip norm is left out."""
+def bare_beside(plan: Plan) -> AbstractContextManager[object]:
+    """The noise of the coordinates beside the gradients is left out."""
 
     def change(clipped: ClippedSum, z: float, sampling: PoissonSampling, generator: Any) -> NoisyMean:
         noisy = privatise(clipped, z, sampling, generator)
-        bare = {COUNT_KEY: clipped.gradients[COUNT_KEY] / sampling.expected_batch_size}
-        return NoisyMean({**noisy.gradients, **bare}, noisy.release, noisy.noise_std)
+        assert clipped.beside is not None
+        bare = clipped.beside / sampling.expected_batch_size
+        return NoisyMean(noisy.gradients, noisy.release, noisy.noise_std, bare)
 
     return _with_privatise(change)
+
+
+def bound_of_the_batch(plan: Plan) -> AbstractContextManager[object]:
+    """Losses are measured by the largest of the batch."""
+    right = Telemetry.coordinates
+
+    def change(self: Telemetry, lengths: Any, losses: Any, *others: Any) -> torch.Tensor:
+        low, high = self.loss_range
+        return right(self, lengths, low + (high - low) * (losses - low) / (losses.max() - low), *others)
+
+    return mock.patch.object(Telemetry, "coordinates", change)
 
 
 @contextmanager
@@ -181,7 +194,12 @@ BROKEN: dict[str, Build] = {
     "shuffled, accounted as Poisson": shuffled,
     "padded to the longest of the batch": padded_to_the_longest,
     "cut to a buffer, accounted as whole": cut_to_a_buffer,
-    "count without its noise": count_without_noise,
+    "count without its noise": bare_beside,
+}
+# Of trainings with telemetry.
+BROKEN_TELEMETRY: dict[str, Build] = {
+    "telemetry without its noise": bare_beside,
+    "loss bound from the batch": bound_of_the_batch,
 }
 # Of plans in which each example takes part once an epoch.
 BROKEN_EPOCHS: dict[str, Build] = {"shuffled, sold as random allocation": shuffled_epochs}

@@ -42,7 +42,7 @@ from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Adaptive, Checkpoints, Run, Store, Trainer, digits, train
 from decrescendo.training.processes.world import Alone, World, weight_facts
 from decrescendo.training.run import versions
-from decrescendo.training.steering import QuantileClip, Settings, ValidationDecay
+from decrescendo.training.steering import ClipController, Settings, ValidationDecay
 
 ROWS, STEPS = 40, 6
 STAND_IN = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "nobody", "estimate")
@@ -114,11 +114,11 @@ def subject(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, A
         return Cnn().to(dtype), classified, data
 
 
-def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | QuantileClip:
+def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | ClipController:
     sampling = PoissonSampling(ROWS, batch, 6 if kind == "cut" else None)
     if kind == "quantile":
         noise = Schedule(np.linspace(1.5, 0.8, STEPS), np.full(STEPS, 0.7))
-        return QuantileClip(Plan(Budget(1.0, 1e-5), sampling, noise, STAND_IN))
+        return ClipController(Plan(Budget(1.0, 1e-5), sampling, noise, STAND_IN))
     if kind == "adaptive":
         scores: Iterator[float] = iter([0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6])
         policy = ValidationDecay(

@@ -4,6 +4,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,8 +30,8 @@ from decrescendo.training import Checkpoints, Run, Trainer, train
 from decrescendo.training.loop import releasing
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.trainer import SAME_ORDER
-from decrescendo.training.steering import QuantileClip
 from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in, write_state
+from decrescendo.training.steering import QuantileClip
 
 ROWS = 40
 PLAN = banded_plan(7, 3, records=ROWS, batch=[8, 6, 4, 8, 6, 4, 2], clip=[1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
@@ -86,7 +87,7 @@ class TestTurns:
         drawn = self._drawn(plan, seed)
         turns = [{row for batch in drawn[group::3] for row in batch} for group in range(3)]
         assert sum(map(len, turns)) == len(set().union(*turns))
-        assert all(10 < sum(map(len, drawn[group::3])) for group in range(3))
+        assert all(sum(map(len, drawn[group::3])) > 10 for group in range(3))
 
     def test_two_iterators_and_a_restart_have_the_same_groups(self, tmp_path: Path) -> None:
         plan = banded_plan(12, 3, records=ROWS, batch=13)
@@ -99,7 +100,9 @@ class TestTurns:
         for life, stop in enumerate((3, 5, 12)):
             model, optimizer = parts()
             checkpoints = Checkpoints(tmp_path, every=1, resume=life > 0)
-            trainer = Trainer(model, noted, plan, optimizer, seed=0 if not life else 9, checkpoints=checkpoints)
+            trainer = Trainer(
+                model, noted, plan, optimizer, seed=0 if not life else 9, checkpoints=checkpoints
+            )
             for batch in trainer.batches(data()):
                 seen.append([] if batch is None else batch[2].tolist())
                 trainer.step(batch)
@@ -126,7 +129,9 @@ class TestTurns:
             stream = grouping(seed)
             state = stream.key if isinstance(stream, SecureStream) else None
             fewer = banded_plan(records=ROWS).sampling.groups(SecureStream(state) if state else grouping(0))
-            more = banded_plan(records=ROWS + 1).sampling.groups(SecureStream(state) if state else grouping(0))
+            more = banded_plan(records=ROWS + 1).sampling.groups(
+                SecureStream(state) if state else grouping(0)
+            )
             for one, other in zip(fewer, more, strict=True):
                 assert one.tolist() == [row for row in other.tolist() if row < ROWS]
 
@@ -200,21 +205,27 @@ class TestReleases:
     def test_a_parameter_that_is_frozen_on_the_way_is_refused(self) -> None:
         model, optimizer = parts()
         trainer = Trainer(model, loss, PLAN, optimizer, seed=0)
+        batches = trainer.batches(data())
+        trainer.step(next(batches))
+        next(iter(model.parameters())).requires_grad_(False)
+        batch = next(batches)
         with pytest.raises(PlanViolation, match="must train the same parameters at every step"):
-            for batch in trainer.batches(data()):
-                trainer.step(batch)
-                next(iter(model.parameters())).requires_grad_(False)
+            trainer.step(batch)
         assert len(trainer.ledger) == 1
 
 
 class TestCrashes:
     @settings(max_examples=6, deadline=None)
     @given(stops=st.lists(st.integers(1, 6), max_size=3), every=st.integers(1, 4), seeded=st.booleans())
-    def test_a_run_that_is_gone_on_with_has_the_same_bits(self, stops: list[int], every: int, seeded: bool) -> None:
+    def test_a_run_that_is_gone_on_with_has_the_same_bits(
+        self, stops: list[int], every: int, seeded: bool
+    ) -> None:
         seed: int | Secure = 5 if seeded else Secure()
         with tempfile.TemporaryDirectory() as kept:
             begun = Path(kept) / "begun"
-            go(seed=seed, stop=1, checkpoints=Checkpoints(begun, every=9))  # the first checkpoint is of no step
+            go(
+                seed=seed, stop=1, checkpoints=Checkpoints(begun, every=9)
+            )  # the first checkpoint is of no step
             runs = []
             for name, ends in (("calm", []), ("rough", sorted(stops))):
                 folder = Path(kept) / name
@@ -236,7 +247,7 @@ class TestCrashes:
             folder.mkdir()
             for kill in range(kills):
                 life = Life("banded_life", 0, folder=str(folder))
-                assert life.waits_for(lambda least=4 * kill + 2: _seen(folder) >= least)  # type: ignore[misc]
+                assert life.waits_for(partial(_has_seen, folder, 4 * kill + 2))
                 life.kill([0])
                 (outcome,), _ = life.ends(within=60)
                 assert outcome.gone
@@ -252,7 +263,10 @@ class TestCrashes:
         for _ in range(2):
             trainer.step(next(batches))
         batch = next(batches)
-        with mock.patch.object(releasing.Releasing, "record", side_effect=FileRefused("full")), pytest.raises(FileRefused):
+        with (
+            mock.patch.object(releasing.Releasing, "record", side_effect=FileRefused("full")),
+            pytest.raises(FileRefused),
+        ):
             trainer.step(batch)
         with pytest.raises(PlanViolation, match="once at each step, in order, got step 3 after 3"):
             trainer.step(batch)
@@ -286,9 +300,9 @@ class TestCrashes:
             go(checkpoints=Checkpoints(tmp_path, resume=True))
 
 
-def _seen(folder: Path) -> int:
+def _has_seen(folder: Path, least: int) -> bool:
     path = folder / "seen"
-    return max(map(int, path.read_text().split()), default=0) if path.exists() else 0
+    return path.exists() and max(map(int, path.read_text().split()), default=0) >= least
 
 
 def test_the_margin_for_rounding_is_small() -> None:

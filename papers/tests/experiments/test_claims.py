@@ -25,9 +25,9 @@ from decrescendo_papers.experiments.pages.claims import (
     table_claims,
 )
 from decrescendo_papers.experiments.pages.claims_page import (
+    against_controls,
     claims_page,
     column_by_column,
-    falling_rates,
     totals,
     universal,
     what_holds,
@@ -385,7 +385,7 @@ def test_what_is_said_of_the_falling_rate_adds_up_whoever_has_more_seeds(seeds: 
     filled = fill(
         {(CERTIFIED, key, 0.4): by[: seeds if "linear" in key else 4] for key, by in scores.items()}
     )
-    _, text = falling_rates([filled])
+    _, text = against_controls([filled])
     cells = [cell.strip() for cell in text.splitlines()[-1].strip("|").split("|")]
     means = {key: float(np.mean(by[:seeds])) for key, by in scores.items()}
     expected = [

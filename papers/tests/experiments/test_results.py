@@ -66,7 +66,7 @@ CHANGES = {
     "task": "mnist", "method": "constant", "accountant": "clt", "epsilon": 2.5, "delta": 1e-5, "steps": 7, "batch": 8.5,
     "seed": 3, "clip": 0.5, "learning_rate": 0.1, "rho_mu": 1.5, "rho_c": 2.0, "optimizer": "adam", "momentum": 0.5,
     "lr_decay": "linear", "averaging": 0.9, "model": "tanh", "trace": 4, "stand_in": "mnist",
-    "start": "enlarged-digits", "rows": 250, "records": 5, "noise": 10.0, "noise_decay": 0.0138, "revision": 2,
+    "start": "enlarged-digits", "rows": 250, "records": 5, "noise": 10.0, "noise_decay": 0.0138,
 }  # fmt: skip
 
 

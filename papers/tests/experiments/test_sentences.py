@@ -151,7 +151,7 @@ def test_the_answer_compares_nothing_with_few_seeds(seeds: int, words: str) -> N
     of = filled(*(cell(key, [value] * seeds) for key, value in
                   (("vanilla", 90.0), ("dynamic", 95.0), ("vanilla-linear", 91.0))))  # fmt: skip
     assert answer(of) == (
-        f"- dynamic against a falling learning rate: {words} complete in every column that has runs: too few, nothing "
+        f"- dynamic against the falling rate: {words} complete in every column that has runs: too few, nothing "
         "is compared."
     )
 

@@ -54,7 +54,7 @@ class Verification:
     `Allocated.least_epsilon`, the closed form of one attack.
 
     Where records take turns (correlated noise) both ends are of the mechanism that publishes each record's group: its
-    delta is the mean over groups, and the guarantee is the upper end of that. A guarantee below ``lower`` is not proved.
+    delta is the mean over groups, and the guarantee is the upper end of that. One below ``lower`` is not proved.
     """
 
     lower: float
@@ -149,7 +149,7 @@ def _compose(ledger: Ledger, grid: float, delta: float, size: int) -> float:
     """Of a group of ``size`` records, each release as a mixture over how many of them were drawn; where records take
     turns, the mean over their groups."""
     steps: dict[tuple[float, ...], Any] = {}
-    mean = None
+    mean: Any = None
     for g in range(ledger.groups):
         run = ledger.turn(g).distinct() if ledger.is_banded else ledger
         whole = _of_run(run, grid, size, steps)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
@@ -15,7 +16,7 @@ from decrescendo.audit.probe import Probed, probe_loss
 from decrescendo.audit.watch import watch
 from decrescendo.base.batches import count_rows, map_rows
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import Batch, EngineSettings, Loss
+from decrescendo.clipping import Batch, EngineSettings, Loss, Telemetry
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import (
     BatchSchedule,
@@ -27,9 +28,9 @@ from decrescendo.plans import (
     calibrate,
 )
 from decrescendo.training import Trainer
-from decrescendo.training.steering import QuantileClip
+from decrescendo.training.steering import ClipController
 
-# The noisy sums of a whole run in units of C_t, one row a step.
+# The noisy sums of a whole run in units of C_t, one row a step; coordinates beside the gradients come last.
 Sums: TypeAlias = Float[np.ndarray, "steps coordinates"]
 
 
@@ -54,6 +55,7 @@ class Attack:
         settings: of the clipping engine; those of the training that is attacked, whose ``gamma`` is another mechanism.
         follow: for a training whose clip norm follows the gradients: from the plan to what is trained with. The plan
             that ``evidence`` is given then has the clip norms that were used, which such a training publishes.
+        telemetry: what is released beside the gradients.
 
     Raises:
         InvalidValue: another number of rows than the plan's.
@@ -73,7 +75,8 @@ class Attack:
     evidence: Callable[[Sums, Plan], float]
     learning_rate: float = 0.1
     settings: EngineSettings | None = None
-    follow: Callable[[Plan], QuantileClip] | None = None
+    follow: Callable[[Plan], ClipController] | None = None
+    telemetry: Telemetry | None = None
 
     def __post_init__(self) -> None:
         size, found = self.plan.sampling.dataset_size, count_rows(self.data)
@@ -102,20 +105,26 @@ class Attack:
         _BUILT.update(trained)
         watched = model.get_parameter("probe")
         optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
-        seen = np.zeros((plan.steps, watched.numel()))
+        beside = 0 if self.telemetry is None else self.telemetry.size
+        seen = np.zeros((plan.steps, watched.numel() + beside))
 
         def look(t: int, sums: Float[np.ndarray, " coordinates"]) -> None:
-            seen[t] = sums
+            seen[t, : len(sums)] = sums
 
         watch(optimizer, watched, plan, look)
         given = plan if self.follow is None else self.follow(plan)
-        trainer = Trainer(model, self.loss, given, optimizer, seed=seed, settings=self.settings)
+        trainer = Trainer(
+            model, self.loss, given, optimizer, seed=seed, settings=self.settings, telemetry=self.telemetry
+        )
         data = self.data if present else map_rows(lambda leaf: leaf[:-away], self.data)
         size = self.plan.sampling.dataset_size
         # Everybody has one row, but for the person who has the last ones.
         whose = np.minimum(np.arange(plan.sampling.dataset_size), size - away)
         for batch in trainer.batches(data, people=whose if plan.budget.unit is Unit.PERSON else None):
-            trainer.step(batch)
+            told = trainer.step(batch).telemetry
+            if told is not None and beside:
+                size = told.expected_batch_size / told.clip_norm
+                seen[told.step - 1, -beside:] = size * np.asarray(told.sums)
         if self.follow is not None:
             plan = replace(plan, schedule=Schedule(plan.noise_multiplier, trainer.finish().clip_norm))
         return self.evidence(seen, plan)
@@ -129,12 +138,15 @@ def pulled(
     evidence: Callable[[Sums, Plan], float],
     *,
     steps: int,
-    follow: Callable[[Plan], QuantileClip] | None = None,
+    follow: Callable[[Plan], ClipController] | None = None,
+    telemetry: Telemetry | None = None,
+    loss: Loss = probe_loss,
 ) -> Attack:
     """An attack on rows that do nothing but pull at one weight, each as ``pull`` says, under constant noise."""
     plan = calibrate(budget, sampling, steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps)
     data = (pull, torch.zeros(len(pull), dtype=torch.long))
-    return Attack(name, plan, data, lambda: Probed(None, 1), probe_loss, evidence, follow=follow)
+    build = partial(Probed, None, 1)
+    return Attack(name, plan, data, build, loss, evidence, follow=follow, telemetry=telemetry)
 
 
 def _without(plan: Plan, rows: int) -> Plan:

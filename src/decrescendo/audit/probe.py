@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from decrescendo.base.batches import Ragged, map_rows
 from decrescendo.clipping import Batch, Loss
+from decrescendo.clipping.clipped import losses_of
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.training.data.rows import rows
 
@@ -51,7 +52,7 @@ def probed_loss(loss: Loss) -> Loss:
     def total(model: nn.Module, batch: Batch) -> Tensor:
         inner, own, pull, slot = batch
         probed = cast("Probed", model)
-        return own * loss(cast("nn.Module", probed.model), inner) + pull * probed(slot)
+        return own * losses_of(loss, cast("nn.Module", probed.model), inner) + pull * probed(slot)
 
     return total
 

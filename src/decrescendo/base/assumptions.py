@@ -44,6 +44,11 @@ _PASSES = (
     Template("overwritten-constant",
          "the constant that {} overwrites does not depend on how many passes there were",
          "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),
+    Template("replayed-passes",
+         "model and loss read no clock, file or environment variable whose value changes during the run; a replayed "
+         "pass uses what was read when it was captured",
+         "passes were captured and replayed without Python (`EngineSettings(capture=\"auto\")`, the default)",
+         "pass such a value as a tensor that is changed in place, or set `EngineSettings(capture=False)`"),
 )  # fmt: skip
 
 # What is published as it is, and other changes of what a model holds.

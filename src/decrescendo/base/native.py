@@ -15,9 +15,9 @@ from typing import Any
 BEST = 2  # of a kernel's versions: 2 (AVX-512), 1 (AVX2), 0; where the processor has it
 
 
-def kernel(source: Path) -> Any:
+def kernel(source: Path, suffix: str = "") -> Any:
     """The function of the library beside ``source``, or ``None`` where it was not built from this very file and its
-    headers, or is not wanted. Its name has their hash in it."""
+    headers, or is not wanted. Its name has their hash in it, and then ``suffix``."""
     if os.environ.get("DECRESCENDO_COMPILED") == "0" or sys.byteorder != "little":
         return None
     try:
@@ -25,7 +25,7 @@ def kernel(source: Path) -> Any:
         texts = [path.read_bytes() for path in (source, *sorted(headers, key=lambda path: path.name))]
         digest = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
         library = ctypes.CDLL(str(source.with_name(f"_{source.stem}.so")))
-        return getattr(library, f"decrescendo_{source.stem}_{digest}")
+        return getattr(library, f"decrescendo_{source.stem}_{digest}{suffix}")
     except (OSError, AttributeError):
         return None
 

@@ -20,7 +20,15 @@ _TEXTS = (str, bytes, bytearray, memoryview, range)
 HAS_FUNCTION_MODES = _C._is_torch_function_mode_enabled
 
 
-class Pausable(TorchDispatchMode):
+class DispatchMode(TorchDispatchMode):
+    """A mode whose methods run as they are written: torch would import its compiler for them, which takes seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Pausable(DispatchMode):
     """A mode that looks away while the engine works by itself."""
 
     idle = False

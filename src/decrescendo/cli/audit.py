@@ -130,6 +130,7 @@ def _crafted(attack: options.AttackName, plan: "Plan") -> "Attack | None":
         options.AttackName.CROWDED: attacks.crowded,
         options.AttackName.COUNTED: attacks.counted,
         options.AttackName.ONCE: attacks.once,
+        options.AttackName.TOLD: attacks.told,
     }
     return makers[attack](plan.budget) if attack in makers else None
 

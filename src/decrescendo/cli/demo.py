@@ -16,14 +16,17 @@ from decrescendo import accounting
 from decrescendo.accounting.budget import Budget, rounded
 from decrescendo.base.rng import Streams
 from decrescendo.cli.app import working
+from decrescendo.clipping import Telemetry
 from decrescendo.errors import MissingExtra
 from decrescendo.plans import Plan, PoissonSampling, calibrate, schedule_curves
 from decrescendo.report import Scores, draw_schedules, draw_scores, paired
-from decrescendo.training import Decay, Run, accuracy, cross_entropy, decay_scheduler, rows, train
+from decrescendo.training import Decay, Run, accuracy, cross_entropy, decay_scheduler, rows, smoothed, train
 from decrescendo.training.digits import Half, digits, digits_cnn
 from decrescendo.training.loop.progress import Progress as TrainingProgress
 
-Tick = Callable[[], None]
+Tick = Callable[[str], None]  # told the released loss, where there is one
+# Beside the gradients: nobody looks at a raw training loss.
+TELEMETRY = Telemetry(norms=10, loss=True, loss_range=(0.0, 4.0))
 Digits = tuple[Half, Half]  # to train on, to test on
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
@@ -83,7 +86,7 @@ def train_plain(data: Digits, steps: int, seed: int, tick: Tick) -> tuple[float,
             (cross_entropy(model, table.take(chosen)).sum() / BATCH).backward()
             optimizer.step()
         _measure(model, data, step, steps, curve)
-        tick()
+        tick("")
     return tuple(curve)
 
 
@@ -98,11 +101,12 @@ def train_private(
 
     def after_step(state: TrainingProgress) -> None:
         _measure(model, data, state.step, state.steps, curve)
-        tick()
+        tick(f"released loss {smoothed(state.readings)}")
 
     run = train(
-        model, cross_entropy, data[0], plan, optimizer, seed=seed, scheduler=scheduler, callback=after_step
-    )
+        model, cross_entropy, data[0], plan, optimizer, seed=seed, scheduler=scheduler, callback=after_step,
+        telemetry=TELEMETRY,
+    )  # fmt: skip
     return tuple(curve), run.with_metrics({"test_accuracy": curve[-1]})
 
 
@@ -138,6 +142,7 @@ def demonstrate(
     console.print()
     console.print(comparison(outcomes))
     console.print(conclusion(outcomes))
+    console.print(released(outcomes))
     at = sorted({*range(EVERY, steps + 1, EVERY), steps})
     try:
         draw_schedules(plans, folder / "schedules.png")
@@ -164,13 +169,14 @@ def _train_all(
     data: Digits, plans: dict[str, Plan], seeds: Sequence[int], steps: int, console: Console
 ) -> list[Outcome]:
     columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (*columns, TextColumn("{task.fields[loss]}"))
     outcomes: list[Outcome] = []
     silent = nullcontext() if console.is_terminal else working("training")  # bars are drawn on terminals only
     with silent, Progress(*columns, console=console) as display:
 
         def bar(name: str) -> Tick:
-            task = display.add_task(name, total=steps * len(seeds))
-            return lambda: display.advance(task)
+            task = display.add_task(name, total=steps * len(seeds), loss="")
+            return lambda loss: display.update(task, advance=1, loss=loss)
 
         tick = bar(NOT_PRIVATE)
         curves = tuple(train_plain(data, steps, seed, tick) for seed in seeds)
@@ -209,6 +215,19 @@ def comparison(outcomes: Sequence[Outcome]) -> Table:
             f"{claim.value:.4f}",
         )
     return table
+
+
+def released(outcomes: Sequence[Outcome]) -> str:
+    """The training loss of the first seed as it was released, under the noise of the gradients, at five times."""
+    lines: list[str] = []
+    for outcome in outcomes:
+        readings = () if outcome.run is None else outcome.run.telemetry
+        ends = [len(readings) * part // 5 for part in range(1, 6)]
+        shown = [found for end in ends if (found := smoothed(readings[:end])) is not None]
+        if shown:
+            curve = " -> ".join(f"{found.value:.2f}" for found in shown)
+            lines.append(f"{outcome.name}: released training loss {curve}, +- {shown[-1].standard_error:.2f}")
+    return "\n".join(lines)
 
 
 def conclusion(outcomes: Sequence[Outcome]) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from decrescendo.cli.app import say, working
 from decrescendo.cli.options import Decay, Schedule
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from decrescendo.accounting import Accountant, Budget
     from decrescendo.plans.plan import Plan
     from decrescendo.plans.sampling import PoissonSampling
+    from decrescendo.plans.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,31 @@ class Known:
                 f"{'--lr' if self.curvature is None else '--curvature'}"
             )
 
+    def workload(self, steps: int) -> "Workload":
+        """What the training makes of the noise."""
+        from decrescendo.plans.workload import Workload
+
+        if self.influence is not None or self.influence_growth is not None:
+            return Workload.of_influence(self.influences(steps))
+        return Workload(
+            self._rates(steps),
+            momentum=0.0 if self.momentum is None else self.momentum,
+            weight_decay=0.0 if self.curvature is None else self.curvature,
+        )
+
+    def _rates(self, steps: int) -> "Float[np.ndarray, ' steps']":
+        import numpy as np
+
+        u = np.arange(1, steps + 1) / steps
+        before = u - 1 / steps  # as the schedulers of `train`: the first step has the full rate
+        shapes = {
+            Decay.NONE: np.ones(steps),
+            Decay.LINEAR: 1 - before,
+            Decay.COSINE: (1 + np.cos(np.pi * before)) / 2,
+        }
+        rate = check_real("lr", 1.0 if self.lr is None else self.lr, above=0)
+        return rate * shapes[self.lr_schedule or Decay.NONE]
+
     def influences(self, steps: int) -> "Float[np.ndarray, ' steps']":
         """q_t on the variance of the noise on the sum."""
         import numpy as np
@@ -63,15 +89,8 @@ class Known:
         u = np.arange(1, steps + 1) / steps
         if self.influence_growth is not None:
             return check_real("influence_growth", self.influence_growth, above=0) ** u
-        before = u - 1 / steps  # as the schedulers of `train`: the first step has the full rate
-        shapes = {
-            Decay.NONE: np.ones(steps),
-            Decay.LINEAR: 1 - before,
-            Decay.COSINE: (1 + np.cos(np.pi * before)) / 2,
-        }
-        rate = check_real("lr", 1.0 if self.lr is None else self.lr, above=0)
         return noise_influence(
-            rate * shapes[self.lr_schedule or Decay.NONE],
+            self._rates(steps),
             curvature=0.0 if self.curvature is None else self.curvature,
             momentum=0.0 if self.momentum is None else self.momentum,
         )
@@ -116,6 +135,7 @@ class Advice:
     uniform: "Plan"
     left: float
     rests_on: str
+    workload: "Workload | None" = None
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -132,8 +152,10 @@ def advise(
     rho_c: float,
     judge: "Accountant | None" = None,
     compute: float | None = None,
+    bands: "int | Literal['auto']" = 1,
 ) -> Advice:
-    """The plan whose noise matters least, by `plans.allocate`; with ``compute`` examples, whose batch moves too."""
+    """The plan whose noise matters least, by `plans.allocate`; with ``compute`` examples, whose batch moves too; with
+    ``bands``, whose noise is correlated."""
     from decrescendo.plans import curves
     from decrescendo.plans.allocation import allocate
     from decrescendo.plans.calibration import calibrate
@@ -143,8 +165,13 @@ def advise(
     count = check_steps(steps)
     norms = curves.sensitivity_decay(check_real("clip", clip, above=0), check_real("rho_c", rho_c, above=0))
     influence = known.influences(count)
+    workload = None if bands == 1 else known.workload(count)
     with working("searching"):
-        if compute is None:
+        if workload is not None:
+            plan = calibrate(
+                budget, sampling, steps=count, clip=norms, accountant=judge, bands=bands, workload=workload
+            )
+        elif compute is None:
             plan = allocate(budget, sampling, steps=count, influence=influence, clip=norms, accountant=judge)
         else:
             plan = allocate_compute(
@@ -154,8 +181,14 @@ def advise(
         even = calibrate(
             budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge
         )
-    left = mean_noise_cost(plan, influence) / mean_noise_cost(even, influence)
-    return Advice(plan, even, left, known.rests_on())
+    if workload is None:
+        left = mean_noise_cost(plan, influence) / mean_noise_cost(even, influence)
+        return Advice(plan, even, left, known.rests_on())
+    scale = plan.clip_norm / plan.batch_size
+    costs = [workload.cost(one.correlation or one.noise_multiplier, scale) for one in (plan, even)]
+    return Advice(
+        plan, even, costs[0] / costs[1], f"{known.rests_on()}; noise is summed over all iterates", workload
+    )
 
 
 def say_optimal(plan: "Plan", advice: Advice | None) -> None:
@@ -173,9 +206,21 @@ def say_optimal(plan: "Plan", advice: Advice | None) -> None:
             "--lr-schedule, --curvature with --lr, --momentum or --influence for noise that suits the training"
         )
         return
+    if advice.workload is not None:
+        for name, one in (("this plan", plan), ("constant independent noise", advice.uniform)):
+            own = advice.workload.noise_std(
+                one.correlation or one.noise_multiplier, one.clip_norm / one.batch_size
+            )
+            for line in text_plot(own, title=f"noise that is still in the iterate: {name}"):
+                say(line)
     say(advice.rests_on)
+    felt = (
+        "felt at the end, by these influences"
+        if advice.workload is None
+        else "in the iterates, by these rates"
+    )
     say(
-        f"noise felt at the end, by these influences: {1 - advice.left:.1%} below uniform noise in the same budget. "
+        f"noise {felt}: {1 - advice.left:.1%} below uniform noise in the same budget. "
         "That is a term of a bound, no promise of accuracy; the guarantee holds whatever the influences"
     )
 

@@ -3,7 +3,7 @@ compares them."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,6 +36,20 @@ class AttackName(StrEnum):
     CROWDED = "crowded"
     COUNTED = "counted"
     ONCE = "once"
+    TOLD = "told"
+
+
+class CaptureWhen(StrEnum):
+    """`EngineSettings.capture` in words."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+    @property
+    def setting(self) -> bool | Literal["auto"]:
+        """As the engine has it."""
+        return "auto" if self is CaptureWhen.AUTO else self is CaptureWhen.ON
 
 
 class Decay(StrEnum):
@@ -106,10 +120,10 @@ LrDecay = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
 Capture = Annotated[
-    bool | None,
+    CaptureWhen | None,
     typer.Option(
-        "--capture/--no-capture",
-        help="Replay checked passes without Python: faster for small models and on GPUs. Default: the task's.",
+        help="Replay checked passes without Python: where that is faster, as measured in the first steps (auto), "
+        "wherever it can be done (on), or never (off). Default: the task's, which is auto if it does not say.",
     ),
 ]
 MicrobatchSize = Annotated[
@@ -195,6 +209,13 @@ InfluenceGrowth = Annotated[
     float | None,
     typer.Option(
         help="optimal: noise of the last step weighs so many times that of the first, exponentially between."
+    ),
+]
+Bands = Annotated[
+    str | None,
+    typer.Option(
+        help="optimal: noise correlated over so many steps, so that later ones take away what earlier ones added; "
+        "auto: 1, 2, 4, .., whichever leaves least noise in the iterates. Default: independent."
     ),
 ]
 Compute = Annotated[

@@ -1,7 +1,7 @@
 """Commands about plans: decide one, check one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -41,6 +41,7 @@ def plan_command(
     momentum: options.Momentum = None,
     influence: options.Influence = None,
     influence_growth: options.InfluenceGrowth = None,
+    bands: options.Bands = None,
     compute: options.Compute = None,
     accountant: options.Accountant = None,
     save: options.SavePlan = None,
@@ -66,6 +67,7 @@ def plan_command(
             raise InvalidValue(f"{option} must name a file in a folder that exists, got {str(path)!r}")
     known = Known(lr_schedule, lr, curvature, momentum, influence, influence_growth)
     known.check(schedule)
+    several = _bands(bands, schedule, compute)
     if compute is not None:
         batch = _mean_batch(compute, schedule, steps, batch, batch_end, epochs, unit)
         if max_batch_size == "auto":
@@ -83,7 +85,7 @@ def plan_command(
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
         examples_per_person=examples_per_person,
     )  # fmt: skip
-    advice = _advice(asked, known, size, compute)
+    advice = _advice(asked, known, size, compute, several)
     made = asked.plan(size) if advice is None else advice.plan
     if save is not None:
         made.save(save)
@@ -93,7 +95,7 @@ def plan_command(
         shown = {(schedule or options.Schedule.DYNAMIC).value: made}
         if advice is not None:
             shown["uniform"] = advice.uniform
-        draw_schedules(shown, plot)
+        draw_schedules(shown, plot, workload=None if advice is None else advice.workload)
     if as_json:
         more = {} if advice is None else advice.facts()
         print_json({**plan_facts(made), **more, "saved": save, "plot": plot})
@@ -105,11 +107,31 @@ def plan_command(
         say(f"written: {path}")
 
 
-def _advice(asked: Asked, known: Known, size: int, compute: float | None) -> Advice | None:
+def _bands(
+    bands: str | None, schedule: options.Schedule | None, compute: float | None
+) -> "int | Literal['auto']":
+    """How many bands the noise has; an option that would have no effect is refused."""
+    if bands is None:
+        return 1
+    if schedule is not options.Schedule.OPTIMAL or compute is not None:
+        raise InvalidValue(
+            "--bands must come with --schedule optimal and without --compute, got others: correlated noise follows "
+            "from the training"
+        )
+    if bands == "auto":
+        return "auto"
+    if not (bands.isdecimal() and len(bands) < 20 and int(bands)):
+        raise InvalidValue(f"--bands must be a whole number from 1 on or auto, got {bands!r}")
+    return int(bands)
+
+
+def _advice(
+    asked: Asked, known: Known, size: int, compute: float | None, bands: "int | Literal['auto']"
+) -> Advice | None:
     """The plan that follows from what is known of the training, if anything is."""
-    if not known.given() and compute is None:
+    if not known.given() and compute is None and bands == 1:
         return None
-    if known.given() and asked.batch_end is not None:  # (never with --compute)
+    if (known.given() or bands != 1) and asked.batch_end is not None:  # (never with --compute)
         raise InvalidValue(
             "--batch-end must be left out where the noise follows from what is known of the training, got "
             f"--batch-end {asked.batch_end:g}. That search takes one expected batch size"
@@ -126,6 +148,7 @@ def _advice(asked: Asked, known: Known, size: int, compute: float | None) -> Adv
         rho_c=asked.rho_c,
         judge=judge_of(asked.accountant),
         compute=compute,
+        bands=bands,
     )
 
 

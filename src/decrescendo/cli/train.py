@@ -14,6 +14,7 @@ from decrescendo.cli.facts import guarantee_facts, plan_facts
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from decrescendo.clipping import Telemetry
     from decrescendo.plans.plan import Plan
     from decrescendo.training import Recipe, Run, Settings
 
@@ -43,6 +44,16 @@ def train_command(
             "--schedule is growing-mu unless it is given: one of noise alone."
         ),
     ] = None,
+    telemetry: Annotated[
+        str | None,
+        typer.Option(
+            help="What to release of each batch beside its gradients, for anybody to see: norms, loss, accuracy, "
+            "separated by commas. Norms cost nothing, the others half a percent of the clip norm."
+        ),
+    ] = None,
+    largest_loss: Annotated[
+        float, typer.Option(help="For --telemetry loss: losses above count as this. Known without the data.")
+    ] = 10.0,
     rho_mu: options.RhoMu = options.RHO_MU,
     rho_c: options.RhoC = options.RHO_C,
     accountant: options.Accountant = None,
@@ -75,7 +86,7 @@ def train_command(
     from decrescendo.base import Secure
     from decrescendo.training import Store, find_task, train_task
     from decrescendo.training.run import check_free
-    from decrescendo.training.steering import QuantileClip
+    from decrescendo.training.steering import ClipController
 
     chosen = find_task(task)
     if folder is not None:
@@ -95,7 +106,8 @@ def train_command(
         with working("calibrating"):
             agreed = found.plan(chosen, judge_of(accountant))
     _check_together(name, store, resume, checkpoints)
-    followed = agreed if clip_quantile is None else QuantileClip(agreed, quantile=clip_quantile)
+    told = None if telemetry is None else _telemetry(telemetry, largest_loss)
+    followed = agreed if clip_quantile is None else ClipController(agreed, "quantile", target=clip_quantile)
     if threads is not None:
         torch.set_num_threads(threads)
     if not as_json:
@@ -113,13 +125,17 @@ def train_command(
                 else _said(found.settings)
             ),
             settings=dataclasses.replace(
-                chosen.engine, **_given(capture=capture, microbatch_size=microbatch_size)
+                chosen.engine,
+                **_given(
+                    capture=None if capture is None else capture.setting, microbatch_size=microbatch_size
+                ),
             ),
             store=opened,
             name=name,
             checkpoints=checkpoints,
             resume=resume,
             progress=not as_json,
+            telemetry=told,
         )
         left = None if opened is None else f"{opened.dataset}: {opened.describe()}"
     if folder is not None:
@@ -138,6 +154,18 @@ def _check_together(name: str, store: Path | None, resume: bool, checkpoints: Pa
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
 
 
+def _telemetry(asked: str, largest_loss: float) -> "Telemetry":
+    from decrescendo.clipping import Telemetry
+
+    names = {name.strip() for name in asked.split(",")}
+    if odd := names - {"norms", "loss", "accuracy"}:
+        raise InvalidValue(f"--telemetry must name norms, loss or accuracy, got {', '.join(sorted(odd))}")
+    return Telemetry(
+        norms=10 if "norms" in names else 0, loss="loss" in names, accuracy="accuracy" in names,
+        loss_range=(0.0, largest_loss),
+    )  # fmt: skip
+
+
 def _announce(agreed: "Plan", clip_quantile: float | None, *, kept: bool) -> None:
     """What is going to happen."""
     say(agreed.describe())
@@ -153,15 +181,23 @@ def _facts(agreed: "Plan", run: "Run") -> dict[str, Any]:
 
     facts = plan_facts(agreed) | {"steps_taken": run.steps, "guarantee": guarantee_facts(run.guarantee)}
     facts |= assumption_facts(run.assumptions)
+    if run.telemetry:
+        facts["telemetry"] = [
+            {name: dataclasses.asdict(found) for name, found in one.shown().items()} for one in run.telemetry
+        ]
     return {**facts, "metrics": dict(run.metrics), "seconds": run.seconds}
 
 
 def _say_end(run: "Run", left: str | None, folder: Path | None) -> None:
     """What has happened; ``left``: what the store has left."""
+    from decrescendo.training.loop.progress import curves
+
     nonfinite = sum(run.diagnostics.nonfinite) if run.diagnostics is not None else 0
     if nonfinite:
         err.print(f"[yellow]warning:[/yellow] {nonfinite} gradients were not finite and counted as zero")
     say(run.describe())
+    for text in curves(run.telemetry):
+        say(f"{text}, released while training")
     if left is not None:
         say(left)
     if folder is not None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, map_rows
 from decrescendo.base.precision import exact_products, full_precision
-from decrescendo.clipping.clipped import Loss, trainable_of
+from decrescendo.clipping.clipped import Loss, split, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.passes import Pass, eager
 from decrescendo.errors import UnsupportedModel
@@ -62,22 +62,32 @@ class AutogradCheck:
             at = min(row, copies - 1)
             one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
             with torch.enable_grad():
-                losses = self._plain(one, 1, copies, seed, tracer, exact=False)
+                losses, scores = self._both(one, 1, copies, seed, tracer, exact=False)
                 with tracer.stream.again():
                     found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
             norm = torch.stack(
                 [_norm(g) for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
             ).norm()
             _compare_losses(done.losses[row : row + 1], losses[at : at + 1].detach(), tracer.reads.asked)
+            if done.scores is not None:
+                own, alone = done.scores[row : row + 1].float(), cast("Tensor", scores)[at : at + 1].float()
+                _compare_losses(own, alone, tracer.reads.asked)
             if bool(torch.isfinite(norm)) and abs(float(squares[row] - norm)) > 0.01 * float(norm) + 1e-12:
                 raise UnsupportedModel(_steered(tracer.reads.asked))
         self.idle[truths] = min(rows, _ALONE)
 
     def _plain(
+        self, batch: Batch, rows: int, count: int, seed: int, recorded: Tracer, *, natural: bool = True
+    ) -> Tensor:
+        """The losses as the program computes them by itself."""
+        return self._both(batch, rows, count, seed, recorded, natural=natural)[0]
+
+    def _both(
         self, batch: Batch, rows: int, count: int, seed: int, recorded: Tracer, *, natural: bool = True,
         exact: bool = True,
-    ) -> Tensor:  # fmt: skip
-        """The losses as the program computes them by itself. What it keeps of them must not come back either."""
+    ) -> tuple[Tensor, object]:  # fmt: skip
+        """Losses, and perhaps scores, as the program computes them by itself. What it keeps of them must not come back
+        either."""
         tracer = Tracer(count, self.memory, seed, natural=natural, replays=recorded.trace)
         # ``h[mask] = weight`` selects rows here, and is `torch.where` where it is recorded: the same numbers are drawn.
         tracer.stream.jumps = dict(recorded.stream.jumps)
@@ -88,7 +98,8 @@ class AutogradCheck:
                 exact_products() if exact else nullcontext(),
                 tracer,
             ):
-                return self.loss(self.model, labelled_rows(batch, rows, tracer))
+                losses, scores = split(self.loss(self.model, labelled_rows(batch, rows, tracer)))
+                return cast("Tensor", losses), scores
         finally:
             tracer.end()
 

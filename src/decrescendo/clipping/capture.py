@@ -4,7 +4,10 @@ Proof and recorder take longer, in Python, than a small model's operations. Wher
 proven, one more is proven while its operations are captured (`tape` on a CPU, a CUDA graph on a GPU); from then on
 these are done, on other rows, until the model lies elsewhere. What is captured is a checked pass, and what the check
 compared in it is compared each time, so no step is less proven; but what Python would do differently in a later pass
-does not happen. Passes in Python come in between, and must do the same as the captured one.
+does not happen. Passes in Python come in between, and must do the same as the captured one. `capture_choice` says
+whether any of that pays.
+
+Batches are filled up to few numbers of rows, captured or not: no setting and no clock changes a number.
 """
 
 import threading
@@ -16,10 +19,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import count_rows, leaves_of, map_rows
 from decrescendo.base.precision import full_precision
 from decrescendo.base.rng import seeded
 from decrescendo.base.storages import key_of
+from decrescendo.clipping import capture_choice
+from decrescendo.clipping.capture_choice import Choice
 from decrescendo.clipping.captured import (
     Again,
     Captured,
@@ -47,8 +53,10 @@ _MOST = 32
 _SEEN = 512
 # A batch is filled up to a multiple of a sixteenth to a thirty-second of its rows, so that few numbers of rows occur.
 _BITS = 5
-# Passes that may be done twice before captures are given up, and after that half of all.
-_MISSED = 8
+# Passes that may be done twice before captures are given up, and after that half of all; fewer where nobody asked for
+# captures.
+_MISSED, _MISSED_UNASKED = 8, 2
+_REPLAYED = assumed("replayed-passes")
 
 
 @dataclass(slots=True)
@@ -59,29 +67,32 @@ class Captures:
         prover: proves those in Python.
         workspace: what the rules may spend.
         factors: of losses and norms, as `factors_of`.
-        wanted: without, nothing is captured.
+        choice: whether any is captured.
     """
 
     prover: Checker
     workspace: Workspace
     factors: Callable[..., Factors]
-    wanted: bool
-    _fills: bool = field(init=False)
+    choice: Choice
     # One pass at a time: they share their memory.
     _one_at_a_time: threading.RLock = field(default_factory=threading.RLock)
     _borrowed: Tensor | None = None
     _make: Callable[[], Capture] | None = None
     _captured: dict[PassKey, Captured] = field(default_factory=dict[PassKey, Captured])
-    _seen: set[PassKey] = field(default_factory=set[PassKey])
+    # How often each came.
+    _seen: dict[PassKey, int] = field(default_factory=dict[PassKey, int])
     # What Python kept when passes were captured; how often it was forgotten what they do.
     _kept: Numbers | None = None
+    # What it kept before the pass in Python at hand; whether one left that as it was, and how many were asked.
+    _before: Numbers | None = None
+    _steady: bool = False
+    _unsteady: int = 0
     _epoch: int = 0
     # Passes that were replayed, and those of them that had to be done in Python after that or instead.
     _done: int = 0
     _missed: int = 0
-
-    def __post_init__(self) -> None:
-        self._fills = self.wanted
+    # Passes that were captured when they came, replayed or not, since a change of the program was last found.
+    _uses: int = 0
 
     @contextmanager
     def alone(self) -> Generator[None]:
@@ -95,12 +106,12 @@ class Captures:
                     self._borrowed = None
 
     def count(self, rows: int, most: int | None, held: Inventory, batch: Batch) -> int:
-        """How many rows a pass over so many is to have: where it may be replayed, a number that comes often; also
-        after captures were given up, of which a resumed run knows nothing: it is to draw the same masks.
+        """How many rows a pass over so many is to have: where one may be replayed, a number that comes often, whether
+        any is or not.
 
         ``most``: no more than these, if there are not as many.
         """
-        if not self._fills or rows < 2:
+        if rows < 2:
             return rows
         if self._make is None:
             self._make = capturing_on([tensor for _, tensor in held.tensors()] + leaves_of(batch))
@@ -113,52 +124,81 @@ class Captures:
     def again(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> Again | None:
         """The pass over ``batch``, filled up to ``count`` rows, and its sums, clipped to ``limit``; ``None`` where it
         has to be done in Python."""
-        make = self._make if self.wanted and count > 1 else None
+        make = self._make if self.choice.on and count > 1 else None
         if make is None:
             return None
+        self.choice.begin()
         self.prover.comparison.follow_rules()
         if self._epoch != self.prover.comparison.epoch:  # data are withheld that a pass may have used
             self._captured.clear()
             self._epoch = self.prover.comparison.epoch
         if self._kept is not None and (changed := changed_places(self._kept, self.prover.kept())):
             self._captured.clear()
-            self._kept = None
-            self.missed(f"what the program keeps in {changed[0]} changes again and again")
+            if self.choice.asked == "auto":  # from here on it has to come as often again
+                self._seen.clear()
+            self._kept, self._uses = None, 0
+            self.missed(
+                f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
+            )
             return None
         if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
-            self._stop("autocast is on around the pass, which keeps copies of weights. Put it into the loss")
+            self._stop(
+                "autocast is on around the pass, which keeps copies of weights. Put it into the loss",
+                capture_choice.CANNOT,
+            )
             return None
         if is_called_everywhere():
-            self._stop("hooks of all modules, or a mode of all functions, are on around the pass")
+            self._stop(
+                "hooks of all modules, or a mode of all functions, are on around the pass",
+                capture_choice.CANNOT,
+            )
             return None
         key = pass_key(batch, count, held)
-        if key not in self._seen:
-            if len(self._seen) >= _SEEN:  # of a model that lies elsewhere in each step
-                self._seen.clear()
-            self._seen.add(key)
-            return None
+        if key not in self._seen and len(self._seen) >= _SEEN:  # of a model that lies elsewhere in each step
+            self._seen.clear()
+        self._seen[key] = self._seen.get(key, 0) + 1
+        alike = pass_key(batch, 0, held)
+        if self._seen[key] > 1:
+            self.choice.goes(alike, replayed=False)
         captured = self._captured.pop(key, None)
+        if captured is None and self.choice.asked == "auto" and not self._steady:
+            self._before = self.prover.kept() if self._seen[key] > 1 else None
+            return None
+        if captured is None and not self.choice.pays(key, self._seen[key]):
+            return None
         if captured is None or self.workspace.outgrown(captured.block):
             captured = None  # (its memory is given back before more is asked for)
             captured = self._capture(make, batch, count, held, seed)
+            self.choice.captured(key, alike)
         if captured is None:
             return None
         self._captured[key] = captured  # the one used last is last
         if len(self._captured) > _MOST:
             del self._captured[next(iter(self._captured))]
         captured.times += 1
-        if captured.times & (captured.times - 1) == 0:
+        self._uses += 1
+        if self.choice.measures and captured.times % 2 == 0:
+            return None  # both ways in turns
+        if not self.choice.measures and self._uses & (self._uses - 1) == 0:
             return None  # the first, the second, the fourth, ..
         if not self.workspace.borrow(captured.block):
             return None  # somebody holds on to a pass in Python
         self._borrowed = captured.block
         self._done += 1
+        self.choice.goes(alike, replayed=True)
+        self.prover.memory.assumed.add(_REPLAYED)
         fill_rows(captured.rows, batch)
         captured.count.fill_(count_rows(batch))
         captured.limit.fill_(limit)
         with seeded(max(seed, 0), {captured.limit.device}) if captured.draws else nullcontext():
             numbers, *sums = captured.capture.run()
         return Again(numbers, dict(zip(captured.names, sums, strict=True)))
+
+    def end(self) -> None:
+        """A pass is done, in whichever way."""
+        self.choice.end()
+        if not self.choice.on and self._captured:
+            self.forget()
 
     def forget(self) -> None:
         """Captured passes and their memory; they may be captured again."""
@@ -175,16 +215,28 @@ class Captures:
             self._seen.clear()
             raise
 
-    def missed(self, why: str = "most of what they did had to be done in Python once more") -> None:
+    def missed(
+        self,
+        reason: str = "most of what they did had to be done in Python once more",
+        why: str = capture_choice.SLOWER,
+    ) -> None:
         """A replayed pass has a gradient that is not finite, or constants that are not as they were; or none
         could be."""
         self._missed += 1
-        if self._missed > max(_MISSED, self._done // 2):
-            self._stop(why)
+        self.choice.twice()
+        few = _MISSED if self.choice.asked is True else _MISSED_UNASKED
+        if self._missed > max(few, self._done // 2):
+            self._stop(reason, why)
 
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
-        """Whether a pass in Python did what the captured ones do."""
-        made = self.wanted and self._captured
+        """Whether a pass in Python did what the captured ones do, and leaves what Python keeps as it was: else none is
+        captured that nobody asked for, for one more pass would show in what the program keeps."""
+        if self._before is not None:
+            self._steady = not changed_places(self._before, self.prover.kept())
+            self._before, self._unsteady = None, self._unsteady + 1
+            if not self._steady and self._unsteady > _MISSED_UNASKED:
+                self._stop(CHANGES, capture_choice.CHANGES)
+        made = self.choice.on and self._captured
         captured = self._captured.get(pass_key(batch, done.tracer.count, held)) if made else None
         if captured is None:
             return
@@ -193,7 +245,9 @@ class Captures:
         if otherwise or (captured.capture.bakes_numbers and constant_numbers(trace) != constant_numbers(now)):
             before = f"; at most {self._done} passes of this training were done as the ones before it changed"
             self._stop(
-                f"{CHANGES}, by what it does not keep where it can be seen{before if self._done else ''}"
+                f"{CHANGES}, by what it does not keep where it can be seen{before if self._done else ''}",
+                capture_choice.CHANGES,
+                wrong=self._done > 0,
             )
 
     def _capture(
@@ -208,23 +262,25 @@ class Captures:
             if (block := self.workspace.reserved(device)) is None:
                 return None  # somebody holds on to a pass in Python
             capture = make()
+            if self.choice.asked == "auto" and capture.computes_later and not self._captured:
+                # What is broken off may have kept what was never computed: first without a capture.
+                self.prover.again(rows, count, held, seed, self.workspace, nullcontext)
             own_count = torch.full((), count_rows(batch), device=device)
             limit = torch.ones((), dtype=torch.float64, device=device)
             found = self.prover.again(rows, count, held, seed, self.workspace, capture.passing)
             if found is None:
                 return None
             done, norms, constants, known = found
-            measured = done.measured
             with full_precision(), capture.summing():
-                factors = self.factors(done.losses, norms, own_count, limit, narrow=measured.narrow)
-                sums = measured.scaled_sums(factors.factors)
+                factors = self.factors(done, norms, own_count, limit)
+                sums = done.measured.scaled_sums(factors.factors)
             own = {key_of(tensor) for tensor in (*leaves_of(rows), own_count, limit, block)}
             capture.finish([factors.numbers, *sums.values()], known | own)
         except DoesOtherwise:
-            self.missed(CHANGES)
+            self.missed(CHANGES, capture_choice.CHANGES)
             return None
         except DoneByHalves:
-            self._stop("a capture was broken off")
+            self._stop("a capture was broken off", capture_choice.CANNOT)
             raise
         except Exception as error:
             causes: list[BaseException] = [error]
@@ -239,10 +295,13 @@ class Captures:
             return Captured(rows, own_count, limit, names, trace, draws(trace), capture, constants, block)
         if memory:
             release()
-        self._stop(said)
+        self._stop(said, capture_choice.MEMORY if memory else capture_choice.CANNOT)
         return None
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, reason: str, why: str, *, wrong: bool = False) -> None:
+        """``reason`` for whoever trains; ``why`` for the run's record, in which nothing may be of the data. Who did not
+        ask for captures is warned only of replays that may have been ``wrong``."""
         self._captured.clear()
-        self.wanted = False
-        warnings.warn(f"no pass is captured from here on: {reason}", UserWarning, stacklevel=2)
+        self.choice.stop(why)
+        if wrong or self.choice.asked is True:
+            warnings.warn(f"no pass is captured from here on: {reason}", UserWarning, stacklevel=2)

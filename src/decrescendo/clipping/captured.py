@@ -40,9 +40,9 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The result of a replayed pass: five numbers, as `Factors` has them, and the clipped sums by name."""
+    """The result of a replayed pass: numbers, as `Factors` has them, and the clipped sums by name."""
 
-    numbers: Float[Tensor, " 5"]
+    numbers: Float[Tensor, " numbers"]
     sums: dict[str, Tensor]
 
 

@@ -9,9 +9,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from decrescendo.base.storages import key_of, tensors_of, unwatched
+from decrescendo.base.storages import DispatchMode, key_of, tensors_of, unwatched
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
 
@@ -63,7 +62,7 @@ def is_on_cpu(held: Inventory) -> bool:
     return all(parameter.device.type == "cpu" for parameter in held.parameters.values())
 
 
-class OnDevice(TorchDispatchMode):
+class OnDevice(DispatchMode):
     """Finds what comes from the processor's memory, or goes there, which a captured pass would do once; and what was
     there before the pass, by its storage."""
 

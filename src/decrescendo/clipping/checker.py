@@ -55,6 +55,7 @@ class _Program:
     autograd: AutogradCheck
     held: Inventory
     workspace: Workspace
+    scored: bool = False
     hint: str = _HINT
 
     @property
@@ -62,7 +63,8 @@ class _Program:
         return {parameter.device for parameter in self.held.parameters.values()}
 
     def run(self, rows: Batch, tracer: Tracer) -> Pass:
-        return run(self.autograd.model, self.held, self.autograd.loss, rows, self.workspace, tracer)
+        autograd, scored = self.autograd, self.scored
+        return run(autograd.model, self.held, autograd.loss, rows, self.workspace, tracer, scored=scored)
 
     def numbers(self) -> Numbers:
         return numbers_of(self.autograd.model, self.autograd.loss)
@@ -77,8 +79,10 @@ class _Program:
 class Checker:
     """The passes of one model and loss."""
 
-    def __init__(self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = ()) -> None:
-        self._model, self._loss = model, loss
+    def __init__(
+        self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = (), *, scored: bool = False
+    ) -> None:
+        self._model, self._loss, self._scored = model, loss, scored
         self._comparison = Comparison[Pass](declared)
         self._autograd = AutogradCheck(model, loss, self.memory, Inventory.of(model))
 
@@ -102,7 +106,7 @@ class Checker:
         """A first pass over a few rows, if there was none over examples of their shape."""
         with self._comparison.lock:
             self._turn_to(batch, held)
-            self._comparison.begin(_Program(self._autograd, held, workspace), batch, rows, seed)
+            self._comparison.begin(_Program(self._autograd, held, workspace, self._scored), batch, rows, seed)
 
     def run(
         self, batch: Batch, rows: int, count: int, held: Inventory, seed: int, workspace: Workspace
@@ -114,7 +118,7 @@ class Checker:
         """
         with self._comparison.lock:
             self._turn_to(batch, held)
-            program = _Program(self._autograd, held, workspace)
+            program = _Program(self._autograd, held, workspace, self._scored)
             return self._comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
 
     def again(
@@ -136,7 +140,7 @@ class Checker:
             on_cpu = is_on_cpu(held)
             tracer.stream.capturing, tracer.stream.once = not on_cpu, True
             seen = OnDevice(on_cpu=on_cpu)
-            kept = numbers_of(self._model, self._loss)
+            kept = self.kept()
             try:
                 with drawing({p.device for p in held.parameters.values()}, seed), unaware():
                     host = drawn_by_python(held)
@@ -148,13 +152,14 @@ class Checker:
                             labelled_rows(batch, count, tracer),
                             workspace,
                             tracer,
+                            scored=self._scored,
                         )
                         with full_precision():
                             norms = guarded(joint_norms(done), tracer.guards)
                     if host != drawn_by_python(held):
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
             except Exception as error:
-                broken = changed_places(kept, numbers_of(self._model, self._loss))
+                broken = changed_places(kept, self.kept())
                 if broken and not on_cpu:
                     raise DoneByHalves(
                         f"a pass could not be captured, and the program keeps in {broken[0]} what was never computed. "
@@ -165,7 +170,7 @@ class Checker:
                 raise UnsupportedModel(seen.reason) from error
             finally:
                 tracer.end()
-            changed = changed_places(kept, numbers_of(self._model, self._loss))
+            changed = changed_places(kept, self.kept())
             if changed:
                 raise UnsupportedModel(f"the program keeps something else after each pass in {changed[0]}")
             labels, looks = tracer.labels, tracer.reads

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol, TypeAlias, final, runtime_checkable
+from typing import Protocol, TypeAlias, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from decrescendo.base.batches import Batch
 from decrescendo.base.limits import SMALLEST_CLIP_NORM
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 
 # One loss an example: loss(model, batch) has shape (batch,), and row i of it depends on row i of the batch
-# only.
-Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]
+# only. Perhaps with a score an example beside it (whether its class was right), of the same shape.
+Loss: TypeAlias = Callable[[nn.Module, Batch], "Tensor | tuple[Tensor, Tensor]"]
 
 
 @final
@@ -31,17 +32,15 @@ class Diagnostics:
             zero.
         clipped: rows whose gradient was longer than the clip norm and was shortened.
         loss_sum: sum of the finite losses.
-        within: sum of `within_norm`, how many rows had a gradient within the clip norm, with a soft edge.
 
     >>> Diagnostics(examples=2, nonfinite=0, clipped=1, loss_sum=1.5) + Diagnostics(1, 1, 0, 0.25)
-    Diagnostics(examples=3, nonfinite=1, clipped=1, loss_sum=1.75, within=0.0)
+    Diagnostics(examples=3, nonfinite=1, clipped=1, loss_sum=1.75)
     """
 
     examples: int
     nonfinite: int
     clipped: int
     loss_sum: float
-    within: float = 0.0
 
     def __add__(self, other: "Diagnostics") -> "Diagnostics":
         return Diagnostics(
@@ -49,7 +48,6 @@ class Diagnostics:
             self.nonfinite + other.nonfinite,
             self.clipped + other.clipped,
             self.loss_sum + other.loss_sum,
-            self.within + other.within,
         )
 
 
@@ -64,6 +62,8 @@ class ClippedSum:
         sensitivity: C > 0: adding or removing one example moves the whole sum by at most this, in the joint
             Euclidean norm over all tensors. ``inf`` says that nothing was clipped.
         diagnostics: about the batch; private.
+        beside: further coordinates of the sum (`Telemetry`), in float64: the sensitivity is that of both together;
+            ``None`` for none.
 
     Guarantee:
         none by itself: this is private until `decrescendo.optim.noise.privatise` has added noise.
@@ -81,11 +81,14 @@ class ClippedSum:
     gradients: Mapping[str, Tensor]
     sensitivity: float
     diagnostics: Diagnostics
+    beside: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradients", check_gradients(self.gradients))
         object.__setattr__(self, "sensitivity", check_clip_norm("sensitivity", self.sensitivity))
         check_instance("diagnostics", self.diagnostics, Diagnostics)
+        if self.beside is not None:
+            check_real_floats("beside", self.beside)
 
     def __repr__(self) -> str:
         # The values are private: they are not printed.
@@ -195,17 +198,6 @@ def count_clipped(norms: Float[Tensor, " batch"], clip_norm: float | Float[Tenso
     return (torch.isfinite(norms) & (norms > clip_norm)).sum()
 
 
-def within_norm(norms: Float[Tensor, " batch"], clip_norm: float | Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Sum over the finite norms of 1 up to 0.95 C, 0 from 1.05 C on, and a straight line between.
-
-    A sum of steps from 1 to 0 at C would be another function of each example for another rounding of the norms, which
-    may depend on the others in the batch; this one moves by no more than ten times what a norm does, in parts of C.
-    """
-    inside = ((1.05 - norms / clip_norm) * 10).clamp(0, 1)
-    inside = torch.where(torch.isfinite(norms), inside, torch.zeros_like(inside))
-    return inside.sum(dtype=norm_dtype(norms.device))
-
-
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are trained, by name, each tied one once.
 
@@ -257,6 +249,22 @@ def check_loss(loss: object) -> None:
         )
 
 
+def split(returned: object) -> tuple[object, object]:
+    """Losses and scores of what a loss function returned; of losses alone the scores are ``None``.
+
+    >>> split(torch.ones(2))[1] is None
+    True
+    """
+    if isinstance(returned, tuple) and len(found := cast("tuple[object, ...]", returned)) == 2:
+        return found
+    return returned, None
+
+
+def losses_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
+    """What ``loss`` returns, without the scores that may stand beside."""
+    return cast("Tensor", split(loss(model, batch))[0])
+
+
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype sums and norms are held in: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -274,8 +282,9 @@ def norm_accumulator(parameters: Mapping[str, Tensor]) -> torch.dtype:
 
 
 def empty_sum(
-    parameters: Mapping[str, Tensor], clip_norm: float, *, wide: bool = False, stored: bool = True
-) -> ClippedSum:
+    parameters: Mapping[str, Tensor], clip_norm: float, telemetry: Telemetry | None = None, *, wide: bool = False,
+    stored: bool = True,
+) -> ClippedSum:  # fmt: skip
     """The clipped sum of an empty batch: zeros, with the sensitivity it would have with one example more.
 
     Without ``stored`` they take no memory, and must not be written to.
@@ -285,4 +294,5 @@ def empty_sum(
         dtype = torch.float64 if wide else accumulator(parameter.dtype)
         zero = torch.zeros(parameter.shape if stored else (), dtype=dtype, device=parameter.device)
         zeros[name] = zero.expand(parameter.shape)
-    return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0))
+    beside = torch.zeros(telemetry.size, dtype=torch.float64, device="cpu") if telemetry else None
+    return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0), beside)

@@ -15,9 +15,11 @@ class Capture(Protocol):
     """A pass and its sums, for replay.
 
     ``bakes_numbers``: a number beside tensors, in the processor's memory, is read when the pass is captured.
+    ``computes_later``: nothing is computed while it is captured.
     """
 
     bakes_numbers: bool
+    computes_later: bool
 
     def passing(self) -> AbstractContextManager[object]:
         """Inside, the pass is captured."""
@@ -37,14 +39,14 @@ class Capture(Protocol):
 
 
 class DeviceGraphs:
-    """CUDA graphs; all of one engine share their memory."""
+    """CUDA graphs; all of one engine share their memory, also that of what they give (``shared``)."""
 
-    bakes_numbers = True
+    bakes_numbers = computes_later = True
 
-    def __init__(self, device: torch.device, pool: Any) -> None:
-        self._device, self._pool = device, pool
-        self._pass, self._sum = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        self._found: list[Tensor] = []
+    def __init__(self, device: torch.device, pool: Any, shared: dict[object, Tensor]) -> None:
+        self._device, self._pool, self._shared = device, pool, shared
+        self._pass, self._sum, self._give = (torch.cuda.CUDAGraph() for _ in range(3))
+        self._given: list[Tensor] = []
 
     def passing(self) -> AbstractContextManager[object]:
         return self._recorded(self._pass)
@@ -54,12 +56,19 @@ class DeviceGraphs:
 
     def finish(self, found: list[Tensor], allowed: Container[int]) -> None:  # noqa: ARG002
         # (A graph holds no memory of others, but reads it where it was: all that the proof lets a pass read is held.)
-        self._found = found
+        for at, tensor in enumerate(found):
+            key = at, tensor.shape, tensor.stride(), tensor.dtype
+            if key not in self._shared:
+                self._shared[key] = torch.empty_like(tensor)
+            self._given.append(self._shared[key])
+        with torch.no_grad(), self._recorded(self._give):
+            cast("Any", torch)._foreach_copy_(self._given, found)
 
     def run(self) -> list[Tensor]:
         self._pass.replay()
         self._sum.replay()
-        numbers, *sums = self._found
+        self._give.replay()
+        numbers, *sums = self._given
         return [numbers, *cast("Any", torch)._foreach_mul(sums, 1.0)]  # copies, by one kernel
 
     @contextmanager
@@ -90,4 +99,5 @@ def capturing_on(tensors: list[Tensor]) -> Callable[[], Capture] | None:
     if device.type == "cpu":
         return Operations
     pool = cast("Any", torch).cuda.graph_pool_handle()
-    return lambda: DeviceGraphs(device, pool)
+    shared: dict[object, Tensor] = {}
+    return lambda: DeviceGraphs(device, pool, shared)

@@ -13,6 +13,7 @@ from decrescendo.base.assumption import Assumption, are_independent
 from decrescendo.base.batches import count_rows, parts_of, slice_rows
 from decrescendo.base.precision import full_precision
 from decrescendo.clipping.capture import Captures
+from decrescendo.clipping.capture_choice import Choice, clock_on
 from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import (
     Batch,
@@ -27,12 +28,14 @@ from decrescendo.clipping.clipped import (
     trainable_of,
 )
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.factors import factors_of, joint_norms, lost_in, seen_of, warn_of_lost
+from decrescendo.clipping.factors import PassNumbers, factors_of, joint_norms, lost_in, seen_of, warn_of_lost
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
 from decrescendo.clipping.passes import Pass
+from decrescendo.clipping.reference import is_scored
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.clipping.workspace import Workspace, kept_on
-from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance
+from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance, check_real
 from decrescendo.row_independence.tracing import Memory
 
 T = TypeVar("T")
@@ -56,6 +59,7 @@ class Engine:
         seeds: gives the seed (from 0 on) of the random numbers of each pass, such as dropout's, from a stream that
             nobody can predict: with masks that are known, one more row shows in all of them. Without it, a pass that
             draws random numbers is refused. torch's global generators are afterwards where they were.
+        telemetry: what stands beside the sum, in one vector of at most ``clip_norm`` an example.
         keep: called with the name and the sum of each parameter of a micro-batch as soon as it is there; what it
             returns is added up in its place. For ranks that hold a part of each sum; ``None`` keeps all.
 
@@ -97,25 +101,28 @@ class Engine:
         *,
         seeds: Callable[[], int] | None = None,
         keep: Callable[[str, Tensor], Tensor] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         check_instance("settings", settings, EngineSettings)
+        if telemetry is not None:
+            check_instance("telemetry", telemetry, Telemetry)
         for name, parameter in trainable(model).items():
             if parameter.is_meta:
                 raise UnsupportedModel(
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_loss(loss)
-        self._model, self._loss, self._settings = model, loss, settings
+        self._model, self._loss, self._settings, self._telemetry = model, loss, settings, telemetry
         device = next((parameter.device for parameter in trainable(model).values()), torch.device("cpu"))
         kept = kept_on(device) if settings.cache_bytes is None else settings.cache_bytes
-        if settings.memory_limit is not None:
-            kept = min(kept, settings.memory_limit // 8)
+        kept = kept if settings.memory_limit is None else min(kept, settings.memory_limit // 8)
         self._workspace = Workspace(kept, settings.wide)
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
-        self._checker = Checker(model, loss, settings.declared)
-        self._factors = partial(factors_of, gamma=settings.gamma, wide=settings.wide)
-        self._captures = Captures(self._checker, self._workspace, self._factors, settings.capture)
+        self._checker = Checker(model, loss, settings.declared, scored=is_scored(telemetry))
+        self._factors = partial(factors_of, gamma=settings.gamma, telemetry=telemetry, wide=settings.wide)
+        choice = Choice(settings.capture, clock_on(device))
+        self._captures = Captures(self._checker, self._workspace, self._factors, choice)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
         self._peak: Peak | None = None
@@ -128,20 +135,25 @@ class Engine:
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The clipped sum over ``batch``; see the class."""
         limit = check_clip_norm("clip_norm", clip_norm)
+        if self._telemetry is not None:
+            check_real("clip_norm with telemetry", limit)  # an infinite one leaves nothing to measure by
         held = Inventory.of(self._model)
-        parameters = trainable_of(held)
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
-            return empty_sum(parameters, limit, wide=self._settings.wide, stored=self._keep is None)
+            wide, stored = self._settings.wide, self._keep is None
+            return empty_sum(trainable_of(held), limit, self._telemetry, wide=wide, stored=stored)
         gradients: dict[str, Tensor] = {}
-        diagnostics = Diagnostics(0, 0, 0, 0.0)
+        diagnostics, parts = Diagnostics(0, 0, 0, 0.0), list[tuple[float, ...]]()
         for sums, seen in self._in_parts(
             batch, held, lambda part, size: self._clipped(part, size, held, limit)
         ):
-            diagnostics += seen
+            self._captures.end()
+            diagnostics += seen.diagnostics
+            parts.append(seen.beside)
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
-        return ClippedSum(gradients, limit, diagnostics)
+        beside = torch.tensor(parts, dtype=torch.float64, device="cpu").sum(0) if self._telemetry else None
+        return ClippedSum(gradients, limit, diagnostics, beside)
 
     def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
@@ -173,6 +185,11 @@ class Engine:
     def rows_independent(self) -> bool:
         """Whether every pass so far was shown to keep rows independent, and nothing of that was assumed."""
         return are_independent(self.assumptions)
+
+    @property
+    def passes(self) -> str:
+        """Whether passes are captured and replayed, or run in Python, and why: a sentence without any of the data."""
+        return self._captures.choice.why
 
     @property
     def workspace(self) -> Workspace:
@@ -253,7 +270,7 @@ class Engine:
 
     def _clipped(
         self, batch: Batch, rows: int, held: Inventory, limit: float
-    ) -> tuple[dict[str, Tensor], Diagnostics]:
+    ) -> tuple[dict[str, Tensor], PassNumbers]:
         seed, most = self._seeds(), self._sizes.most(signature(held, batch))
         count = self._captures.count(rows, most, held, batch)
         with self._captures.alone():
@@ -269,7 +286,7 @@ class Engine:
         self._captures.compare(batch, held, done)
         with full_precision():
             measured = done.measured
-            factors = self._factors(done.losses, joint_norms(done), rows, limit, narrow=measured.narrow)
+            factors = self._factors(done, joint_norms(done), rows, limit)
             found, finite = seen_of(factors.numbers, rows)
             if self._peak is not None or not finite:
                 # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)

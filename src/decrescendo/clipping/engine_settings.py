@@ -27,21 +27,21 @@ class EngineSettings:
             the sum is stored so. Then the whole sum is proven to move by at most C, not each example's part of it
             alone: see docs/explanation/rounding.md. Slower; the noise hides the difference from all but an adversary
             who picks the data for it.
-        capture: replay the operations of a checked pass over as many examples, in
-            which Python takes no part (on a GPU a `torch.cuda.CUDAGraph`): several times faster where Python is what
-            takes the time, for small models and on GPUs. A replay runs the checked operations, and what the check
-            compared in it is compared again. Where what the program keeps has changed (a weight of the loss, from epoch
-            to epoch), the pass is done in Python and captured anew; a change that nothing of what it keeps shows (it
-            reads a clock or a file) is found by passes in Python alone, ever fewer: then, and where a pass cannot be
-            captured, a warning says so, and none is from there on. Batches are filled up to one of few sizes by rows
-            that count for nothing.
+        capture: replay the operations of a checked pass over as many examples, in which Python takes no part (on a GPU
+            a `torch.cuda.CUDAGraph`). ``"auto"``: where that takes less time, which is measured in the first steps, and
+            where it can be done; else passes run in Python, and `Engine.passes` says why. ``True``: wherever it can be
+            done, with a warning where not. ``False``: never. A replay runs the checked operations, and what the check
+            compared is compared again; on a CPU its sums are those of a pass in Python to the bit. Where what the model
+            and the loss store in Python has changed (a weight of the loss, from epoch to epoch), the pass runs in
+            Python. A clock, a file or the environment is read when a pass is captured, and not again: then the run
+            lists the assumption ``replayed-passes``.
         noise_on_host: where noise is correlated over b steps (`Plan.bands`), keep that of the last b - 1 steps in the
             host's memory, not on the GPU: slower by their transfer, and the same noise.
         gamma: > 0, automatic clipping (Bu et al. 2023): each gradient g counts as C g / (|g| + gamma), of length
             below C like a clipped one, so that C only scales the learning rate. ``None``: g min(1, C / |g|).
 
     >>> EngineSettings(microbatch_size=64).capture
-    False
+    'auto'
     """
 
     microbatch_size: int | None = None
@@ -50,7 +50,7 @@ class EngineSettings:
     accumulate: Literal["float32", "float64"] = "float32"
     declared: tuple[str, ...] = ()
     gamma: float | None = None
-    capture: bool = False
+    capture: bool | Literal["auto"] = "auto"
     noise_on_host: bool = False
 
     def __post_init__(self) -> None:
@@ -60,6 +60,8 @@ class EngineSettings:
             check_integer("cache_bytes", self.cache_bytes, at_least=0)
         if self.accumulate not in ("float32", "float64"):
             raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
+        if not isinstance(self.capture, bool) and self.capture != "auto":
+            raise InvalidValue(f"capture must be True, False or 'auto', got capture={self.capture!r}")
         if self.memory_limit is not None:
             check_integer("memory_limit", self.memory_limit, at_least=1)
         if self.gamma is not None:

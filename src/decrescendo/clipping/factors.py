@@ -16,18 +16,19 @@ from decrescendo.clipping.clipped import (
     clip_factors,
     count_clipped,
     norm_dtype,
-    within_norm,
 )
 from decrescendo.clipping.passes import Pass
+from decrescendo.clipping.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Which examples count, the factor of each, and five numbers about all of them, for `seen_of`."""
+    """Which examples count, the factor of each, and numbers about all of them for `seen_of`: four for whoever holds the
+    data, and the coordinates beside the sum."""
 
     counted: Bool[Tensor, " batch"]
     factors: Float[Tensor, " batch"]
-    numbers: Float[Tensor, " 5"]
+    numbers: Float[Tensor, " numbers"]
 
 
 def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
@@ -66,15 +67,19 @@ def warn_of_lost(batch: Batch, lost: int) -> None:
 
 
 def factors_of(
-    losses: Float[Tensor, " batch"], norms: Float[Tensor, " batch"], rows: int | Int[Tensor, ""],
-    limit: float | Float64[Tensor, ""], gamma: float | None, *, narrow: bool, wide: bool,
+    done: Pass, norms: Float[Tensor, " batch"], rows: int | Int[Tensor, ""], clip_norm: float | Float64[Tensor, ""],
+    gamma: float | None, telemetry: Telemetry | None, *, wide: bool,
 ) -> Factors:  # fmt: skip
     """The clip factors of a pass; those after the first ``rows`` (padding) are zero.
 
-    ``narrow``: whether anything in it has the rounding of float32; ``wide``: it is summed in float64. As tensors, rows
-    and limit may be others when the same operations are replayed.
+    ``wide``: it is summed in float64. As tensors, rows and clip norm may be others when the same operations are
+    replayed.
     """
-    losses = losses.to(norms.device)  # of a model that lies on several
+    losses = done.losses.to(norms.device)  # of a model that lies on several
+    narrow = done.measured.narrow  # whether anything in it has the rounding of float32
+    limit = clip_norm
+    if telemetry is not None and telemetry.scalars:
+        limit = clip_norm * (1 - telemetry.share)
     own, finite = norms, torch.isfinite(losses)
     if isinstance(rows, Tensor) or rows < len(norms):
         first = torch.arange(len(norms), device=norms.device) < rows
@@ -91,14 +96,27 @@ def factors_of(
         counted.sum(),
         count_clipped(own, limit),
         torch.where(finite, losses, torch.zeros_like(losses)).sum(dtype=added),
-        within_norm(own, limit),
     )
     stacked = torch.stack([number.to(added) for number in numbers])
+    if telemetry is not None:
+        scores = None if done.scores is None else done.scores.to(norms.device)
+        lengths = factors.to(norms.dtype) * norms
+        beside = telemetry.coordinates(lengths, losses, scores, counted, clip_norm)
+        stacked = torch.cat([stacked, beside.sum(0, dtype=added)])
     return Factors(counted, torch.where(counted, factors, torch.zeros_like(factors)), stacked)
 
 
-def seen_of(numbers: Float[Tensor, " 5"], rows: int) -> tuple[Diagnostics, bool]:
-    """What the holder of the data may see of ``rows``, and whether every norm was finite, that of padding too. The
+@dataclass(frozen=True, slots=True)
+class PassNumbers:
+    """Of a micro-batch: what the holder of the data may see, and the sums of the coordinates beside its gradients."""
+
+    diagnostics: Diagnostics
+    beside: tuple[float, ...]
+
+
+def seen_of(numbers: Float[Tensor, " numbers"], rows: int) -> tuple[PassNumbers, bool]:
+    """What there is of ``rows`` beside their gradients, and whether every norm was finite, that of padding too. The
     device is waited for once."""
-    whole, counted, clipped, loss_sum, within = numbers.tolist()
-    return Diagnostics(rows, rows - int(counted), int(clipped), loss_sum, within), bool(whole)
+    whole, counted, clipped, loss_sum, *beside = numbers.tolist()
+    seen = Diagnostics(rows, rows - int(counted), int(clipped), loss_sum)
+    return PassNumbers(seen, tuple(beside)), bool(whole)

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from decrescendo.base.batches import map_rows, memory_order
+from decrescendo.base.storages import DispatchMode
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue
@@ -156,7 +156,7 @@ class Sizes:
         known.settled = True
 
 
-class Peak(TorchDispatchMode):
+class Peak(DispatchMode):
     """Bytes taken at once, at most, by the tensors made inside `metered`.
 
     On CUDA the allocator says so. Elsewhere the storages of what each operation returns are added up, and taken off

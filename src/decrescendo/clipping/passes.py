@@ -46,6 +46,7 @@ class Pass:
     measured: Measured
     tracer: Tracer
     uses: list[Use]
+    scores: Tensor | None = None
     known: dict[str, Tensor] | None = field(default=None)
 
     def squares(self) -> dict[str, Float[Tensor, " batch"]]:
@@ -56,11 +57,13 @@ class Pass:
 
 
 def run(
-    model: nn.Module, held: Inventory, loss: Loss, batch: Batch, workspace: Workspace, tracer: Tracer
-) -> Pass:
+    model: nn.Module, held: Inventory, loss: Loss, batch: Batch, workspace: Workspace, tracer: Tracer, *,
+    scored: bool = False,
+) -> Pass:  # fmt: skip
     """One recorded forward pass and one backward pass, every operation of both watched.
 
     ``held`` is what the model holds; ``batch`` is in memory of its own, and the tracer knows where its examples are.
+    ``scored``: the loss returns a score an example, too.
 
     Raises:
         UnsupportedModel: an example's loss or gradient that may depend on other examples, a use of a parameter that
@@ -74,16 +77,19 @@ def run(
     tracer.labels.weights = frozenset(map(key_of, held.parameters.values()))
     with gradients_kept(parameters.values()):
         with torch.enable_grad(), eager(), unchanged(model, held), tracer, recorder:
-            losses = loss(model, batch)
-        return _measured(losses, recorder, parameters, tracer, wide=workspace.wide)
+            returned = loss(model, batch)
+        losses, scores = check_losses(returned, tracer.count, scored=scored)
+        return _measured(losses, scores, recorder, parameters, tracer, wide=workspace.wide)
 
 
 def _measured(
-    losses: object, recorder: Recorder, parameters: dict[str, nn.Parameter], tracer: Tracer, *, wide: bool
-) -> Pass:
+    losses: Float[Tensor, " batch"], scores: Tensor | None, recorder: Recorder, parameters: dict[str, nn.Parameter],
+    tracer: Tracer, *, wide: bool,
+) -> Pass:  # fmt: skip
     """The backward pass from what the loss returned, to what the recorder saw."""
-    losses = check_losses(losses, tracer.count)
-    check_own(tracer, losses)
+    for own in (losses, scores):
+        if own is not None:
+            check_own(tracer, own)
     reached = check_coverage(losses, recorder.uses, parameters, twice=recorder.twice)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracking.items.values() if not item.root)
@@ -112,7 +118,7 @@ def _measured(
         raise UnsupportedModel(reads_a_number(tracer.reads.poisoned))
     dtype = norm_accumulator(parameters)
     measured = Measured(parameters, tracer.count, parts_of(uses, gradients), dtype, wide=wide)
-    return Pass(losses.detach(), measured, tracer, uses)
+    return Pass(losses.detach(), measured, tracer, uses, scores)
 
 
 def check_hooks(tensors: Iterable[Tensor]) -> None:

@@ -1,9 +1,10 @@
 """The clipped sum, one example at a time: the documentation of what the engine computes, and its oracle."""
 
+import math
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from decrescendo.base.batches import count_rows, parts_of, slice_rows
@@ -19,9 +20,10 @@ from decrescendo.clipping.clipped import (
     count_clipped,
     empty_sum,
     norm_accumulator,
+    split,
     trainable,
-    within_norm,
 )
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import UnsupportedModel
 
 
@@ -32,6 +34,7 @@ class Reference:
         model: its parameters with ``requires_grad`` are trained.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
         gamma: as `EngineSettings.gamma`.
+        telemetry: what stands beside the sum.
 
     Edge cases:
         an empty batch (``None`` or no rows) gives zeros; a gradient that is not finite contributes zero; each
@@ -49,9 +52,11 @@ class Reference:
     tensor([[-1.5000]])
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, gamma: float | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Loss, gamma: float | None = None, telemetry: Telemetry | None = None
+    ) -> None:
         trainable(model)
-        self._gamma = gamma
+        self._gamma, self._telemetry = gamma, telemetry
         self._model = model
         check_loss(loss)
         self._loss = loss
@@ -60,47 +65,52 @@ class Reference:
         """The clipped sum over ``batch``; see the class."""
         limit = check_clip_norm("clip_norm", clip_norm)
         parameters = trainable(self._model)
-        total = empty_sum(parameters, limit)
+        told = self._telemetry
+        total = empty_sum(parameters, limit, told)
         if batch is None:
             return total
-        gradients = dict(total.gradients)
-        diagnostics = total.diagnostics
-        for value, example in self._examples(batch, parameters):
+        gradients, beside = dict(total.gradients), total.beside
+        diagnostics, whole = total.diagnostics, limit
+        limit = limit if told is None else told.gradient_limit(limit)
+        for value, score, example in self._examples(batch, parameters):
             norm = _norm(example)
             narrow = any(gradient.dtype != torch.float64 for gradient in example.values())
             factor = clip_factors(norm, limit, torch.float32 if narrow else torch.float64, gamma=self._gamma)
             if bool(torch.isfinite(norm)):
                 for name, gradient in example.items():
                     gradients[name] += gradient * factor.to(gradient.dtype).reshape(())
+                if told is not None and beside is not None:
+                    beside += beside_one(told, float(factor) * float(norm), float(value), score, whole)
             diagnostics += Diagnostics(
                 examples=1,
                 nonfinite=int(not torch.isfinite(norm)),
                 clipped=int(count_clipped(norm, limit)),
                 loss_sum=float(value) if torch.isfinite(value) else 0.0,
-                within=float(within_norm(norm, limit)),
             )
-        return ClippedSum(gradients, limit, diagnostics)
+        return ClippedSum(gradients, whole, diagnostics, beside)
 
     def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         parameters = trainable(self._model)
         dtype = norm_accumulator(parameters)
-        norms = [_norm(example).to(dtype) for _, example in self._examples(batch, parameters)]
+        norms = [_norm(example).to(dtype) for _, _, example in self._examples(batch, parameters)]
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
     def _examples(
         self, batch: Batch, parameters: dict[str, nn.Parameter]
-    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    ) -> Iterator[tuple[Tensor, float, dict[str, Tensor]]]:
         rows = (slice_rows(part, row, row + 1) for part in parts_of(batch) for row in range(count_rows(part)))
         for one in rows:
             with torch.enable_grad():
-                losses = check_losses(self._loss(self._model, one), 1)
+                losses, scores = check_losses(
+                    self._loss(self._model, one), 1, scored=is_scored(self._telemetry)
+                )
                 found = torch.autograd.grad(losses.sum(), list(parameters.values()), materialize_grads=True)
             example = {
                 name: gradient.to(accumulator(gradient.dtype))
                 for name, gradient in zip(parameters, found, strict=True)
             }
-            yield losses.detach()[0], example
+            yield losses.detach()[0], 0.0 if scores is None else float(scores[0]), example
 
 
 def _norm(example: dict[str, Tensor]) -> Float[Tensor, " 1"]:
@@ -109,8 +119,30 @@ def _norm(example: dict[str, Tensor]) -> Float[Tensor, " 1"]:
     return torch.stack(squares).sum().sqrt().reshape(1)
 
 
-def check_losses(losses: object, rows: int) -> Float[Tensor, " batch"]:
-    """``losses`` as one floating-point loss an example, or an error that says what to change."""
+def beside_one(
+    telemetry: Telemetry, length: float, loss: float, score: float, clip_norm: float
+) -> Float64[Tensor, " size"]:
+    """What one example adds to the coordinates beside the sum, one after another: see `Telemetry`."""
+    norm_unit, unit = telemetry.units(clip_norm)
+    left = telemetry.norms * (1 - min(length / telemetry.gradient_limit(clip_norm), 1.0))
+    found = [norm_unit * min(max(left - j, 0.0), 1.0) for j in range(telemetry.norms)]
+    low, high = telemetry.loss_range
+    values = [(loss - low) / (high - low)] * telemetry.loss + [score] * telemetry.accuracy
+    found += [0.0 if math.isnan(value) else unit * (min(max(value, 0.0), 1.0) - 0.5) for value in values]
+    return torch.tensor(found, dtype=torch.float64, device="cpu")
+
+
+def is_scored(telemetry: Telemetry | None) -> bool:
+    """Whether a score an example is needed."""
+    return telemetry is not None and telemetry.accuracy
+
+
+def check_losses(
+    returned: object, rows: int, *, scored: bool = False
+) -> tuple[Float[Tensor, " batch"], Tensor | None]:
+    """One floating-point loss an example, and with ``scored`` one score an example, or an error that says what to
+    change."""
+    losses, scores = split(returned)
     if not isinstance(losses, Tensor):
         raise UnsupportedModel(
             f"loss(model, batch) must return a tensor of losses, got {type(losses).__name__}"
@@ -128,4 +160,14 @@ def check_losses(losses: object, rows: int) -> Float[Tensor, " batch"]:
             "the losses must depend on a trainable parameter, got losses without a gradient. "
             "Is there a no_grad() or a detach() round the model?"
         )
-    return losses
+    if not scored:
+        return losses, None
+    if not isinstance(scores, Tensor) or scores.shape != losses.shape or scores.is_complex():
+        got = (
+            "losses alone" if scores is None else tuple(getattr(scores, "shape", ())) or type(scores).__name__
+        )
+        raise UnsupportedModel(
+            "a loss for Telemetry(accuracy=True) must return a pair of tensors, one loss and one score in [0, 1] an "
+            f"example, each of shape ({rows},), got {got}. For classes: return losses, outputs.argmax(1) == targets"
+        )
+    return losses, scores.detach()

@@ -10,10 +10,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.precision import ON_CPU, full_precision
-from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of, unwatched
+from decrescendo.base.storages import FUNCTIONS_OFF, DispatchMode, storage_key, tensors_of, unwatched
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.tape_steps import READS, TURNED, Step, has_mask, place_of
 from decrescendo.errors import UnsupportedModel
@@ -21,7 +20,7 @@ from decrescendo.errors import UnsupportedModel
 _STORAGE = cast("Any", torch.UntypedStorage)
 
 
-class Tape(TorchDispatchMode):
+class Tape(DispatchMode):
     """Operations as they come. Tensors are numbered by where they lie and how they are read."""
 
     def __init__(self) -> None:
@@ -236,7 +235,7 @@ class Tape(TorchDispatchMode):
 class Operations:
     """A captured pass on a CPU, and its sums."""
 
-    bakes_numbers = False
+    bakes_numbers = computes_later = False
 
     def __init__(self) -> None:
         if any(switch.fp32_precision not in ("none", "ieee") for switch in ON_CPU):

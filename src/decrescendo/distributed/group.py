@@ -18,19 +18,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
-from torch import nn
+from torch import Tensor, nn
 
 from decrescendo.accounting.release import Release
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics, accumulator
 from decrescendo.distributed.meetings import HEAD, At, Meetings
 from decrescendo.distributed.messages import (
     buckets,
+    bytes_of,
     differs,
     empty_like,
     flat_of,
     kinds,
     packed,
     raising,
+    tensor_of,
     unflatten,
     unpacked,
 )
@@ -40,7 +42,7 @@ from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.processes.bits import is_part
 from decrescendo.training.processes.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
 
-_SEEN = struct.Struct("<3q2d")
+_SEEN = struct.Struct("<3qd")
 # A release, and the noise of the mean.
 _RELEASE = struct.Struct("<2dqd3qd")
 
@@ -197,19 +199,24 @@ class Group:
 
         def message() -> bytes:
             clipped.append(clip())
-            return _SEEN.pack(*astuple(clipped[0].diagnostics)) + kinds(clipped[0])
+            own = clipped[0]
+            return _SEEN.pack(*astuple(own.diagnostics)) + kinds(own) + bytes_of(own.beside)
 
         found = self._meetings.exchange(At.SUM, message)
         own, seen = clipped[0], Diagnostics(0, 0, 0, 0.0)
+        alike = kinds(own)
+        parts: list[Tensor] = []
         for rank, text in enumerate(found):
             seen += Diagnostics(*_SEEN.unpack_from(text))
-            if text[_SEEN.size :] != found[0][_SEEN.size :]:
+            parts.append(tensor_of(text[_SEEN.size + len(alike) :]))
+            if text[_SEEN.size :][: len(alike)] != found[0][_SEEN.size :][: len(alike)]:
                 self._meetings.over(
                     PlanViolation(
                         "all ranks must train the same parameters with the same clip norm, got others on rank "
                         f"{rank} than on rank 0. Freeze and unfreeze on every rank alike"
                     )
                 )
+        beside = None if own.beside is None else torch.stack(parts).sum(0)
         sums, in_parts = dict(own.gradients), any(map(is_part, own.gradients.values()))
         whole = {name: v.to(accumulator(v.dtype)) for name, v in own.gradients.items() if not is_part(v)}
         with self._meetings.talking():
@@ -219,7 +226,7 @@ class Group:
                 if in_parts:
                     dist.broadcast(flat, 0, group=self._meetings.gradients)
                 unflatten(flat, whole, names)
-        return ClippedSum(sums | whole, own.sensitivity, seen)
+        return ClippedSum(sums | whole, own.sensitivity, seen, beside)
 
     def _each(self, total: ClippedSum, noise: Noised, record: Callable[[Release, bytes], None]) -> NoisyMean:
         """Each rank adds the noise of its part, rank 0 records them all."""
@@ -250,7 +257,7 @@ class Group:
             record(noisy.release, content)
             made.append(noisy)
             release, std = noisy.release, math.nan if noisy.noise_std is None else noisy.noise_std
-            return _RELEASE.pack(*astuple(release), std)
+            return _RELEASE.pack(*astuple(release), std) + bytes_of(noisy.beside)
 
         found = self._meetings.exchange(At.PUBLISH, message)
         means = dict((made[0] if made else total).gradients)
@@ -267,8 +274,9 @@ class Group:
                     unflatten(flat, means, names)
         if made:
             return made[0]
-        *release, std = _RELEASE.unpack(found[0])
-        return NoisyMean(means, Release(*release), None if math.isnan(std) else std)
+        *release, std = _RELEASE.unpack_from(found[0])
+        beside = None if total.beside is None else tensor_of(found[0][_RELEASE.size :])
+        return NoisyMean(means, Release(*release), None if math.isnan(std) else std, beside)
 
     def _meet(self, number: int) -> list[int]:
         """A number of every rank, on every rank, while they clip."""

@@ -110,8 +110,24 @@ def unflatten(flat: Tensor, into: dict[str, Tensor], names: list[str]) -> None:
         into[name] = part.reshape(into[name].shape).to(into[name].device)
 
 
+def bytes_of(beside: Tensor | None) -> bytes:
+    """The numbers beside a sum or mean; nothing where there are none.
+
+    >>> tensor_of(bytes_of(torch.tensor([1.0, 2.0])))
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    return b"" if beside is None else struct.pack(f"<{len(beside)}d", *beside.tolist())
+
+
+def tensor_of(content: bytes) -> Tensor:
+    """What `bytes_of` was given, on the CPU."""
+    return torch.tensor(struct.unpack(f"<{len(content) // 8}d", content), dtype=torch.float64, device="cpu")
+
+
 def kinds(clipped: ClippedSum) -> bytes:
-    """A digest of names, shapes and dtypes, of which lie in parts, and of the sensitivity."""
+    """A digest of names, shapes, dtypes, of which lie in parts, of the sensitivity, and of how much is beside them."""
     sums = sorted(clipped.gradients.items())
     listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sums]
-    return hashlib.sha256(json.dumps([clipped.sensitivity, listed]).encode()).digest()
+    return hashlib.sha256(
+        json.dumps([clipped.sensitivity, listed, len(bytes_of(clipped.beside))]).encode()
+    ).digest()

@@ -112,7 +112,7 @@ class Shards:
             gradients[name] = DTensor.from_local(
                 local, part.device_mesh, part.placements, shape=part.shape, stride=part.stride()
             )
-        return ClippedSum(gradients, own.sensitivity, own.diagnostics)
+        return ClippedSum(gradients, own.sensitivity, own.diagnostics, own.beside)
 
     def settle(self) -> None:
         """Have the parameters lie in parts, and turn to those that the model has now."""

@@ -14,7 +14,7 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import map_rows, select_rows, slice_rows
 from decrescendo.base.rng import seeded
 from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss
-from decrescendo.clipping.clipped import accumulator, check_loss, trainable
+from decrescendo.clipping.clipped import accumulator, check_loss, losses_of, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
@@ -170,7 +170,7 @@ def clip_rows(updates: Mapping[str, Tensor], clip_norm: float) -> tuple[dict[str
 def _mean_loss(loss: Loss) -> Loss:
     def mean(model: nn.Module, batch: Any) -> Tensor:
         rows, weights = batch
-        losses = loss(model, map_rows(lambda leaf: leaf.flatten(0, 1), rows))
+        losses = losses_of(loss, model, map_rows(lambda leaf: leaf.flatten(0, 1), rows))
         return (losses.reshape(weights.shape) * weights).sum(1)
 
     return mean
@@ -186,7 +186,7 @@ class _Loss(nn.Module):
 
     def forward(self, rows: Batch) -> Tensor:
         """One loss a record."""
-        return self._loss(self.model, rows)
+        return losses_of(self._loss, self.model, rows)
 
 
 class _Stepper:

@@ -79,7 +79,9 @@ class Rounds:
         # Where noise is correlated: by which clients take turns, and what the noise to come depends on.
         self._grouping = grouping(seed)
         self._correlated = (
-            None if plan.correlation is None else CorrelatedNoise(plan.correlation, plan.sampling.dataset_size)
+            None
+            if plan.correlation is None
+            else CorrelatedNoise(plan.correlation, plan.sampling.dataset_size)
         )
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
         self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns)

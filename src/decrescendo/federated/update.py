@@ -17,6 +17,7 @@ from decrescendo.clipping.clipped import (
     accumulator,
     check_clip_norm,
     check_real_floats,
+    losses_of,
     trainable,
 )
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_integer, check_real
@@ -128,7 +129,7 @@ def _copied(model: nn.Module) -> nn.Module:
 def _gradient(model: nn.Module, loss: Loss, records: Batch) -> dict[str, Tensor]:
     parameters = trainable(model)
     with torch.enable_grad():
-        mean = loss(model, records).mean()
+        mean = losses_of(loss, model, records).mean()
         found = torch.autograd.grad(mean, list(parameters.values()), materialize_grads=True)
     return {
         name: gradient.to(accumulator(gradient.dtype))

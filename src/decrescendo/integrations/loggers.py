@@ -5,6 +5,8 @@ name               what
 =================  ==============================================================================================
 ``public/...``     noise_multiplier z_t, clip_norm C_t, expected_batch_size B_t, learning_rate, epsilon_spent: known
                    before the training, or computed from what was
+``telemetry/...``  loss, accuracy, clipped_share with their standard errors, where the training has telemetry: released
+                   by it, under noise, for anybody to see
 ``private/...``    loss (mean over the batch), clipped_share, nonfinite: of the raw batch, covered by no guarantee. Only
                    with ``private=True``; then whoever sees the log sees the data through them
 =================  ==============================================================================================
@@ -41,7 +43,7 @@ class Log:
         private: also what the clipping saw of the raw batch. It is covered by no guarantee.
 
     Guarantee: with ``private=False`` nothing that is written depends on the data but through the learning rate, which
-        is whatever the caller made it depend on.
+        is whatever the caller made it depend on, and through telemetry, which the run's guarantee covers.
 
     >>> from decrescendo.plans.plan import _EXAMPLE, Plan
     >>> log = Log(Plan.from_json(_EXAMPLE), lambda values, step: print(step, dict(values)))
@@ -90,6 +92,9 @@ class Log:
             values["public/clip_norm"] = progress.clip_norm
         if self._optimizer is not None:
             values["public/learning_rate"] = float(self._optimizer.param_groups[0]["lr"])
+        for name, estimate in progress.telemetry.shown().items() if progress.telemetry else ():
+            values[f"telemetry/{name}"] = estimate.value
+            values[f"telemetry/{name}_standard_error"] = estimate.standard_error
         if self._private:
             seen = progress.diagnostics  # what writes may decide by it, too
             values["private/nonfinite"] = float(seen.nonfinite)

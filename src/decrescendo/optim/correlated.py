@@ -225,7 +225,9 @@ class CorrelatedNoise:
             held: parameters by name: noise of one that ranks hold in parts is given in such parts.
         """
         if self.taken is None:
-            raise PlanViolation("the state of correlated noise must be of a whole step, got that of one that failed")
+            raise PlanViolation(
+                "the state of correlated noise must be of a whole step, got that of one that failed"
+            )
         names, own = ((), ()) if self._layout is None else (self._layout.names, self._layout.own)
         rows = [dict(zip(names, row.split(own), strict=True)) for row in self._rows]
         return {

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from decrescendo.accounting.release import Release
 from decrescendo.base.rng import Keystream, SecureStream
-from decrescendo.clipping.clipped import ClippedSum, check_clip_norm, check_gradients
+from decrescendo.clipping.clipped import ClippedSum, check_clip_norm, check_gradients, check_real_floats
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.optim.correlated import CorrelatedNoise
-from decrescendo.optim.noise_drawing import NoiseStream, with_noise
+from decrescendo.optim.noise_drawing import NoiseStream, beside, with_noise
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.plans.sampling_refusals import uncut
@@ -33,6 +33,7 @@ class NoisyMean:
         release: what accountants must count for it.
         noise_std: z C / B >= 0, the standard deviation of the noise on each coordinate; as public as the plan.
             `privatise` sets it; ``None`` where a mean was put together by hand and nobody said.
+        beside: further coordinates of the same release (`clipping.Telemetry`), with the same noise; ``None`` for none.
 
     >>> import torch
     >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
@@ -42,12 +43,15 @@ class NoisyMean:
     gradients: Mapping[str, Tensor]
     release: Release
     noise_std: float | None = None
+    beside: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradients", check_gradients(self.gradients))
         check_instance("release", self.release, Release)
         if self.noise_std is not None:
             object.__setattr__(self, "noise_std", check_real("noise_std", self.noise_std, at_least=0))
+        if self.beside is not None:
+            check_real_floats("beside", self.beside)
 
     def __repr__(self) -> str:
         count = len(self.gradients)
@@ -71,6 +75,9 @@ def privatise(
         stream: the noise stream. A `base.rng.SecureStream` (which nobody can predict) or a `Keystream` (of a seed:
             `Streams.keyed`) gives an exact Gaussian, rounded once to a public grid: on CUDA where the sum is, else on
             the CPU; the parameters one after another in the order of the sorted names, those of float64 last. A
+            ``torch.Generator`` draws once a parameter in that order, where it lives. Noise of the coordinates beside
+            the gradients comes from a stream of its own, keyed by this one's key and position (of a generator, after
+            the gradients): that of the gradients does not depend on them.
             ``torch.Generator`` draws once a parameter in that order, where it lives.
         correlated: the noise of a run in which records take turns, for `CyclicPoissonSampling` of several bands; z then
             is 1 over the norm of the strategy's column. ``None`` for independent noise.
@@ -106,6 +113,7 @@ def privatise(
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = float(sampling.expected_batch_size)
+    others = beside(stream)  # before the gradients move it
     turns = sampling.bands if isinstance(sampling, CyclicPoissonSampling) else 1
     if turns != (1 if correlated is None else correlated.bands):
         raise InvalidValue(
@@ -119,12 +127,15 @@ def privatise(
                 f"a release must not say more noise than is drawn, got noise_multiplier={z!r} where the column of step "
                 f"{sampling.step + 1} has {drawn!r}. Give the plan's"
             )
-        gradients, std = correlated.add(
+        gradients, noise_std = correlated.add(
             clipped.gradients, clipped.sensitivity, divisor, stream, sampling.step
         )
-        return NoisyMean(gradients, sampling.release(z), std)
-    gradients = with_noise(clipped.gradients, std, divisor, stream)
-    return NoisyMean(gradients, sampling.release(z), std / divisor)
+    else:
+        gradients, noise_std = with_noise(clipped.gradients, std, divisor, stream), std / divisor
+    # Beside the gradients noise is independent, at correlated steps too: a record moves a column of the strategy there
+    # and one number here, by vectors of one length: both together are the release that is counted.
+    own = {} if clipped.beside is None else with_noise({"beside": clipped.beside}, std, divisor, others)
+    return NoisyMean(gradients, sampling.release(z), noise_std, own.get("beside"))
 
 
 def _check_stream(stream: object) -> None:

@@ -1,13 +1,17 @@
 """Draws the noise of a sum, tensor by tensor or side by side, and divides."""
 
+import hmac
 import math
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from functools import partial
+from itertools import groupby
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from decrescendo.base.rng import Keystream, SecureStream, on_device
+from decrescendo.base.rng.keystream import ReservedWords
 from decrescendo.base.rng.rounded import add_gaussian
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.errors import InvalidValue
@@ -21,16 +25,22 @@ DTYPES = torch.float32, torch.float64
 _TOGETHER = {"cpu": 2**20, "cuda": 2**24}
 
 
+@runtime_checkable
+class Adder(Protocol):
+    """Adds noise to numbers in one line."""
+
+    def __call__(self, values: Tensor, words: ReservedWords, *, fresh: bool) -> Tensor:
+        """What is released of ``values``, float32 or float64, on the CPU or CUDA; ``fresh``: it may be overwritten."""
+        ...
+
+
 def with_noise(
     gradients: Mapping[str, Tensor], std: float, divisor: float, stream: NoiseStream
 ) -> dict[str, Tensor]:
     """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names; nothing is drawn for std 0."""
-    noisy: dict[str, Tensor] = {}
     if std > 0 and not isinstance(stream, torch.Generator):
-        for dtype in DTYPES:
-            names = [name for name in sorted(gradients) if accumulator(gradients[name].dtype) == dtype]
-            noisy |= _noised_at_once({name: gradients[name] for name in names}, dtype, std, divisor, stream)
-        return {name: noisy[name] for name in gradients}
+        return drawn_in_order(gradients, stream, partial(_add_independent, std=std, divisor=divisor))
+    noisy: dict[str, Tensor] = {}
     for name in sorted(gradients):
         gradient = gradients[name].detach()
         dtype = accumulator(gradient.dtype)
@@ -47,14 +57,46 @@ def with_noise(
     return {name: noisy[name] for name in gradients}
 
 
-def _noised_at_once(
-    gradients: Mapping[str, Tensor],
-    dtype: torch.dtype,
-    std: float,
-    divisor: float,
-    stream: SecureStream | Keystream,
+def beside(stream: NoiseStream) -> NoiseStream:
+    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved.
+
+    No place is drawn from twice, so no two sums share one. A ``torch.Generator``, which has no key, is its own.
+    """
+    if isinstance(stream, torch.Generator):
+        return stream
+    return Keystream(hmac.digest(stream.key, f"decrescendo:beside:{stream.position}".encode(), "sha256"))
+
+
+def in_order(gradients: Mapping[str, Tensor]) -> list[str]:
+    """Names in the order in which noise is drawn: sorted, those of float64 last."""
+    return sorted(gradients, key=lambda name: (accumulator(gradients[name].dtype) == torch.float64, name))
+
+
+def drawn_in_order(
+    gradients: Mapping[str, Tensor], stream: SecureStream | Keystream, add: Adder
 ) -> dict[str, Tensor]:
-    """The same for all of them, small ones laid side by side: exact, rounded once to a grid.
+    """What ``add`` makes of all tensors, by name, drawn `in_order`."""
+    noisy: dict[str, Tensor] = {}
+    for dtype, names in groupby(in_order(gradients), lambda name: accumulator(gradients[name].dtype)):
+        noisy |= _drawn_at_once({name: gradients[name] for name in names}, dtype, stream, add)
+    return {name: noisy[name] for name in gradients}
+
+
+def _add_independent(
+    values: Tensor, words: ReservedWords, *, fresh: bool, std: float, divisor: float
+) -> Tensor:
+    """(values + N(0, std^2)) / divisor: exact, rounded once to a grid."""
+    if values.device.type == "cuda":
+        return on_device.add_gaussian(values, std, words, divisor=divisor)
+    found = values if fresh else torch.empty_like(values)
+    add_gaussian(values.numpy(), std, words, divisor=divisor, out=found.numpy())
+    return found
+
+
+def _drawn_at_once(
+    gradients: Mapping[str, Tensor], dtype: torch.dtype, stream: SecureStream | Keystream, add: Adder
+) -> dict[str, Tensor]:
+    """The same of tensors of one dtype, small ones laid side by side.
 
     Of what ranks hold in parts (DTensors) this rank's part gets the noise that is its in the whole.
     """
@@ -73,14 +115,9 @@ def _noised_at_once(
         filled += own.numel()
     for first, run in runs:
         flat = torch.cat([own for _, own in run]) if len(run) > 1 else run[0][1].contiguous().resolve_neg()
-        flat, own_words = flat.to(dtype), words.after(first)
-        if flat.device.type == "cuda":
-            flat = on_device.add_gaussian(flat, std, own_words, divisor=divisor)
-        else:
-            flat = flat.cpu()
-            found = flat if len(run) > 1 else torch.empty_like(flat)  # it may be the sum's own memory
-            add_gaussian(flat.numpy(), std, own_words, divisor=divisor, out=found.numpy())
-            flat = found
+        flat = flat.to(dtype)
+        flat = flat if flat.device.type == "cuda" else flat.cpu()
+        flat = add(flat, words.after(first), fresh=len(run) > 1)  # one alone may be the sum's own memory
         parts = flat.split([own.numel() for _, own in run])
         noisy |= {name: like(gradients[name], part) for (name, _), part in zip(run, parts, strict=True)}
     return noisy

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +13,7 @@ from decrescendo.accounting.budget import Budget, check_budget, check_one_exampl
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.discretisation import LARGEST_MU
 from decrescendo.accounting.pld.marginal_costs import MarginalCosts
-from decrescendo.errors import AccountingError, InvalidType, check_instance
+from decrescendo.errors import AccountingError, InvalidType, InvalidValue, check_instance
 from decrescendo.plans import curves
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import evaluate
@@ -21,6 +22,7 @@ from decrescendo.plans.passes import steps_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.workload import Workload
 
 # Steps that hardly matter get little mu, but mu^2 never falls below this share of what all steps alike would get: a
 # wider range costs accounting time, and this at most 0.3 % of the budget.
@@ -39,9 +41,11 @@ def allocate(
     *,
     steps: int | None = None,
     epochs: float | None = None,
-    influence: CurveOrValues,
+    influence: CurveOrValues | None = None,
     clip: CurveOrValues,
     accountant: Accountant | None = None,
+    bands: int | Literal["auto"] = 1,
+    workload: Workload | CurveOrValues | None = None,
 ) -> Plan:
     """The plan within ``budget`` whose `noise_cost`, sum_t q_t C_t^2 z_t^2, is smallest.
 
@@ -68,6 +72,9 @@ def allocate(
             with C_t that moves, those of the noise on the sum are what is meant here.
         clip: curve (or array) of C_t > 0; it is taken as given.
         accountant: `Pld` by default.
+        bands: as of `calibrate`; from 2 on the noise is correlated, and the influence is of a last iterate into which
+            all noise goes with the same sign.
+        workload: as of `calibrate`, in the place of ``influence``.
 
     Returns:
         The calibrated plan. With `Pld` the search is by estimates; uniform noise, mu_t ~ sqrt(C_t), the small-mu closed
@@ -89,6 +96,24 @@ def allocate(
     check_one_example(budget, "the best schedule")
     check_instance("sampling", sampling, PoissonSampling)
     count = steps_of(sampling, steps, epochs)
+    if (influence is None) == (workload is None):
+        given = "neither" if workload is None else "both"
+        raise InvalidValue(f"exactly one of influence and workload must be given, got {given}")
+    if influence is None or bands != 1:
+        of_end = None if influence is None else Workload.of_influence(evaluate("influence", influence, count))
+        found = calibrate(
+            budget,
+            sampling,
+            steps=count,
+            clip=clip,
+            accountant=accountant,
+            bands=bands,
+            workload=of_end or workload,
+        )
+        if bands != "auto" or influence is None:
+            return found
+        alone = allocate(budget, sampling, steps=count, influence=influence, clip=clip, accountant=accountant)
+        return min(found, alone, key=lambda plan: noise_cost(plan, influence))
     judge: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
     clips, q = evaluate("clip", clip, count), evaluate("influence", influence, count)

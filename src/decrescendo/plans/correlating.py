@@ -1,10 +1,10 @@
 """The strategy whose noise is felt least in a workload, for a budget: bands and norms of columns together.
 
 A strategy is S = L D: columns of L have norm 1, D = diag(mu). Its cost F(L, mu) is exact (`workload.System`), and so is
-its gradient. What may be spent is steered by an estimate: the sum over steps of cost(mu_t) of `pld.marginal_costs`, or
-of p^2 (exp(mu^2) - 1) (the CLT), is that of the budget at mu times exp(shift); log F - 2 shift is then minimised by
-L-BFGS. Both L and log mu are piecewise linear in time with a few dozen knots, closer together at the ends. A poor search
-costs utility, never privacy: `calibrate` scales and certifies whatever is found.
+its gradient. What may be spent is steered by the CLT's estimate: the sum over steps of p^2 (exp(mu^2) - 1) is that of
+the budget at mu times exp(shift); log F - 2 shift is then minimised (by L-BFGS). Both L and log mu are piecewise linear
+in time, with knots that are closer together at the ends. A poor search costs utility, never privacy: `calibrate` scales
+and certifies whatever is found.
 """
 
 import math
@@ -116,7 +116,9 @@ class _Knots:
         return (np.r_[by_mu[None], by_shape[1:]] @ self.between.T).ravel()
 
 
-def _unit(shape: Float[np.ndarray, "bands steps"]) -> tuple[Float[np.ndarray, "bands steps"], Float[np.ndarray, " s"]]:
+def _unit(
+    shape: Float[np.ndarray, "bands steps"],
+) -> tuple[Float[np.ndarray, "bands steps"], Float[np.ndarray, " s"]]:
     """Columns of norm 1, after what is beyond the last step is left out; and the norms."""
     bands, steps = shape.shape
     inside = np.where(np.arange(steps) + np.arange(bands)[:, None] < steps, shape, 0.0)
@@ -134,12 +136,12 @@ def _cost(
     weights = np.zeros((steps, bands - 1))
     for k in range(1, bands):
         weights[k:, k - 1] = columns[k, :-k] / diagonal[k:]
-    cost, by_weight, by_fresh = system.gradient(weights, 1 / diagonal)
+    cost, by_past, by_fresh = system.gradient(weights, 1 / diagonal)
     # w_{t,k} = S[t, t-k] / S[t, t], and what is fresh has the variance S[t, t]^-2.
     by_column = np.zeros_like(columns)
-    by_column[0] = -2 * by_fresh / diagonal**3 - np.sum(by_weight * weights, axis=1) / diagonal
+    by_column[0] = -2 * by_fresh / diagonal**3 - np.sum(by_past * weights, axis=1) / diagonal
     for k in range(1, bands):
-        by_column[k, :-k] = by_weight[k:, k - 1] / diagonal[k:]
+        by_column[k, :-k] = by_past[k:, k - 1] / diagonal[k:]
     return cost, by_column * np.exp(log_mu), np.sum(by_column * columns, axis=0)
 
 

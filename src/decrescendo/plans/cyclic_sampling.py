@@ -85,13 +85,13 @@ class CyclicPoissonSampling:
 
     def at(self, taken: int) -> "CyclicPoissonSampling":
         """How the batch of the step after ``taken`` steps is drawn: its own B_t, and its group."""
-        moving = isinstance(self.expected_batch_size, np.ndarray)
-        if moving and not 0 <= taken < self.sizes(taken + 1).size:
-            raise InvalidValue(
-                f"a step must be one of the {np.size(self.expected_batch_size)} of its batch schedule, got one after "
-                f"{taken}"
-            )
-        size = float(self.expected_batch_size[taken] if moving else self.expected_batch_size)
+        size = self.expected_batch_size
+        if isinstance(size, np.ndarray):
+            if not 0 <= taken < size.size:
+                raise InvalidValue(
+                    f"a step must be one of the {size.size} of its batch schedule, got one after {taken}"
+                )
+            size = float(size[taken])
         return CyclicPoissonSampling(self.dataset_size, size, self.bands, taken)
 
     def release(self, noise_multiplier: float) -> Release:
@@ -100,8 +100,8 @@ class CyclicPoissonSampling:
 
     def sizes(self, steps: int) -> Float[np.ndarray, " steps"]:
         """B_t of each of the first ``steps`` steps."""
-        moving = isinstance(self.expected_batch_size, np.ndarray)
-        return self.expected_batch_size[:steps] if moving else np.full(steps, self.expected_batch_size)
+        size = self.expected_batch_size
+        return size[:steps] if isinstance(size, np.ndarray) else np.full(steps, size)
 
     def rates(self, steps: int) -> Float[np.ndarray, " steps"]:
         """b B_t / N of each of the first ``steps`` steps: what accountants must count."""

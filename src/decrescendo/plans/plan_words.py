@@ -66,7 +66,12 @@ def _drawn(plan: "Plan") -> str:
 def _correlated(plan: "Plan") -> list[tuple[str, str]]:
     if plan.bands == 1:
         return []
-    return [("Correlated", f"{plan.bands} bands: each step takes off part of the noise of the {plan.bands - 1} before it")]
+    return [
+        (
+            "Correlated",
+            f"{plan.bands} bands: each step takes off part of the noise of the {plan.bands - 1} before it",
+        )
+    ]
 
 
 def _large_delta(plan: "Plan") -> list[tuple[str, str]]:

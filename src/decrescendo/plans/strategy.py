@@ -89,8 +89,9 @@ class Strategy:
 
     def weights(self, step: int) -> Float[np.ndarray, " bands_less_1"]:
         """S[t, t - k] / S[t, t] for k = 1 .. b - 1, of the step t from 0: multiples of 2^-12; 0 where t < k."""
-        return np.array([self.matrix[k, step - k] if k <= step else 0.0 for k in range(1, self.bands)]) / (
-            self.matrix[0, step]
+        return (
+            np.array([self.matrix[k, step - k] if k <= step else 0.0 for k in range(1, self.bands)])
+            / (self.matrix[0, step])
         )
 
     def scale(self, step: int) -> float:
@@ -130,9 +131,11 @@ def _checked(matrix: object, *, beyond: bool = False) -> Float[np.ndarray, "band
     try:
         rows = np.array(matrix, dtype=np.float64)
     except (TypeError, ValueError):
-        rows = np.zeros(0)
+        rows = np.zeros((0, 0))
     if rows.ndim != 2 or len(rows) < 2 or not rows.shape[1]:
-        raise InvalidValue(f"a strategy must be an array of shape (bands, steps), bands >= 2, got {rows.shape}")
+        raise InvalidValue(
+            f"a strategy must be an array of shape (bands, steps), bands >= 2, got {rows.shape}"
+        )
     left_out = np.arange(rows.shape[1]) + np.arange(len(rows))[:, None] >= rows.shape[1]
     if beyond:
         rows[left_out] = 0.0

@@ -60,7 +60,9 @@ class Workload:
         return cls(np.sqrt(influence), iterates="last")
 
     def cost(
-        self, noise: "Strategy | Float[np.ndarray, ' steps']", scale: Float[np.ndarray, " steps"] | float = 1.0
+        self,
+        noise: "Strategy | Float[np.ndarray, ' steps']",
+        scale: Float[np.ndarray, " steps"] | float = 1.0,
     ) -> float:
         """The sum over t of iterates_t times the variance of the noise in iterate t.
 
@@ -68,9 +70,21 @@ class Workload:
             noise: the strategy of noise of sensitivity 1, or z_t of independent noise.
             scale: what the noise of step t is multiplied by before it is in a gradient: C_t / B_t.
         """
-        system = System.of(self, np.broadcast_to(scale, noise.steps if isinstance(noise, Strategy) else noise.size))
-        weights, fresh = recursion(noise)
-        return float(system.importance @ system.variances(weights, fresh)[1])
+        std = self.noise_std(noise, scale)
+        return float(_importance(self.iterates, std.size) @ std**2)
+
+    def noise_std(
+        self,
+        noise: "Strategy | Float[np.ndarray, ' steps']",
+        scale: Float[np.ndarray, " steps"] | float = 1.0,
+    ) -> Float[np.ndarray, " steps"]:
+        """The standard deviation of the noise in each iterate, of arguments as of `cost`.
+
+        >>> Workload(1.0).noise_std(np.array([3.0, 4.0]))
+        array([3., 5.])
+        """
+        steps = noise.steps if isinstance(noise, Strategy) else noise.size
+        return np.sqrt(System.of(self, np.broadcast_to(scale, steps)).variances(*recursion(noise))[1])
 
 
 def recursion(
@@ -118,7 +132,7 @@ class System:
         return cls(still, gain, _importance(workload.iterates, steps))
 
     def independent(self) -> tuple[float, Float[np.ndarray, " steps"]]:
-        """The cost of independent noise of standard deviation 1, and the weight of the variance of each step's in it."""
+        """The cost of independent noise of standard deviation 1, and the weight of each step's variance in it."""
         steps = len(self.gain)
         cost, _, influence = self.gradient(np.zeros((steps, 0)), np.ones(steps))
         return cost, influence
@@ -140,16 +154,16 @@ class System:
         """The cost, and its derivatives in the weights and in the squares of what is fresh."""
         moves, into = self._moves(weights)
         before, found = self.variances(weights, fresh)
-        by_weight, by_fresh = np.zeros_like(weights), np.zeros(fresh.size)
+        by_past, by_fresh = np.zeros_like(weights), np.zeros(fresh.size)
         later = np.zeros(moves.shape[1:])
         for t in range(len(moves) - 1, -1, -1):
             later[0, 0] += self.importance[t]
             seen = into[t] @ later
             by_fresh[t] = seen @ into[t]
             back = seen @ moves[t]
-            by_weight[t] = -2 * (back @ before[t])[2:][: weights.shape[1]]
+            by_past[t] = -2 * (back @ before[t])[2:][: weights.shape[1]]
             later = moves[t].T @ later @ moves[t]
-        return float(self.importance @ found), by_weight, by_fresh
+        return float(self.importance @ found), by_past, by_fresh
 
     def _moves(
         self, weights: Float[np.ndarray, "steps k"]

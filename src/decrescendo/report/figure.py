@@ -12,6 +12,8 @@ from jaxtyping import Float
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.errors import InvalidValue
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.progress import CurveOrValues
+from decrescendo.plans.workload import Workload, as_workload
 from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save
 
 WIDE = 10.0  # noise that moves by more than this is drawn on a logarithmic axis
@@ -53,15 +55,23 @@ def is_wide(low: float, high: float) -> bool:
     return bool(low * WIDE < high)
 
 
-def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, checkpoints: int = 25) -> None:
-    """Panels over the steps: clip norm C_t, noise multiplier z_t, the noise z_t C_t on the clipped sum, the certified
-    epsilon spent so far, and the expected batch size B_t where one moves. Noise that moves by more than `WIDE` has a
+def draw_schedules(
+    plans: Mapping[str, Plan],
+    path: str | os.PathLike[str],
+    *,
+    checkpoints: int = 25,
+    workload: Workload | CurveOrValues | None = None,
+) -> None:
+    """Panels over the steps: clip norm C_t, noise multiplier z_t, the noise on the clipped sum (z_t C_t where it is
+    independent), the certified epsilon spent so far, the expected batch size B_t where one moves, and, where noise is
+    correlated, the noise that is still in the iterate. Noise that moves by more than `WIDE` has a
     logarithmic axis; other axes begin at zero, so that heights compare.
 
     Args:
         plans: by the name shown in the legend; at least one.
         path: the PNG file to write.
         checkpoints: how many values of epsilon are computed for each plan.
+        workload: what a training makes of the noise, as of `calibrate`; by default a constant rate.
 
     Raises:
         InvalidValue: no plan.
@@ -70,7 +80,9 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
     if not plans:
         raise InvalidValue("plans must hold at least one plan, got none")
     moving = any(np.ptp(plan.batch_size) > 0 for plan in plans.values())
-    figure, panels = new_figure(columns=4 + moving, width=15.3 + 3.8 * moving, height=3.9)
+    iterates = any(plan.bands > 1 for plan in plans.values())
+    more = moving + iterates
+    figure, panels = new_figure(columns=4 + more, width=15.3 + 3.8 * more, height=3.9)
     clips, noises, sums, spents = panels[:4]
     budgets = {(plan.budget.epsilon, plan.budget.delta) for plan in plans.values()}
     for i, (name, plan) in enumerate(plans.items()):
@@ -78,7 +90,12 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
         steps = np.arange(1, plan.steps + 1)
         clips.plot(steps, plan.schedule.clip_norm, **style)
         noises.plot(steps, plan.schedule.noise_multiplier, **style)
-        sums.plot(steps, plan.schedule.noise_multiplier * plan.schedule.clip_norm, **style)
+        sums.plot(steps, plan.noise_std, **style)
+        if iterates:
+            own = plan.correlation or plan.noise_multiplier
+            panels[-1].plot(
+                steps, as_workload(workload).noise_std(own, plan.clip_norm / plan.batch_size), **style
+            )
         if moving:
             panels[4].plot(steps, plan.batch_size, **style)
         spent = EpsilonCurve(
@@ -91,17 +108,7 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
             f"budget {epsilon:g}", (0.02, epsilon), xycoords=("axes fraction", "data"),
             xytext=(0, 3), textcoords="offset points", color="0.35", fontsize=8,
         )  # fmt: skip
-    deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
-    label(clips, "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
-    label(noises, "How much noise, relative to the clip", "noise multiplier $z_t$ = std / $C_t$")
-    label(sums, "How much noise on the sum", "noise std $z_t C_t$ (gradient length)")
-    label(
-        spents,
-        "What has been spent (computed at the dots)",
-        f"certified $\\varepsilon$ spent, $\\delta$ = {deltas}",
-    )
-    if moving:
-        label(panels[4], "How many examples are expected in a batch", "expected batch size $B_t$")
+    _label_schedules(panels, budgets, moving=moving, iterates=iterates)
     for panel in panels:
         panel.set_xlim(left=0)
         if panel in (noises, sums) and is_wide(panel.dataLim.y0, panel.dataLim.y1):
@@ -111,6 +118,29 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
     figure.get_layout_engine().set(wspace=0.05)
     legend(figure, panels[0], columns=4)
     save(figure, Path(path))
+
+
+def _label_schedules(
+    panels: Sequence[Any], budgets: set[tuple[float, float]], *, moving: bool, iterates: bool
+) -> None:
+    clips, noises, sums, spents = panels[:4]
+    deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
+    label(clips, "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
+    name = "1 / column norm" if iterates else "std / $C_t$"
+    label(noises, "How much noise, relative to the clip", f"noise multiplier $z_t$ = {name}")
+    std = "noise std (gradient length)" if iterates else "noise std $z_t C_t$ (gradient length)"
+    label(sums, "How much noise on the sum", std)
+    if iterates:
+        label(
+            panels[-1], "How much noise is still in the iterate", "noise std (largest rate x gradient length)"
+        )
+    label(
+        spents,
+        "What has been spent (computed at the dots)",
+        f"certified $\\varepsilon$ spent, $\\delta$ = {deltas}",
+    )
+    if moving:
+        label(panels[4], "How many examples are expected in a batch", "expected batch size $B_t$")
 
 
 def draw_scores(

@@ -42,6 +42,7 @@ class _Forward:
 
     losses: Tensor
     tracer: Tracer
+    scores: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.dynamic_sizes import raised_with_size
 from decrescendo.row_independence.inputs import drawing, labelled_rows
 from decrescendo.row_independence.known_memory import Guess, Memory
-from decrescendo.row_independence.program import Passed, Program
+from decrescendo.row_independence.program import Done, Passed, Program
 from decrescendo.row_independence.python_state import Numbers, growing_with_rows, without_keys
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
 from decrescendo.row_independence.rules import declared_changes
@@ -254,8 +254,13 @@ class Comparison(Generic[Passed]):
             with exact_products():  # as ``done`` was
                 other = self._try(program, batch, rows, done.tracer.count, seed, poison=poison)
             same = not isinstance(other, tuple) and not other.tracer.trace.differs(done.tracer.trace)
-            if not same or isinstance(other, tuple) or not torch.equal(other.losses, done.losses):
+            if not same or isinstance(other, tuple) or not _equal(other, done):
                 raise UnsupportedModel(reads_a_number(done.tracer.reads.poisoned))
+
+
+def _equal(one: Done, other: Done) -> bool:
+    pairs = ((one.losses, other.losses), (one.scores, other.scores))
+    return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
 def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Guess, int]:

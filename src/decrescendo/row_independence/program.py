@@ -21,6 +21,11 @@ class Done(Protocol):
         ...
 
     @property
+    def scores(self) -> Tensor | None:
+        """One score a row, where there are any."""
+        ...
+
+    @property
     def tracer(self) -> Tracer:
         """What traced it."""
         ...

@@ -21,6 +21,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from decrescendo.row_independence.code_origin import is_own
+from decrescendo.row_independence.object_contents import bytes_of, contents_of, entries_of, place_of, unseen
 
 # The values found, by the path that leads to each from the loss or the model (``loss.seen``, ``len(loss.names)``).
 Numbers: TypeAlias = dict[str, Any]
@@ -37,13 +38,16 @@ _ENGINE = ("decrescendo.clipping.", "decrescendo.row_independence.")
 def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> Numbers:
     """The numbers and lengths that a model and a loss reach by attributes, containers, closures and global names.
 
-    ``identities``: also strings, and of every other object its ``id``, so that a replaced object is noticed.
+    ``identities``: also strings, of every other object its ``id``, so that a replaced object is noticed, and what
+    `object_contents` has: all that a replayed pass would miss.
 
     >>> seen = []
     >>> numbers_of(nn.Tanh(), lambda model, x: seen.append(len(x)))
     {'len(loss.seen)': 0}
     """
     found: Numbers = {}
+    # Tensors and modes of the model are compared by whoever replays.
+    own = set(map(id, model.modules())) if identities else set[int]()
     visited: dict[int, object] = {}  # by id; the objects are kept alive, so that no new one gets the same id
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
     while left and len(visited) < _MAX_OBJECTS:
@@ -51,9 +55,16 @@ def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> N
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, _NUMBERS):
             found[name] = value
-            continue
-        if identities:
-            found[name] = value if isinstance(value, str) else id(value)
+            if not identities or type(value) in _NUMBERS or isinstance(value, bool):
+                continue
+        elif identities:
+            found[name] = (
+                value
+                if isinstance(value, str)
+                else place_of(value)
+                if isinstance(value, Tensor)
+                else id(value)
+            )
         if value is None or isinstance(value, (str, bytes, Tensor)) or id(value) in visited:
             continue
         visited[id(value)] = value
@@ -61,6 +72,8 @@ def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> N
         if kind is not None:  # methods of the builtin class: a user's subclass runs no code of its own
             found[f"len({name})"] = size = kind.__len__(value)
             if size > _MAX_ENTRIES:
+                if identities:
+                    found[f"entries of {name}"] = entries_of(value)
                 continue
             if kind is dict:
                 items = list(dict[Any, Any].items(cast("Any", value)))
@@ -69,11 +82,17 @@ def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> N
                 left += [(f"{name}.{at}", item) for at, item in enumerate(list(kind.__iter__(value)))]
         if isinstance(value, np.ndarray):
             found[f"len({name})"] = value.size
+            if identities and value.size > _MAX_ENTRIES:
+                found[f"bytes of {name}"] = bytes_of(value)
             left += [
                 (f"{name}.{at}", item)
                 for at, item in enumerate(value.flat if value.size <= _MAX_ENTRIES else ())
             ]
         left += [(f"{name}.{inner}", item) for inner, item in _reached_from(value)]
+        if identities and not isinstance(value, np.ndarray) and id(value) not in own:
+            left += [(f"{name}.{inner}", item) for inner, item in contents_of(value, _LIBRARIES)]
+    if identities and left:
+        found[f"more than {_MAX_OBJECTS} objects"] = unseen()
     return found
 
 
@@ -125,8 +144,22 @@ def _reached_from_function(function: FunctionType) -> Iterator[tuple[str, object
     for name in (name for name in names if name in function.__globals__):
         item = function.__globals__[name]
         yield name, item
-        if isinstance(item, ModuleType) and is_own(getattr(item, "__file__", None) or item.__name__):
-            yield from ((f"{name}.{inner}", vars(item)[inner]) for inner in attributes if inner in vars(item))
+        yield from _named_in(name, item, attributes)
+    for name in attributes:  # modules that the function imports itself
+        if name not in function.__globals__ and (item := sys.modules.get(name)) is not None:
+            yield from _named_in(name, item, attributes)
+
+
+def _named_in(name: str, module: object, attributes: tuple[str, ...]) -> Iterator[tuple[str, object]]:
+    """Of a module of the user's, and of its modules, what has one of these names."""
+    if not isinstance(module, ModuleType) or not is_own(getattr(module, "__file__", None) or module.__name__):
+        return
+    for inner in attributes:
+        if inner in vars(module):
+            item = vars(module)[inner]
+            yield f"{name}.{inner}", item
+            if isinstance(item, ModuleType) and item.__name__.startswith(module.__name__ + "."):
+                yield from _named_in(f"{name}.{inner}", item, attributes)
 
 
 @functools.lru_cache(1024)

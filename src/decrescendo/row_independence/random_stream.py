@@ -9,10 +9,9 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.rng import restarted
-from decrescendo.base.storages import unwatched
+from decrescendo.base.storages import DispatchMode, unwatched
 
 # Where a Mersenne Twister is in its numbers when it was seeded.
 _SEEDED = 624
@@ -78,7 +77,7 @@ class Stream:
         return _Redrawn(self) if moved else nullcontext()
 
 
-class _Redrawn(TorchDispatchMode):
+class _Redrawn(DispatchMode):
     """Begins elsewhere after the operations after which a pass did."""
 
     def __init__(self, stream: Stream) -> None:

@@ -63,10 +63,6 @@ class Tracer(Arguments):
             is as it was there, and the device sees to it (``guards``).
     """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # what is compiled is run as it is written while this mode is on
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

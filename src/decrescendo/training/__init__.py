@@ -7,6 +7,7 @@
 `Assumption`                what must be true for its guarantee to hold, beside what was checked
 `Store`, `Checkpoints`      a ledger on disk for one data set; trainings that survive a crash
 `Adaptive`, `steering`      noise and clipping decided as the run goes
+`Reading`, `smoothed`       what a run's telemetry says of loss, accuracy and gradient norms, with standard errors
 `Task`, `find_task`, `fit`  what the command line trains, by name
 `compare`                   plans compared on public data
 `tune`, `search_privately`  settings found on public data, or on the task's own at a price
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from decrescendo.training.search.winner import save_winner
     from decrescendo.training.statement import Assumption, Declaration, Provenance, Statement
     from decrescendo.training.steering import Adaptive
+    from decrescendo.training.steering.reading import Estimate, Reading, smoothed
     from decrescendo.training.store import Store
     from decrescendo.training.tasks.batch_norm import without_batch_norm
     from decrescendo.training.tasks.evaluate import accuracy, mean_loss
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
         OPTIMIZERS,
         Decay,
         cross_entropy,
+        cross_entropy_and_accuracy,
         decay_scheduler,
         fit,
         initialised,
@@ -67,7 +70,8 @@ _HOMES = {
     "search.comparing": ("Comparison", "compare"),
     "tasks.evaluate": ("accuracy", "mean_loss"),
     "tasks.fitting": (
-        "OPTIMIZERS", "Decay", "cross_entropy", "decay_scheduler", "fit", "initialised", "make_optimizer", "train_task",
+        "OPTIMIZERS", "Decay", "cross_entropy", "cross_entropy_and_accuracy", "decay_scheduler", "fit", "initialised",
+        "make_optimizer", "train_task",
     ),
     "loop.loop": ("train",),
     "loop.progress": ("Callback", "Progress"),
@@ -83,6 +87,7 @@ _HOMES = {
     "loop.source": ("check_promise",),
     "statement": ("Assumption", "Provenance", "Declaration", "Statement"),
     "steering": ("Adaptive",),
+    "steering.reading": ("Estimate", "Reading", "smoothed"),
     "store": ("Store",),
     "tasks.task": ("Task", "find_task"),
     "loop.step_result": ("StepResult",),
@@ -100,7 +105,7 @@ __all__ = [
     "digits", "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
     "Settings", "Space", "Between", "Among", "default_space", "free_space", "compare", "Comparison", "tune", "Recipe",
     "PrivateSearch", "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
-    "without_batch_norm",
+    "without_batch_norm", "Reading", "Estimate", "smoothed", "cross_entropy_and_accuracy",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ Folders are looked for in the folder that the command runs in: ``papers`` of the
 """
 
 from decrescendo.cli import listen, make_app
+from decrescendo_papers.cli.check import check_command
 from decrescendo_papers.cli.influence import influence_command
 from decrescendo_papers.cli.reproduce import report_command, reproduce_command
 from decrescendo_papers.cli.search import search_command
@@ -14,6 +15,7 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS = {
     "reproduce": reproduce_command,
     "report": report_command,
+    "check": check_command,
     "search": search_command,
     "influence": influence_command,
 }

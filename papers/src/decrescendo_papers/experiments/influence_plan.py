@@ -13,6 +13,7 @@ from decrescendo import Plan, calibrate
 from decrescendo.accounting import Accountant
 from decrescendo.base import sealed as kept
 from decrescendo.errors import InvalidValue, check_integer
+from decrescendo.plans.sampling_refusals import poisson
 from decrescendo.training import versions
 from decrescendo_papers.experiments.estimate import Exponential, Influence, fit_exponential
 from decrescendo_papers.experiments.influence import HIGH, LOW, Course, Measured, Tick, measure, spread, work
@@ -118,7 +119,7 @@ def influence_plan(
     fit, plan = fit_exponential(influence), course.plan
     planned = calibrate(
         plan.budget,
-        plan.sampling.at(0),
+        poisson(plan.sampling, "an influence").at(0),
         steps=plan.steps,
         privacy=fit.privacy(),
         clip=plan.clip_norm,

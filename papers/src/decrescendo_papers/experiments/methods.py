@@ -44,3 +44,14 @@ MOMENTUM = Row(
     {"method": "constant", "momentum": 0.5, "rate_factor": 0.5},
     control=True,
 )  # fmt: skip
+# A moving clip norm is smaller on average. So: constant noise and clipping at the clip norm where the schedule ends, or
+# at the geometric mean of where it starts and ends.
+END_CLIP = Row(
+    "vanilla-end-clip", "vanilla, clip norm C_0 / rho_c", (), {"method": "constant", "clip_factor": 1 / RHO_C},
+    control=True,
+)  # fmt: skip
+MEAN_CLIP = Row(
+    "vanilla-mean-clip", "vanilla, clip norm C_0 / sqrt(rho_c)", (),
+    {"method": "constant", "clip_factor": RHO_C**-0.5},
+    control=True,
+)  # fmt: skip

@@ -38,7 +38,7 @@ from decrescendo_papers.data import Dataset
 from decrescendo_papers.data.splits import published_order
 from decrescendo_papers.experiments.over_clients import fit_clients
 from decrescendo_papers.experiments.pretrain import check_start, load_pretrained
-from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.results import REVISION, Result
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.stand_ins import load_stand_in
 from decrescendo_papers.experiments.stopped import until_spent
@@ -141,7 +141,7 @@ def perform(
         try:
             plan_of(spec)
         except ImpossibleBudget as error:
-            return Result(spec, refused=str(error))
+            return Result(spec, refused=str(error), commit=commit(), revision=REVISION)
     data, model = chosen_rows(spec, data_of(spec.task, spec.stand_in)), fresh_model(spec, device)
     # What weights from public data score before a row is trained on: the rest is what the budget bought.
     before = {"start_accuracy": accuracy(model, *data.test)} if spec.start else {}
@@ -149,7 +149,7 @@ def perform(
         result = _private(spec, data, model, device, tick, engine)
     else:
         result = _plain(spec, data, model, device, tick)
-    return replace(result, metrics={**result.metrics, **before}, commit=commit())
+    return replace(result, metrics={**result.metrics, **before}, commit=commit(), revision=REVISION)
 
 
 def fresh_model(spec: Spec, device: str = "cpu") -> nn.Module:

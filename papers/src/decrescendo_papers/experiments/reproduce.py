@@ -10,12 +10,14 @@ from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.strong import read_recipes
 from decrescendo_papers.experiments.table import BLOCKS, Table
 from decrescendo_papers.experiments.table1 import TABLE1
-from decrescendo_papers.experiments.table2 import TABLE2
+from decrescendo_papers.experiments.table2 import TABLE2, TABLE2_AT_64
 from decrescendo_papers.experiments.table3 import TABLE3
 from decrescendo_papers.experiments.table4 import TABLE4
 from decrescendo_papers.experiments.table5 import TABLE5
 
-TABLES: dict[str, Table] = {table.key: table for table in (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5)}
+TABLES: dict[str, Table] = {
+    table.key: table for table in (TABLE1, TABLE2, TABLE2_AT_64, TABLE3, TABLE4, TABLE5)
+}
 FIGURES: dict[str, Figure] = {
     figure.key: figure for figure in (FIGURE1, FIGURE2, FIGURE3, FIGURE3_WHOLE, FIGURE4, FIGURE5)
 }

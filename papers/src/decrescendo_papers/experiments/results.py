@@ -13,6 +13,10 @@ from decrescendo_papers.experiments.spec import Spec
 
 FORMAT, VERSION = "decrescendo-result", 1
 
+# Raised when equal settings begin to give other numbers. 1: seeded noise as it was drawn until 6a182d75 (23 November
+# 2026). 2: exact noise of a keystream, for seeds as for secrets.
+REVISION = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -29,7 +33,9 @@ class Result:
         trace: further public or diagnostic series, each a list of numbers.
         seconds: wall-clock time of the training.
         machine: where it ran, and with what versions.
-        commit: of the checkout it was made with, "+" behind it where files differed; empty: not known.
+        commit: of the checkout it was made with, "+" behind it where files differed; "before ..": not recorded, and in
+            the history since that commit; empty: not known.
+        revision: the `REVISION` it was made by.
         steps: taken, where the budget decided how many; 0: those of the spec.
         refused: why the budget cannot be met by this accountant; there was no run then.
     """
@@ -46,6 +52,7 @@ class Result:
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: str = ""
     commit: str = ""
+    revision: int = 1
     steps: int = 0
 
 
@@ -57,8 +64,12 @@ def path_of(folder: Path, spec: Spec) -> Path:
 def line_of(result: Result) -> str:
     """``result`` as a line, without its end."""
     facts = {**asdict(result), "spec": result.spec.settings()}
-    for name in ("commit", "steps"):  # so that lines of before are what they were
-        if not facts[name]:
+    for name, default in (
+        ("commit", ""),
+        ("revision", 1),
+        ("steps", 0),
+    ):  # lines of before are what they were
+        if facts[name] == default:
             del facts[name]
     return sealed.seal({"format": FORMAT, "version": VERSION, **facts})
 
@@ -88,6 +99,7 @@ def read_line(line: str, source: object) -> Result:
         content["machine"] = texts(content["machine"])
         content["seconds"], content["refused"] = number(content["seconds"]), text(content["refused"])
         content["commit"] = text(content.get("commit", ""))
+        content["revision"] = check_integer("revision", content.get("revision", 1), at_least=1)
         content["steps"] = check_integer("steps", content.get("steps", 0), at_least=0)
         return Result(spec=spec, **content)
     except FileRefused as error:

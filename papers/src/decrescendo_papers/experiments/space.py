@@ -21,7 +21,7 @@ STANDS_FOR = {"epochs": "steps", "stride": "learning_rate"}
 
 # Said by the search itself, never searched over.
 _DECIDED = {
-    "task", "epsilon", "accountant", "seed", "stand_in", "trace", "revision", "noise", "noise_decay"
+    "task", "epsilon", "accountant", "seed", "stand_in", "trace", "noise", "noise_decay"
 }  # fmt: skip
 _TYPES: dict[str, Any] = {
     **{field.name: field.type for field in dataclasses.fields(Spec) if field.name not in _DECIDED},

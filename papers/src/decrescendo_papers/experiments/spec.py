@@ -9,9 +9,6 @@ from typing import Any
 
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_real
 
-# Raised when the same settings begin to compute something else: older results are then not taken for new ones.
-REVISION = 1
-
 NOT_PRIVATE = "none"
 ACCOUNTANTS = ("pld", "clt", "zcdp", "tcdp")
 
@@ -53,7 +50,6 @@ class Spec:
             most, and the run ends before the step that its accountant finds too much for the budget. With
             ``exponential-decay`` only; 0: calibrated.
         noise_decay: with ``noise``, the k of its fall by the factor e^k an epoch, >= 0.
-        revision: see `REVISION`.
 
     >>> spec = Spec(task="mnist", method="dynamic", accountant="pld", epsilon=0.4, delta=1e-6, steps=4800,
     ...             batch=250, seed=0, clip=1.5, rho_mu=1.25, rho_c=3.3, learning_rate=0.15)
@@ -87,7 +83,6 @@ class Spec:
     records: int = 0
     noise: float = 0.0
     noise_decay: float = 0.0
-    revision: int = REVISION
 
     def __post_init__(self) -> None:
         for name in ("task", "method", "accountant", "optimizer", "lr_decay", "model", "stand_in", "start"):
@@ -104,7 +99,6 @@ class Spec:
             ("trace", 0),
             ("rows", 0),
             ("records", 0),
-            ("revision", 1),
         ):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
         if self.private and (self.epsilon == 0 or self.accountant not in ACCOUNTANTS):

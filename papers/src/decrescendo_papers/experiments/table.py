@@ -117,6 +117,9 @@ class Table:
             have the noise of one of these.
         plain_settings: of the run without privacy, where they differ from the task's.
         plain_others: further runs without privacy: the name on the page, the task, what differs from its settings.
+        variant_of: key of the table that this one is with a setting that the paper does not state at another value; the
+            setting and both values are ``inferred``. Empty: none.
+        inferred: in words, where ``variant_of`` is set.
         majority: share in % of the largest class among the test rows, by task, where a page says who scores no more.
     """
 
@@ -134,6 +137,8 @@ class Table:
         default_factory=dict[str, tuple[str, Mapping[str, Any]]]
     )
     persons: tuple[str, ...] = ()
+    variant_of: str = ""
+    inferred: str = ""
     majority: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
@@ -241,8 +246,9 @@ def fits(key: str, pattern: str) -> bool:
 
 
 def base_spec(task: str, *, epsilon: float, accountant: str, settings: Mapping[str, Any]) -> Spec:
-    """The task's own settings with some changed; ``epochs`` may stand for ``steps``, and ``rate_factor`` multiplies the
-    learning rate. Where the unit is a client, epochs are passes over the clients, and delta is 1 / (10 clients).
+    """The task's own settings with some changed; ``epochs`` may stand for ``steps``, and ``rate_factor`` and
+    ``clip_factor`` multiply the learning rate and C_0. Where the unit is a client, epochs are passes over the clients,
+    and delta is 1 / (10 clients).
 
     >>> base_spec("mnist", epsilon=0.4, accountant="pld", settings={"method": "constant"}).steps
     4800
@@ -252,13 +258,14 @@ def base_spec(task: str, *, epsilon: float, accountant: str, settings: Mapping[s
     batch = float(changes.get("batch", known.batch))
     epochs = float(changes.pop("epochs", known.epochs))
     factor = float(changes.pop("rate_factor", 1.0))
+    clip = float(changes.pop("clip", known.clip)) * float(changes.pop("clip_factor", 1.0))
     private = changes.get("method") != NOT_PRIVATE
     records = int(changes.pop("records", known.records)) if private else 0
     unit = max(records, 1)
     settings_of_task: dict[str, Any] = {
         "method": "constant",
         "steps": round(epochs * known.rows / (unit * batch)),
-        "clip": known.clip,
+        "clip": clip,
         "learning_rate": known.learning_rate * factor,
         "optimizer": known.optimizer,
         "delta": known.delta * unit,

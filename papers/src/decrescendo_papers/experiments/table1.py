@@ -5,8 +5,10 @@ import dataclasses
 from decrescendo_papers.experiments import own
 from decrescendo_papers.experiments.methods import (
     DYNAMIC,
+    END_CLIP,
     GROWING_MU,
     LINEAR,
+    MEAN_CLIP,
     MOMENTUM,
     SENSITIVITY_DECAY,
     STOPPED,
@@ -28,6 +30,8 @@ TABLE1 = Table(
         VANILLA.reports(91.18, 93.80, 95.50, 76.77, 80.45, 82.55),
         DYNAMIC.reports(94.35, 95.21, 96.34, 78.50, 83.22, 83.81),
         LINEAR,
+        END_CLIP,
+        MEAN_CLIP,
         SENSITIVITY_DECAY.reports(93.95, 95.17, 96.17, 78.11, 82.83, 83.64),
         GROWING_MU.reports(91.67, 94.49, 96.06, 77.81, 80.95, 83.10),
         TCDP.reports(26.93, 83.28, 92.60, 53.69, 76.48, 77.58),

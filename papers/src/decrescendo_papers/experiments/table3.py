@@ -2,8 +2,10 @@
 
 from decrescendo_papers.experiments.methods import (
     DYNAMIC,
+    END_CLIP,
     GROWING_MU,
     LINEAR,
+    MEAN_CLIP,
     SENSITIVITY_DECAY,
     TCDP,
     VANILLA,
@@ -21,6 +23,8 @@ TABLE3 = Table(
         GROWING_MU.reports(64.10, 71.25, 74.68, 75.50),
         TCDP.reports(48.13, 51.20, 57.67, 68.53),
         LINEAR,
+        END_CLIP,
+        MEAN_CLIP,
     ),
     notes=(
         "Embedding 64, one LSTM layer of 128, its state after the last letter, linear to 18 classes; SGD at "

@@ -1,6 +1,14 @@
 """Table 4 of Du et al.: federated InfiniteMNIST, one image a client, and clients of ten images."""
 
-from decrescendo_papers.experiments.methods import DYNAMIC, GROWING_MU, LINEAR, SENSITIVITY_DECAY, VANILLA
+from decrescendo_papers.experiments.methods import (
+    DYNAMIC,
+    END_CLIP,
+    GROWING_MU,
+    LINEAR,
+    MEAN_CLIP,
+    SENSITIVITY_DECAY,
+    VANILLA,
+)
 from decrescendo_papers.experiments.table import Column, Row, Table
 
 RECORDS = 10
@@ -33,6 +41,8 @@ TABLE4 = Table(
         SENSITIVITY_DECAY.reports(94.46, 95.90, 96.40, 95.75, 96.83, 97.06),
         GROWING_MU.reports(93.75, 95.93, 96.13, 95.65, 96.76, 97.05),
         LINEAR,
+        END_CLIP,
+        MEAN_CLIP,
         _of_ten(VANILLA),
         _of_ten(DYNAMIC),
     ),

@@ -59,6 +59,8 @@ _REFINEMENTS = 3
 _SMOOTHING = 1.8e-4
 _SMALLEST_WIDTH = 1e-7
 _OF_RATES, _CELLS = 1e-2, 12  # of a group
+_WIDE = 0.4  # times as many cells, for each factor e of rates, of one record
+_OF_NODES = (0.2, 0.35)  # of the nodes that a cell has where all its steps' mu are as far apart as the run's
 _SKIPPED = 5  # one point of a curve in so many has an inversion of its own
 _OF_A_CURVE = 1e-9  # the least delta that a whole curve is sharp at
 _OVERFLOWS = 4  # of one sample rate that are told from each other; of more the largest stands for all
@@ -130,7 +132,9 @@ class _Steps:
             sampled = ledger.sample_rate < 1  # whoever is always drawn is in no cell
             cell = np.full(len(ledger), -1)
             some = ledger.where(sampled)
-            number = effort.rates if size == 1 else _CELLS * effort.rates
+            # What cells add to the bracket grows as their width squared; a refinement takes three times as long.
+            wide = math.log(some.sample_rate.max() / some.sample_rate.min()) * _WIDE
+            number = math.ceil(effort.rates * (min(max(1.0, wide), 4.0) if size == 1 else _CELLS))
             cell[sampled] = cells(some.sample_rate, 1 / some.noise_multiplier, some.count, number)
         span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         groups: list[_Group] = []
@@ -152,7 +156,7 @@ class _Steps:
                 # An extrapolation is some ten times further off than a mixture.
                 if several:
                     share = math.log(mu[-1] / mu[0]) / span if span > 0 else 0.0
-                    numbers = tuple(8 + math.ceil(share * part * effort.nodes) for part in (0.5, 1.0))
+                    numbers = tuple(8 + math.ceil(share * part * effort.nodes) for part in _OF_NODES)
             above, below = (
                 build_nodes(
                     _curves(end, size, full), mu, count, nodes=number, kappa=effort.kappa, left=left, right=right,
@@ -178,9 +182,7 @@ class _Steps:
         """Both directions' points at ``delta`` or ``epsilon``: estimates."""
         return [saddle(self.above.cumulants(d), delta=delta, epsilon=epsilon) for d in DIRECTIONS]
 
-    def bounds(
-        self, epsilon: float, delta: float, smoothing: float, *, lower: bool | Direction
-    ) -> "_Bounds":
+    def bounds(self, epsilon: float, delta: float, smoothing: float, *, lower: bool | Direction) -> "_Bounds":
         """Bounds on the privacy curve, sharp near (epsilon, delta); the lower one in the worse direction only, or in
         the one that is asked for."""
         curves: dict[Direction, Inversion] = {}
@@ -596,7 +598,9 @@ def least_delta(ledger: Ledger, epsilon: float) -> float:
 def _of_worst_turn(ledger: Ledger, delta: float | None, epsilon: float | None) -> tuple[_Steps, float]:
     """The run of the group of records that spends most, and the epsilon or delta that goes with the other."""
     with np.errstate(over="ignore"):
-        cost = ledger.count * ledger.sample_rate**2 * np.expm1(np.minimum(ledger.noise_multiplier**-2.0, 600.0))
+        cost = (
+            ledger.count * ledger.sample_rate**2 * np.expm1(np.minimum(ledger.noise_multiplier**-2.0, 600.0))
+        )
     worst = max(range(ledger.groups), key=lambda g: float(cost[ledger.takes_part(g)].sum()))
     run = ledger.turn(worst)
     if delta is not None:

@@ -118,9 +118,7 @@ class Grid:
         return self.m**2 * (self.c**2 + self.c) / 2
 
 
-def choose_grid(
-    run: Run, direction: Direction, epsilon: float, delta: float, *, smoothing: float
-) -> Grid:
+def choose_grid(run: Run, direction: Direction, epsilon: float, delta: float, *, smoothing: float) -> Grid:
     """The grid with the fewest frequencies whose smoothing costs about ``smoothing`` in epsilon.
 
     Any c > 0 is right. At the saddle point terms are smallest, but where single steps can lose much (small noise,

@@ -296,7 +296,10 @@ class _Steps:
                 _summed([(counts, np.log(most))]),
                 np.where(unknown, np.inf, _summed([(counts, lost), (members, sums)], known)),
                 _summed(
-                    [(self.moments[:, :, a, b], value / (1 + self.base)) for (a, b), value in self.gap.items()]
+                    [
+                        (self.moments[:, :, a, b], value / (1 + self.base))
+                        for (a, b), value in self.gap.items()
+                    ]
                     or [(counts, np.zeros_like(self.base))],
                     known,
                 ),
@@ -351,7 +354,10 @@ def _summed(
 ) -> Shaped[np.ndarray, "t f"]:
     """For each run the sum over groups of weight times value, where ``known``."""
     if len(terms[0][0]) > 1:
-        return sum(weights @ (value if known is None else np.where(known, value, 0.0)) for weights, value in terms)
+        each = [
+            weights @ (value if known is None else np.where(known, value, 0.0)) for weights, value in terms
+        ]
+        return np.sum(each, axis=0)
     total = terms[0][0].T * terms[0][1]
     for weights, value in terms[1:]:
         total += value * weights.T

@@ -6,7 +6,8 @@ that publishes g, too. It is linear in the laws, and so in their transforms: one
 
 From below the mean is no bound, for nobody publishes g. A record that adds something at the turns of one of b groups
 only is, if it is in that group, in a run of this group's steps, and else unseen: delta of P/b + (1 - 1/b) Q against Q
-is delta_g(e')/b at e' = log(1 + b (exp(e) - 1)), exactly, with delta_g from record to none (`accountant.least_epsilon`).
+is delta_g(e')/b at e' = log(1 + b (exp(e) - 1)), exactly, with delta_g from record to none: see `least_epsilon` of
+`accountant`.
 """
 
 from collections.abc import Sequence

@@ -7,5 +7,6 @@ from decrescendo.audit.attacks.once import once
 from decrescendo.audit.attacks.one_canary import one_canary
 from decrescendo.audit.attacks.opposed import opposed
 from decrescendo.audit.attacks.padded import padded
+from decrescendo.audit.attacks.told import told
 
-__all__ = ["batch_size", "counted", "crowded", "once", "one_canary", "opposed", "padded"]
+__all__ = ["batch_size", "counted", "crowded", "once", "one_canary", "opposed", "padded", "told"]

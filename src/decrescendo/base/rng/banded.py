@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64, Int32, Int64, UInt64
+from jaxtyping import Float, Float64, Int32, Int64
 
 from decrescendo.base import native
 from decrescendo.base.rng.keystream import ReservedWords
-from decrescendo.base.rng.rounded import adder, settled
+from decrescendo.base.rng.rounded import adder, counter_of, settled
 from decrescendo.errors import InvalidValue
 
 SOURCE = Path(__file__).with_name("banded.c")
@@ -85,27 +85,27 @@ def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
     size = rows.shape[1]
     most = min(_CHUNK, size)
     starts = deque(range(0, size, _CHUNK))  # several threads may take from it
-    open_ones: list[deque[tuple[Int64[np.ndarray, " some"], UInt64[np.ndarray, " some"]]]] = [deque() for _ in steps]
+    open_ones: list[deque[Int64[np.ndarray, "_"]]] = [deque() for _ in steps]
 
     def work() -> None:
         noise = np.empty(most)
-        ways = [
-            (weighted(rows, step, noise), step.words.reader(most), adder(noise, noise, step.std, 1.0, 1.0, most))
-            for step in steps
-        ]
+        sums = [weighted(rows, step, noise) for step in steps]
         while starts:
             try:
                 start = starts.popleft()
             except IndexError:
                 return
             count, left = min(_CHUNK, size - start), np.zeros(0, dtype=np.int64)
-            for step, found, (add_up, read, add) in zip(steps, open_ones, ways, strict=True):
+            here = noise[:count]
+            for step, found, add_up in zip(steps, open_ones, sums, strict=True):
                 add_up(start, count)
-                words = read(start, count)
-                left = np.union1d(left, more) if len(more := add(0, words)) else left
+                words = step.words.after(start)
+                add = adder(here, here, step.std, 1.0, 1.0, words, count, counter_of(words, count))
+                more, _ = add(0, count)
+                left = np.union1d(left, more) if len(more) else left
                 if len(left):  # what follows from a number that is open is made anew, too
-                    found.append((start + left, words[left]))
-                rows[step.row, start : start + count] = noise[:count]
+                    found.append(start + left)
+                rows[step.row, start : start + count] = here
 
     if len(starts) > 1:
         native.on_all_threads(work)
@@ -113,9 +113,12 @@ def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
         work()
     for step, found in zip(steps, open_ones, strict=True):
         if found:
-            places, words = (np.concatenate(parts) for parts in zip(*found, strict=True))
-            sums = 0.0 - step.weights @ rows[np.ix_(list(step.earlier), places)]  # exact
-            rows[step.row, places] = settled(sums, step.std, 1.0, 1.0, words, step.words, places)
+            places = np.concatenate(found)
+            words = np.array([step.words.after(int(place)).reader(1)(0, 1)[0] for place in places])
+            total = np.zeros(len(places))
+            for weight, k in zip(step.weights, step.earlier, strict=True):
+                total -= weight * rows[k, places]  # exact
+            rows[step.row, places] = settled(total, step.std, 1.0, 1.0, words, step.words, places)
 
 
 def weighted(

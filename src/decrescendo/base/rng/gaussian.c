@@ -5,7 +5,10 @@
    interpolation, in powers of m - 3/2 (tests/rng/test_kernel.py makes the table again, and proves KERNEL_ERROR of
    rounded.py for it). A value whose u is smaller, or whose sum is nearer to the edge between two multiples than that
    error, or not finite, is left as it was, and listed: Python settles it. So what is written does not depend on the
-   compiler, nor on the processor; only what is listed does. */
+   compiler, nor on the processor; only what is listed does.
+
+   The words come from the caller or, in GAUSSIAN_keyed, from the processor's own AES-256 in counter mode. Those of the next
+   values are enciphered while these are worked on: cipher and polynomials use different parts of the processor. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,22 +21,44 @@
 /* Vectors worked on at once, and values that are looked through together for what is left. */
 #define SOME 2
 #define BLOCK 64
+/* AES-256: its rounds, and how many blocks of two words are enciphered at once: those of SOME vectors. */
+#define ROUNDS 14
+#define CIPHERED (SOME * LANES / 2)
+/* Words that are ready before they are used: one more than those of SOME vectors, where the first is a block's second. */
+#define AHEAD (4 * CIPHERED)
 
 #if defined(__clang__)
+#define REVERSED(v) __builtin_shufflevector(v, v, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define UNROLL _Pragma("unroll")
 #define UNROLL_ALL _Pragma("unroll")
 #define PERMUTE(row, at) \
     ((reals){(row)[(at)[0] & 15], (row)[(at)[1] & 15], (row)[(at)[2] & 15], (row)[(at)[3] & 15], \
              (row)[(at)[4] & 15], (row)[(at)[5] & 15], (row)[(at)[6] & 15], (row)[(at)[7] & 15]})
 #else
+#define REVERSED(v) __builtin_shuffle(v, (octets){15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0})
 #define UNROLL _Pragma("GCC unroll 2")
 #define UNROLL_ALL _Pragma("GCC unroll 17")
 #define PERMUTE(row, at) __builtin_shuffle((reals)*(const reals_there *)(row), (reals)*(const reals_there *)(row + LANES), at)
 #endif
 
+#if defined(__clang__) || __GNUC__ >= 12
+#define JOINED(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3)
+#define LOW(a, b) __builtin_shufflevector(a, b, 0, 4, 2, 6)
+#define HIGH(a, b) __builtin_shufflevector(a, b, 1, 5, 3, 7)
+#else
+#define JOINED(a, b) ((four){(a)[0], (a)[1], (b)[0], (b)[1]})
+#define LOW(a, b) ((four){(a)[0], (b)[0], (a)[2], (b)[2]})
+#define HIGH(a, b) ((four){(a)[1], (b)[1], (a)[3], (b)[3]})
+#endif
+
 typedef double reals __attribute__((vector_size(8 * LANES)));
 typedef int64_t bits __attribute__((vector_size(8 * LANES)));
+typedef uint64_t unsigned_bits __attribute__((vector_size(8 * LANES)));
 typedef float halves __attribute__((vector_size(4 * LANES)));
+typedef double two __attribute__((vector_size(16)));
+typedef double four __attribute__((vector_size(32)));
+typedef uint64_t pair __attribute__((vector_size(16)));
+typedef uint8_t octets __attribute__((vector_size(16)));
 /* As they lie in memory. */
 typedef double reals_there __attribute__((vector_size(8 * LANES), aligned(4), may_alias));
 typedef int64_t bits_there __attribute__((vector_size(8 * LANES), aligned(1), may_alias));
@@ -111,40 +136,148 @@ static const double power[DEGREE + 1][OCTAVES] = {
      0x1.04b723058dbaap-15, 0x1.fabfff403a96dp-16, 0x1.ed34c51b7ada2p-16, 0x1.e0a9a4ed6d2a0p-16},
 };
 
+/* The same with a row for each octave. */
+static double by_octave[OCTAVES][DEGREE + 2] __attribute__((aligned(16)));
+
+__attribute__((constructor)) static void turn_the_table(void)
+{
+    for (int degree = 0; degree <= DEGREE; degree++)
+        for (int octave = 0; octave < OCTAVES; octave++)
+            by_octave[octave][degree] = power[degree][octave];
+}
+
 struct scales {
     double std, per_step, back; /* s, 1 / gamma, gamma / divisor */
     int64_t room; /* 1/2 less the error in units of gamma: the bits of a double */
 };
 
+struct cipher {
+    pair keys[ROUNDS + 1];
+    uint64_t high, low; /* the number of the first block */
+    int64_t odd;        /* its words that are left out: 0 or 1 */
+};
+
+#if defined(__x86_64__)
+#define ROUND(state, key) __asm__ volatile("vaesenc %1, %0, %0" : "+x"(state) : "x"(key))
+#define LAST_ROUND(state, key) __asm__ volatile("vaesenclast %1, %0, %0" : "+x"(state) : "x"(key))
+
+/* The key schedule of FIPS 197, section 5.2. */
+__attribute__((target("avx2,fma"))) static void expand(struct cipher *cipher, const void *key)
+{
+    uint32_t word[4 * (ROUNDS + 1)], constant = 1;
+    __builtin_memcpy(word, key, 32);
+    for (int i = 8; i < 4 * (ROUNDS + 1); i++) {
+        uint32_t last = word[i - 1];
+        if (i % 4 == 0) {
+            pair box = {(uint64_t)last << 32, 0};
+            __asm__("vaeskeygenassist $0, %0, %0" : "+x"(box)); /* the S-box of its second word comes first */
+            last = (uint32_t)box[0];
+        }
+        if (i % 8 == 0) {
+            last = (last >> 8 | last << 24) ^ constant;
+            constant <<= 1;
+        }
+        word[i] = word[i - 8] ^ last;
+    }
+    __builtin_memcpy(cipher->keys, word, sizeof word);
+}
+#else /* nothing calls them there */
+#define ROUND(state, key) (void)(key)
+#define LAST_ROUND(state, key) (void)(key)
+#endif
+
+/* CIPHERED blocks of the cipher, from number `block` after its first one on, in three parts. A number is 128 bits, its
+   highest byte first (NIST SP 800-38A). */
+static inline __attribute__((always_inline)) void begin(pair *state, const struct cipher *cipher, uint64_t block)
+{
+    const pair first = {cipher->low + block, cipher->high};
+    UNROLL_ALL for (int i = 0; i < CIPHERED; i++)
+        state[i] = (pair)REVERSED((octets)(first + (pair){(uint64_t)i, 0})) ^ cipher->keys[0];
+}
+
+static inline __attribute__((always_inline)) void go_on(pair *state, const struct cipher *cipher, int round)
+{
+    const pair key = cipher->keys[round];
+    UNROLL_ALL for (int i = 0; i < CIPHERED; i++)
+        ROUND(state[i], key);
+}
+
+static inline __attribute__((always_inline)) void end(pair *state, const struct cipher *cipher, uint64_t *words)
+{
+    const pair key = cipher->keys[ROUNDS];
+    UNROLL_ALL for (int i = 0; i < CIPHERED; i++)
+        LAST_ROUND(state[i], key);
+    __builtin_memcpy(words, state, CIPHERED * sizeof *state);
+}
+
+static inline __attribute__((always_inline)) void draw(uint64_t *words, const struct cipher *cipher, uint64_t block)
+{
+    pair state[CIPHERED];
+    begin(state, cipher, block);
+    UNROLL_ALL for (int round = 1; round < ROUNDS; round++)
+        go_on(state, cipher, round);
+    end(state, cipher, words);
+}
+
 /* SOME vectors of values; writes to `open` which lanes are left. `permute`: rows of the table are looked up by a permutation
-   of registers. Steps of several vectors alternate, so that a processor need not look far ahead for what it can begin. */
+   of registers. Steps of several vectors alternate, so that a processor need not look far ahead for what it can begin.
+   `cipher`, if there is one, writes the words of its blocks from number `block` on to `next`. */
 static inline __attribute__((always_inline)) void add(
-    const char *from, char *to, const uint64_t *words, bits *open, const struct scales *s, const int wide, const int permute)
+    const char *from, char *to, const uint64_t *words, bits *open, const struct scales *s, const int wide, const int permute,
+    const struct cipher *cipher, uint64_t *next, uint64_t block)
 {
     const int64_t bytes = LANES * (wide ? 8 : 4);
     bits word[SOME], octave[SOME];
     reals mantissa[SOME], size[SOME];
     UNROLL for (int i = 0; i < SOME; i++) {
         word[i] = ((const bits_there *)words)[i];
-        const reals tail = __builtin_convertvector(word[i] & INT64_MAX, reals) + 0.5;
-        octave[i] = 1023 + 62 - ((bits)tail >> 52); /* tail in [2^62, 2^63) is octave 0 */
+        const bits magnitude = word[i] & INT64_MAX;
+        /* Where no instruction converts them: both halves of 32 bits are made doubles, whose sum is rounded as that would. */
+        const reals high = (reals)((bits)((unsigned_bits)magnitude >> 32) | 0x4530000000000000) - 0x1.00000001p84;
+        const reals low = (reals)((magnitude & 0xffffffff) | 0x4330000000000000);
+        const reals tail = (permute ? __builtin_convertvector(magnitude, reals) : high + low) + 0.5;
+        octave[i] = 1023 + 62 - (bits)((unsigned_bits)tail >> 52); /* tail in [2^62, 2^63) is octave 0 */
         mantissa[i] = (reals)(((bits)tail & 0xfffffffffffff) | 0x3ff0000000000000) - 1.5;
     }
-    if (permute)
-        UNROLL_ALL for (int degree = DEGREE; degree >= 0; degree--)
+    if (permute) {
+        pair state[CIPHERED];
+        if (cipher)
+            begin(state, cipher, block);
+        UNROLL_ALL for (int degree = DEGREE; degree >= 0; degree--) {
             UNROLL for (int i = 0; i < SOME; i++) {
                 const reals found = PERMUTE(power[degree], octave[i]);
                 size[i] = degree == DEGREE ? found : size[i] * mantissa[i] + found;
             }
-    else
-        for (int i = 0; i < SOME; i++)
-            for (int lane = 0; lane < LANES; lane++) {
-                const double *row = &power[DEGREE][octave[i][lane] & (OCTAVES - 1)];
-                double sum = *row;
-                for (int degree = DEGREE - 1; degree >= 0; degree--)
-                    sum = sum * mantissa[i][lane] + *(row -= OCTAVES);
-                size[i][lane] = sum;
-            }
+            if (cipher && degree && degree < ROUNDS)
+                go_on(state, cipher, ROUNDS - degree);
+        }
+        if (cipher)
+            end(state, cipher, next);
+    } else {
+        if (cipher)
+            draw(next, cipher, block);
+        for (int i = 0; i < SOME; i++) {
+            /* Of four lanes the rows of coefficients, two at a time, become columns. */
+            const double *row[LANES];
+            four at[LANES / 4], sum[LANES / 4];
+            __builtin_memcpy(at, &mantissa[i], sizeof at);
+            UNROLL_ALL for (int lane = 0; lane < LANES; lane++)
+                row[lane] = by_octave[octave[i][lane] & (OCTAVES - 1)];
+            UNROLL_ALL for (int degree = DEGREE; degree >= 0; degree -= 2)
+                UNROLL for (int k = 0; k < LANES / 4; k++) {
+                    const two *a = (const two *)(row[4 * k] + degree), *b = (const two *)(row[4 * k + 1] + degree);
+                    const two *c = (const two *)(row[4 * k + 2] + degree), *d = (const two *)(row[4 * k + 3] + degree);
+                    const four even = JOINED(*a, *c), odd = JOINED(*b, *d);
+                    if (degree == DEGREE) {
+                        sum[k] = LOW(even, odd);
+                        continue;
+                    }
+                    sum[k] = sum[k] * at[k] + HIGH(even, odd);
+                    sum[k] = sum[k] * at[k] + LOW(even, odd);
+                }
+            __builtin_memcpy(&size[i], sum, sizeof sum);
+        }
+    }
     UNROLL for (int i = 0; i < SOME; i++) {
         const reals noise = (reals)((bits)(size[i] * s->std) ^ (word[i] & INT64_MIN));
         const reals value = wide ? (reals) * (const reals_there *)(from + i * bytes)
@@ -166,29 +299,37 @@ static inline __attribute__((always_inline)) void add(
 }
 
 static inline __attribute__((always_inline)) int64_t add_all(
-    const char *from, char *to, const uint64_t *words, int64_t *left, int64_t count, const struct scales *s,
-    const int wide, const int permute)
+    const char *from, char *to, const uint64_t *words, const struct cipher *cipher, int64_t *left, uint64_t *kept,
+    int64_t count, const struct scales *s, const int wide, const int permute)
 {
     const int64_t bytes = wide ? 8 : 4;
     int64_t listed = 0;
+    uint64_t own[BLOCK + AHEAD];
+    if (cipher)
+        for (int64_t at = 0; at < AHEAD; at += 2 * CIPHERED)
+            draw(own + at, cipher, (uint64_t)at / 2);
     for (int64_t start = 0; start < count; start += BLOCK) {
         const int64_t size = count - start < BLOCK ? count - start : BLOCK;
         const char *these = from + start * bytes;
         char *those = to + start * bytes;
-        const uint64_t *drawn = words + start;
         double copy[BLOCK];
-        uint64_t last[BLOCK];
+        const uint64_t *drawn = cipher ? own + cipher->odd : words + start;
         if (size < BLOCK) {
             __builtin_memset(copy, 0, sizeof copy);
-            __builtin_memset(last, 0, sizeof last);
             __builtin_memcpy(copy, these, (size_t)(size * bytes));
-            __builtin_memcpy(last, drawn, (size_t)size * sizeof *last);
             these = those = (char *)copy;
-            drawn = last;
+            if (!cipher) {
+                __builtin_memset(own, 0, sizeof own);
+                __builtin_memcpy(own, drawn, (size_t)size * sizeof *own);
+                drawn = own;
+            }
         }
         bits open[BLOCK / LANES], any = {0};
-        for (int64_t at = 0; at < BLOCK; at += SOME * LANES)
-            add(these + at * bytes, those + at * bytes, drawn + at, open + at / LANES, s, wide, permute);
+        for (int64_t at = 0; at < BLOCK; at += SOME * LANES) {
+            const int64_t next = at + AHEAD;
+            add(these + at * bytes, those + at * bytes, drawn + at, open + at / LANES, s, wide, permute, cipher, own + next,
+                (uint64_t)(start + next) / 2);
+        }
         if (size < BLOCK)
             __builtin_memcpy(to + start * bytes, copy, (size_t)(size * bytes));
         for (int i = 0; i < BLOCK / LANES; i++)
@@ -198,8 +339,13 @@ static inline __attribute__((always_inline)) int64_t add_all(
             found |= any[lane];
         if (__builtin_expect(found != 0, 0))
             for (int64_t at = 0; at < size; at++)
-                if (open[at / LANES][at % LANES])
+                if (open[at / LANES][at % LANES]) {
+                    if (cipher)
+                        kept[listed] = drawn[at];
                     left[listed++] = start + at;
+                }
+        if (cipher)
+            __builtin_memcpy(own, own + BLOCK, AHEAD * sizeof *own);
     }
     return listed;
 }
@@ -208,14 +354,25 @@ static inline __attribute__((always_inline)) int64_t add_all(
     static int64_t name(const void *from, void *to, const uint64_t *words, int64_t *left, int64_t count,               \
                         const struct scales *s, int wide)                                                              \
     {                                                                                                                  \
-        return wide ? add_all(from, to, words, left, count, s, 1, permute)                                             \
-                    : add_all(from, to, words, left, count, s, 0, permute);                                            \
+        return wide ? add_all(from, to, words, NULL, left, NULL, count, s, 1, permute)                                 \
+                    : add_all(from, to, words, NULL, left, NULL, count, s, 0, permute);                                \
+    }
+#define KEYED_VERSION(name, permute)                                                                                   \
+    static int64_t name(const void *from, void *to, const struct cipher *cipher, int64_t *left, uint64_t *kept,        \
+                        int64_t count, const struct scales *s, int wide)                                               \
+    {                                                                                                                  \
+        return wide ? add_all(from, to, NULL, cipher, left, kept, count, s, 1, permute)                                \
+                    : add_all(from, to, NULL, cipher, left, kept, count, s, 0, permute);                               \
     }
 
 /* One version for each kind of processor. */
 #if defined(__x86_64__)
-__attribute__((target("avx512f,avx512vl,avx512dq,fma"))) VERSION(with_avx512, 1)
-__attribute__((target("avx2,fma"))) VERSION(with_avx2, 0)
+#define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,fma")))
+#define AVX2 __attribute__((target("avx2,fma")))
+AVX512 VERSION(with_avx512, 1)
+AVX2 VERSION(with_avx2, 0)
+AVX512 KEYED_VERSION(keyed_with_avx512, 1)
+AVX2 KEYED_VERSION(keyed_with_avx2, 0)
 #endif
 VERSION(with_any, 0)
 
@@ -237,4 +394,34 @@ int64_t GAUSSIAN(
     (void)best;
 #endif
     return with_any(from, to, words, left, count, &s, (int)wide);
+}
+
+#define JOIN(name, suffix) name##suffix
+#define WITH(name, suffix) JOIN(name, suffix)
+
+/* The same of words that are drawn here: word `odd` (0 or 1) and all that follow of AES-256 with this key (32 bytes), two a
+   block, from block 2^64 high + low on, where low + count / 2 + 64 is below 2^64. Room for `count` indices of what is left,
+   and for its words. Gives -1, and does nothing, where the processor (with `best`) cannot. */
+int64_t WITH(GAUSSIAN, _keyed)(
+    const void *from, void *to, const void *key, uint64_t high, uint64_t low, unsigned odd, int64_t *left, uint64_t *kept,
+    int64_t count, double std, double per_step, double room, double back, unsigned wide, unsigned best)
+{
+#if defined(__x86_64__)
+    static volatile int known = -1;
+    if (known < 0) {
+        unsigned a, b, c = 0, d;
+        known = __get_cpuid(1, &a, &b, &c, &d) && (c >> 25 & 1) ? versions_here() : 0;
+    }
+    if (best < 1 || known < 1)
+        return -1;
+    struct scales s = {std, per_step, back, 0};
+    struct cipher cipher;
+    __builtin_memcpy(&s.room, &room, sizeof room);
+    expand(&cipher, key);
+    cipher.high = high, cipher.low = low, cipher.odd = odd & 1;
+    return best >= 2 && known >= 2 ? keyed_with_avx512(from, to, &cipher, left, kept, count, &s, (int)wide)
+                                   : keyed_with_avx2(from, to, &cipher, left, kept, count, &s, (int)wide);
+#else
+    return -1;
+#endif
 }

@@ -104,6 +104,10 @@ class ReservedWords:
         """Those of the coordinates from number ``count`` on."""
         return ReservedWords(self.key, self.start + count)
 
+    def counter(self) -> tuple[bytes, int]:
+        """The key, and the place of word 0 in the stream, in words: see `rounded.KeyedWords`."""
+        return self.key, self.start
+
     def reader(self, most: int) -> Callable[[int, int], UInt64[np.ndarray, " count"]]:
         """A function of (first, count), for one thread: words first .. first + count - 1, until it is called again.
 

@@ -38,6 +38,8 @@ QUANTILE_ERROR = 2.0**-45
 KERNEL_ERROR = 2.0**-46
 # Coordinates worked on at once: what is between them stays in the cache. Even: two words make a block.
 CHUNK = 2**14
+# The same where the kernel draws the words itself, into the first cache: fewer calls from Python.
+_KEYED_CHUNK = 4 * CHUNK
 # Digits, in bits, of the slow path, beyond those of the random number.
 _MORE_DIGITS = 256
 # Multiples of the grid: what float64 may be wrong by where it says between which two of them a sum lies.
@@ -58,10 +60,20 @@ class Words(Protocol):
         ...
 
 
+@runtime_checkable
+class KeyedWords(Words, Protocol):
+    """Words of AES-256 in counter mode, which the kernel can draw itself."""
+
+    def counter(self) -> tuple[bytes, int]:
+        """The key, of 32 bytes, and the place n of word 0: word i is half (n + i) % 2 of block (n + i) // 2."""
+        ...
+
+
 def add_gaussian(
-    values: np.ndarray, std: float, words: Words, *, divisor: float = 1.0, out: np.ndarray | None = None
-) -> Float[np.ndarray, " size"]:
-    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of `grid` (std), over ``divisor``.
+    values: np.ndarray, std: float, words: Words, *, divisor: float = 1.0, out: np.ndarray | None = None,
+    step: float | None = None,
+) -> Float[np.ndarray, " size"]:  # fmt: skip
+    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of ``step``, over ``divisor``.
 
     All of torch's threads take part, where torch was imported.
 
@@ -71,6 +83,7 @@ def add_gaussian(
         words: where random bits come from.
         divisor: > 0; public. The multiple times 1 / divisor, in float64, is rounded to the dtype of ``values``.
         out: where the result goes, of the shape and dtype of ``values``; may be ``values``. ``None`` for a new array.
+        step: gamma, a power of two; public. ``None`` for `grid` (std).
 
     Guarantee:
         the law of the result is exactly that of an ideal real Gaussian added to ``values`` and rounded, if the words
@@ -95,22 +108,22 @@ def add_gaussian(
                 f"values and out must be contiguous vectors of float64 or float32, got {array.dtype} of shape "
                 f"{array.shape}. In fewer digits the sum itself is not what was bounded"
             )
-    step, inverse = grid(std), 1 / check_real("divisor", divisor, above=0)
-    most = min(CHUNK, len(values))
-    starts = deque(range(0, len(values), CHUNK))  # several threads may take from it
+    step, inverse = step or grid(std), 1 / check_real("divisor", divisor, above=0)
+    counter = counter_of(words, len(values))
+    chunk = CHUNK if counter is None else _KEYED_CHUNK
+    starts = deque(range(0, len(values), chunk))  # several threads may take from it
     left: list[tuple[Int[np.ndarray, " some"], UInt64[np.ndarray, " some"]]] = []
 
     def work() -> None:
-        read, add = words.reader(most), adder(values, found, std, step, inverse, most)
+        add = adder(values, found, std, step, inverse, words, min(chunk, len(values)), counter)
         while starts:
             try:
                 start = starts.popleft()
             except IndexError:
                 return
-            drawn = read(start, min(CHUNK, len(values) - start))
-            indices = add(start, drawn)
+            indices, drawn = add(start, min(chunk, len(values) - start))
             if len(indices):
-                left.append((start + indices, drawn[indices]))
+                left.append((start + indices, drawn))
 
     if len(starts) > 1:
         native.on_all_threads(work)
@@ -151,32 +164,94 @@ def kernel() -> Any:
     return function
 
 
+@functools.cache
+def _keyed_kernel() -> Any:
+    """The function that draws its words itself, for `KeyedWords`."""
+    function = native.kernel(SOURCE, "_keyed")
+    if function is not None:
+        pointer, number, whole, flag = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64, ctypes.c_uint
+        word = ctypes.c_uint64
+        function.argtypes = (
+            *(pointer,) * 3,
+            word,
+            word,
+            flag,
+            *(pointer,) * 2,
+            whole,
+            *(number,) * 4,
+            flag,
+            flag,
+        )
+        function.restype = whole
+    return function
+
+
+def counter_of(words: Words, count: int) -> tuple[bytes, int] | None:
+    """Key and place of these words, where the kernel can draw them itself."""
+    if kernel() is None or not isinstance(words, KeyedWords):
+        return None
+    key, place = words.counter()
+    nothing = None, None, key, 0, 0, 0, None, None, 0, 1.0, 1.0, 0.5, 1.0, 0, native.BEST
+    is_able = place // 2 % 2**64 + count + CHUNK < 2**64 and _keyed_kernel()(*nothing) == 0
+    return (key, place) if is_able else None
+
+
 def adder(
-    values: np.ndarray, out: np.ndarray, std: float, step: float, inverse: float, most: int
-) -> Callable[[int, np.ndarray], np.ndarray]:
-    """A function of (start, words), for one thread and ``most`` words a call: writes to ``out`` where float64 is sure
-    which multiple is nearest, and gives the places, from ``start`` on, of the others, which it leaves alone."""
-    function = kernel()
-    if function is None:
-
-        def portable(start: int, drawn: np.ndarray) -> np.ndarray:
-            part = slice(start, start + len(drawn))
-            nearest, is_open = _nearest(values[part].astype(np.float64), std, step, drawn)
-            with np.errstate(over="ignore", invalid="ignore"):
-                np.copyto(out[part], nearest * (step * inverse), casting="same_kind", where=~is_open)
-            return np.flatnonzero(is_open)
-
-        return portable
+    values: np.ndarray,
+    out: np.ndarray,
+    std: float,
+    step: float,
+    inverse: float,
+    words: Words,
+    most: int,
+    counter: tuple[bytes, int] | None,
+) -> Callable[[int, int], tuple[np.ndarray, np.ndarray]]:
+    """A function of (start, count), for one thread: writes to ``out`` where float64 is sure which multiple is nearest,
+    and gives the places, from ``start`` on, of the others, which it leaves alone, and their words."""
+    if kernel() is None:
+        return _portable(values, out, std, step, inverse, words.reader(most))
     unsure, size = np.empty(most, dtype=np.int64), values.itemsize
     source, target, listed = (array.ctypes.data for array in (values, out, unsure))
     scales = std, 1 / step, 0.5 - KERNEL_ERROR * (std / step), step * inverse
     version = values.dtype == np.float64, native.BEST
+    if counter is not None:
+        (key, place), kept, draw = counter, np.empty(most, dtype=np.uint64), _keyed_kernel()
+        others = kept.ctypes.data
 
-    def compiled(start: int, drawn: np.ndarray) -> np.ndarray:
+        def keyed(start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+            block, odd = divmod(place + start, 2)
+            there = source + size * start, target + size * start, key, block >> 64, block % 2**64, odd
+            found = draw(*there, listed, others, count, *scales, *version)
+            return unsure[:found].copy(), kept[:found].copy()
+
+        return keyed
+    function, read = kernel(), words.reader(most)
+
+    def compiled(start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        drawn = read(start, count)
         there = source + size * start, target + size * start, drawn.ctypes.data
-        return unsure[: function(*there, listed, len(drawn), *scales, *version)].copy()
+        found = unsure[: function(*there, listed, count, *scales, *version)].copy()
+        return found, drawn[found]
 
     return compiled
+
+
+def _portable(
+    values: np.ndarray,
+    out: np.ndarray,
+    std: float,
+    step: float,
+    inverse: float,
+    read: Callable[[int, int], UInt64[np.ndarray, " count"]],
+) -> Callable[[int, int], tuple[np.ndarray, np.ndarray]]:
+    def add(start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        drawn, part = read(start, count), slice(start, start + count)
+        nearest, is_open = _nearest(values[part].astype(np.float64), std, step, drawn)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.copyto(out[part], nearest * (step * inverse), casting="same_kind", where=~is_open)
+        return np.flatnonzero(is_open), drawn[is_open]
+
+    return add
 
 
 def _nearest(

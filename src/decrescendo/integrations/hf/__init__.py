@@ -2,6 +2,7 @@
 
 ====================  ================================================================================
 `loss`                one loss an example, of its own tokens only, for `decrescendo.train`
+`loss_and_accuracy`   the same with whether its class was right, for `Telemetry`
 `PrivateMixin`        before any ``transformers.Trainer`` among the bases of a class
 `PrivateTrainer`      ``transformers.Trainer`` with it
 `PrivateSFTTrainer`   TRL's ``SFTTrainer`` with it
@@ -11,14 +12,14 @@
 from typing import TYPE_CHECKING, Any
 
 from decrescendo.base.extras import require
-from decrescendo.integrations.hf.losses import loss
+from decrescendo.integrations.hf.losses import loss, loss_and_accuracy
 from decrescendo.integrations.hf.mixin import PrivateMixin
 
 if TYPE_CHECKING:
     PrivateTrainer: Any
     PrivateSFTTrainer: Any
 
-__all__ = ["loss", "PrivateMixin", "PrivateTrainer", "PrivateSFTTrainer"]
+__all__ = ["loss", "loss_and_accuracy", "PrivateMixin", "PrivateTrainer", "PrivateSFTTrainer"]
 
 _BASES = {"PrivateTrainer": ("transformers", "Trainer"), "PrivateSFTTrainer": ("trl", "SFTTrainer")}
 

@@ -51,11 +51,40 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
     >>> loss(Classifier(), {"x": x, "labels": torch.tensor([0, 3])})
     tensor([1.3863, 1.3863])
     """
+    return _checked(model, batch)[0]
+
+
+def loss_and_accuracy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """`loss`, and beside it whether the class with the largest logit is the label: for ``Telemetry(accuracy=True)``.
+
+    Raises:
+        UnsupportedModel: a model that returns no logits of shape (examples, classes) for one label an example.
+
+    >>> import torch
+    >>> class Classifier(nn.Module):
+    ...     def forward(self, x, labels):
+    ...         return {"logits": x, "loss": nn.functional.cross_entropy(x, labels)}
+    >>> loss_and_accuracy(Classifier(), {"x": torch.eye(2), "labels": torch.tensor([0, 0])})[1]
+    tensor([ True, False])
+    """
+    each, output, inputs = _checked(model, batch)
+    fields: object = output if isinstance(output, Mapping) else vars(output)
+    logits = cast("Mapping[str, object]", fields).get("logits")
+    labels = next((value for name, value in inputs.items() if name in ("labels", "label")), None)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or labels is None or labels.dim() != 1:
+        raise UnsupportedModel(
+            f"a model must return logits of shape (examples, classes) for one label an example, got another kind from "
+            f"{_name(model)}. Give follow(plan, loss=..) a loss of your own that returns (losses, scores)"
+        )
+    return each, logits.argmax(dim=1) == labels
+
+
+def _checked(model: nn.Module, batch: Batch) -> tuple[Tensor, object, dict[str, Any]]:
     inputs, rows = _inputs(batch)
-    each = _each(model, inputs, rows)
+    each, output = _each(model, inputs, rows)
     if rows > 1 and not _ARMED():
         _check_alone(model, inputs, rows)
-    return each
+    return each, output, inputs
 
 
 def _inputs(batch: Batch) -> tuple[dict[str, Any], int]:
@@ -83,8 +112,8 @@ def _inputs(batch: Batch) -> tuple[dict[str, Any], int]:
     return inputs, rows
 
 
-def _each(model: nn.Module, inputs: dict[str, Any], rows: int) -> Tensor:
-    """One loss an example, from one forward pass."""
+def _each(model: nn.Module, inputs: dict[str, Any], rows: int) -> tuple[Tensor, object]:
+    """One loss an example, from one forward pass, and what the model returned."""
     _check_taken(model, inputs)
     mode = PerExample(rows)
     try:
@@ -109,7 +138,7 @@ def _each(model: nn.Module, inputs: dict[str, Any], rows: int) -> Tensor:
             f"a model's loss must be a mean over places that belong to one example each, but {_name(model)} returns "
             f"one of shape {tuple(found.shape)} for {rows} examples, from {met}. It is not each example's own: {_OWN}"
         )
-    return found
+    return found, output
 
 
 def _check_taken(model: nn.Module, inputs: dict[str, Any]) -> None:
@@ -161,7 +190,7 @@ def _check_alone(model: nn.Module, inputs: dict[str, Any], rows: int) -> None:
     """Refuse a loss that is another one in company: the first and the last row, together and each alone."""
     two = {key: value[[0, rows - 1]] for key, value in inputs.items()}
     with _quietly(model) as began:
-        together = _each(model, two, 2)
+        together, _ = _each(model, two, 2)
         drew = not torch.equal(began, torch.get_rng_state())
         for row in (0, 1):
             torch.set_rng_state(began)

@@ -11,24 +11,23 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import Batch, EngineSettings, Loss
+from decrescendo.clipping import Batch, EngineSettings, Loss, Telemetry
 from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
-from decrescendo.integrations.hf.losses import problem_type_kept
-from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, given
+from decrescendo.integrations.hf.losses import loss_and_accuracy, problem_type_kept
+from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, given, told
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
-from decrescendo.training import Adaptive, Run, Store, Trainer
+from decrescendo.training import Adaptive, Run, Store, Trainer, steering
 from decrescendo.training.data.rows import check_by_number, check_one_data_set, table_of
 from decrescendo.training.loop.schedulers import goes_by_scores
 from decrescendo.training.loop.source import Source, source_of
 from decrescendo.training.processes.world import data_facts
 from decrescendo.training.run import cpu_weights
-from decrescendo.training.steering import QuantileClip
 
 if TYPE_CHECKING:
     _Base = Any  # whatever trainer comes after it among the bases
@@ -89,7 +88,7 @@ class PrivateMixin(_Base):
 
     def follow(
         self,
-        plan: Plan | Adaptive | QuantileClip,
+        plan: Plan | Adaptive | steering.ClipController,
         *,
         seed: int | Secure,
         loss: Loss = own_tokens,
@@ -97,22 +96,25 @@ class PrivateMixin(_Base):
         store: Store | None = None,
         name: str = "",
         people: object = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Train by this plan; see `Trainer` for the arguments.
 
-        ``loss(model, batch)`` returns one loss an example: `loss` of this room where nothing else is said. ``people``:
-        whose each row of ``train_dataset`` is, an id a row, for a plan that protects people.
+        ``loss(model, batch)`` returns one loss an example: `loss` of this room where nothing else is said, and
+        `loss_and_accuracy` with ``Telemetry(accuracy=True)``. What telemetry says stands beside the other numbers that
+        the trainer logs, averaged over the steps since it logged last. ``people``: whose each row of ``train_dataset``
+        is, an id a row, for a plan that protects people.
         """
         source = source_of(plan, self.model)
         check_class(type(self), loss, PrivateMixin)
+        loss = loss_and_accuracy if telemetry and telemetry.accuracy and loss is own_tokens else loss
         self._source = source
         self._check()
         self._epoch = max(1, round(1 / float(plan.sampling.rates(plan.steps).mean())))
 
         def begin(data: Any, collator: Any, states: States) -> Trainer:
-            optimizer = getattr(
-                self.optimizer, "optimizer", self.optimizer
-            )  # not what Accelerate wraps it in
+            # Not what Accelerate wraps it in.
+            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
             if not self._public_eval:
                 check_scheduler(self.lr_scheduler)
             scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
@@ -121,20 +123,12 @@ class PrivateMixin(_Base):
             beginning = Beginning(seed, facts.get("rows of the data", ""))
             kept = states.checkpoints(beginning, scheduler, registered=store is not None)
             return Trainer(
-                self.model,
-                loss,
-                plan,
-                optimizer,
-                seed=seed,
-                scheduler=scheduler if by_steps else None,
-                settings=settings,
-                store=store,
-                checkpoints=kept,
-                name=name,
-            )
+                self.model, loss, plan, optimizer, seed=seed, scheduler=scheduler if by_steps else None,
+                settings=settings, store=store, checkpoints=kept, name=name, telemetry=telemetry,
+            )  # fmt: skip
 
         self._begin, self._private, self._run, self._people, self._start = begin, None, None, people, None
-        self._ended = ExitStack()
+        self._ended, self._logged = ExitStack(), 0
 
     @property
     def run(self) -> Run:
@@ -287,6 +281,13 @@ class PrivateMixin(_Base):
             self.optimizer.train()
         self._private.fill_gradients(inputs.batch)
         return torch.zeros((), device=self.args.device)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """The trainer's own, with what was released beside the gradients of the steps since the last time."""
+        if self._private is not None and "loss" in logs:
+            logs |= told(self._private.readings[self._logged :])
+            self._logged = len(self._private.readings)
+        super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """The trainer's own. What Transformers notes of the labels that it meets there is not left in the model."""

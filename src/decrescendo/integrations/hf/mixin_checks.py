@@ -1,12 +1,14 @@
-"""What a private trainer of Hugging Face is asked before it trains."""
+"""What a private trainer of Hugging Face is asked before it trains, and what it logs of telemetry."""
 
 import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Loss
 from decrescendo.errors import InvalidType
 from decrescendo.integrations.hf.losses import loss as own_tokens
+from decrescendo.training.steering.reading import Reading, smoothed
 
 if TYPE_CHECKING:
     _Base = Any  # whatever trainer comes after it among the bases
@@ -32,6 +34,18 @@ def check_class(kind: type, loss: Loss, mixin: type) -> None:
             f"compute_loss must be the library's own, got {computed.__name__}'s: it returns one number for a batch, "
             "and steps would not use it. Give follow(plan, loss=..) one that returns a loss an example"
         )
+
+
+def told(readings: Sequence[Reading]) -> dict[str, float]:
+    """What stands in a trainer's log of the telemetry of these steps: means over them."""
+    found: dict[str, float] = {}
+    for name in readings[-1].shown() if readings else ():
+        if (mean := smoothed(readings, name, window=len(readings))) is not None:
+            found |= {
+                f"telemetry_{name}": mean.value,
+                f"telemetry_{name}_standard_error": mean.standard_error,
+            }
+    return found
 
 
 def given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import trainable
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.optim.apply import check_optimizer
 from decrescendo.plans.agreement import Agreement
@@ -27,12 +28,17 @@ from decrescendo.training.loop.between import BetweenSteps
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.checkpoint import Checkpoints
-from decrescendo.training.persistence.keeping import Keeper, Life
+from decrescendo.training.persistence.keeping import Keeper
+from decrescendo.training.persistence.life import Life
 from decrescendo.training.processes.function_digest import function_digest
 from decrescendo.training.processes.world import RANKS_ALIKE, World, facts_of
 from decrescendo.training.run import check_published
 from decrescendo.training.statement import FLOAT32, FLOAT64
+from decrescendo.training.steering import ClipController
 from decrescendo.training.store import Account, Store, check_name, new_id
+
+# Bins without which a clip norm cannot follow.
+_NORMS = 2
 
 
 def no_stream() -> int:
@@ -75,6 +81,24 @@ def check_unit(budget: Budget) -> None:
         )
 
 
+def telemetry_of(telemetry: Telemetry | None, plan: object, agreed: Agreement) -> Telemetry | None:
+    """What is asked for, or what a `ClipController` reads, once it is seen that there is noise at every step (and so a
+    clip norm to measure by); a filter grants no other steps."""
+    if telemetry is None:
+        return Telemetry() if isinstance(plan, ClipController) else None
+    check_instance("telemetry", telemetry, Telemetry, "dc.Telemetry(norms=10) is one")
+    if isinstance(plan, ClipController) and telemetry.norms < _NORMS:
+        raise InvalidValue(
+            f"telemetry for a ClipController must have norms >= {_NORMS}, got norms={telemetry.norms}. It follows them"
+        )
+    if agreed.planned is not None and not agreed.planned.noise_multiplier.min() > 0:
+        raise InvalidValue(
+            f"a plan for telemetry must have noise at every step, got {agreed}. Without noise it would publish raw "
+            "sums: read the private diagnostics"
+        )
+    return telemetry
+
+
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
     """The parameters that are trained, by name: they have values, and ``optimizer`` steps them."""
     parameters = trainable(model)
@@ -88,7 +112,11 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def life_of(
-    store: Store | None, place: int, settings: EngineSettings | None, supposed: Iterable[Assumption]
+    store: Store | None,
+    place: int,
+    settings: EngineSettings | None,
+    supposed: Iterable[Assumption],
+    telemetry: Telemetry | None = None,
 ) -> Life:
     """The memory of a run that begins, with ``place`` runs before it in ``store`` and what is assumed already."""
     return Life(
@@ -97,6 +125,7 @@ def life_of(
         place=None if store is None else place,
         accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
         gamma=0.0 if settings is None else settings.gamma or 0.0,
+        telemetry=telemetry,
     )
 
 
@@ -122,7 +151,14 @@ def gone_on(
     between: BetweenSteps,
 ) -> None:
     """A run that begins, or goes on from the newest checkpoint of ``keeper``."""
-    keeper.resume(model, optimizer, source.tracker)
+    norms = keeper.resume(model, optimizer)
+    for reading in life.readings:
+        source.heed(reading)
+    if life.taken and tuple(norms) != source.decided_clip_norm:
+        raise PlanViolation(
+            "a run must go on with the ClipController it began with, or without one, got the other or another. Its "
+            "clip norms would not be those that its releases decided"
+        )
     if life.taken:
         noisy = all(release.noise_multiplier for release in life.releases)
         between.resumed(noisy=noisy and BEGAN_WITHOUT_NOISE not in life.supposed)
@@ -153,11 +189,13 @@ def training_facts(
     settings: EngineSettings | None,
     store: Store | None,
     checkpoints: Checkpoints | None,
+    telemetry: Telemetry | None,
 ) -> dict[str, str]:
     """What several processes must agree on before the first step."""
     others: dict[str, object] = {
         "code of the loss": function_digest(loss),
         "settings of the engine": settings,
+        "telemetry": telemetry,
         "kind of seed": type(seed).__name__,
         "scheduler": type(scheduler).__name__,
         "use of a store": store is not None,

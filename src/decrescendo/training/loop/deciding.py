@@ -27,17 +27,13 @@ def decide(source: Source, world: World, parts: Parts, streams: RunStreams, take
     return world.draw(told)
 
 
-def follow(
-    decided: Tree, source: Source, world: World, streams: RunStreams, masks: Seeds, taken: int
-) -> Settings | None:
+def follow(decided: Tree, source: Source, world: World, streams: RunStreams, masks: Seeds) -> Settings | None:
     """The settings in what was `decide`d, ``None`` at the end. Sources of other ranks go along, and the streams of all
     go to where they are told."""
     granted = decided["settings"]
     settings = None if granted is None else Settings(*granted)
     if world.rank:
         source.follow(settings, decided["stopped"])
-        if source.tracker is not None and settings is not None:
-            source.tracker.set_from_rank_0(settings.clip_norm, taken)
     if world.size > 1 and granted is not None:
         masks.stream = Streams(decided["masks"]).child(world.rank).numpy("model")
         if decided["noise"] is not None:

@@ -41,7 +41,12 @@ class RunStreams:
 
     @classmethod
     def of(
-        cls, seed: int | Secure, sampling: Sampling, strategy: Strategy | None = None, *, on_host: bool = False
+        cls,
+        seed: int | Secure,
+        sampling: Sampling,
+        strategy: Strategy | None = None,
+        *,
+        on_host: bool = False,
     ) -> "RunStreams":
         """Of a seed, or with keys that nobody chooses, for batches by ``sampling`` and noise by ``strategy``, whose
         state may stay ``on_host``."""

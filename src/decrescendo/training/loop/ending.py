@@ -13,7 +13,7 @@ from decrescendo.clipping import Clipper, Engine
 from decrescendo.optim.several import parts_of
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.source import Source
-from decrescendo.training.persistence.keeping import Life
+from decrescendo.training.persistence.life import Life
 from decrescendo.training.processes.world import World
 from decrescendo.training.run import History, Run
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
@@ -59,6 +59,7 @@ def provenance_of(
     model: str,
     optimizer: str,
     device: torch.device,
+    engine: Clipper,
     processes: int,
 ) -> Provenance:
     """How the run was trained, over all its lives."""
@@ -69,7 +70,9 @@ def provenance_of(
         optimizer=optimizer,
         device=f"{device}, {processes} processes" if processes > 1 else str(device),
         accumulate=life.accumulate,
+        passes=engine.passes if isinstance(engine, Engine) else "",
         gamma=life.gamma,
+        telemetry="" if life.telemetry is None else str(life.telemetry),
         account="" if account is None else f"{account.store.dataset}, run {account.id}",
         assumptions=assumptions,
     )
@@ -93,4 +96,5 @@ def run_of(source: Source, life: Life, weights: Mapping[str, Tensor], provenance
         clip_norm=source.decided_clip_norm[: ledger.steps],
         stopped=source.ended,
         provenance=provenance,
+        telemetry=tuple(life.readings),
     )

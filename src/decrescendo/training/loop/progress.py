@@ -15,6 +15,7 @@ from rich.progress import Progress as RichProgress
 from decrescendo.accounting.budget import rounded
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import InvalidType
+from decrescendo.training.steering.reading import Reading, remarks, smoothed
 
 EVERY = 5.0  # seconds between lines where no bar can be drawn
 
@@ -42,6 +43,7 @@ class Progress:
         seconds: since the training began.
         spent: answers `epsilon_spent`.
         clip_norm: C_t of this step, where it was decided on the way; else the plan says it.
+        readings: what was released beside the gradients, by step; empty where no telemetry was asked for. Public.
     """
 
     step: int
@@ -51,6 +53,18 @@ class Progress:
     spent: Spending
     _read: Callable[[], None] = field(default=unheard, repr=False, compare=False)
     clip_norm: float | None = None
+    readings: Sequence[Reading] = field(default=(), repr=False)
+
+    @property
+    def telemetry(self) -> Reading | None:
+        """What was released beside the gradients of this step: public, unlike `diagnostics`."""
+        return self.readings[-1] if self.readings else None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What telemetry of the last steps says of a training in which nothing is learned any more, or everything is
+        clipped; empty where neither shows."""
+        return remarks(self.readings)
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -142,11 +156,18 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
             if now - last < 0.1 and progress.step < progress.steps:
                 return
             last = now
-            warning = f"[red]{nonfinite} non-finite gradients" if nonfinite else ""
-            spent = _words(progress.epsilon_spent)
+            shown = [f"[red]{nonfinite} non-finite gradients"] if nonfinite else []
+            warning = "  ".join([*shown, *(f"[yellow]{text.partition(':')[0]}" for text in progress.remarks)])
+            spent = "  ".join([_words(progress.epsilon_spent), *curves(progress.readings)])
             display.update(task, completed=progress.step, spent=spent, warning=warning)
 
         yield show
+
+
+def curves(readings: Sequence[Reading]) -> list[str]:
+    """Loss, accuracy and share clipped, as they were released, each over the last steps, in words."""
+    names = readings[-1].shown() if readings else ()
+    return [f"{name.replace('_', ' ')} {smoothed(readings, name)}" for name in names]
 
 
 def _lines(label: str, console: Console) -> Callback:
@@ -160,6 +181,7 @@ def _lines(label: str, console: Console) -> Callback:
         last = now
         passed, left = (timedelta(seconds=round(s)) for s in (progress.seconds, progress.seconds_left))
         line = f"{label}: {progress.step} of {progress.steps} steps, {passed} passed, {left} left"
+        line = ", ".join([line, *curves(progress.readings), *progress.remarks])
         console.print(line, soft_wrap=True, highlight=False)
 
     return show

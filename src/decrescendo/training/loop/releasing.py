@@ -3,14 +3,19 @@
 from dataclasses import dataclass
 from typing import final
 
+import torch
+
 from decrescendo.accounting.release import Release
 from decrescendo.clipping.clipped import ClippedSum
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.source import Source
 from decrescendo.training.loop.step_order import StepOrder
-from decrescendo.training.persistence.keeping import Keeper, Life
-from decrescendo.training.processes.bits import digest
+from decrescendo.training.persistence.keeping import Keeper
+from decrescendo.training.persistence.life import Life
+from decrescendo.training.processes.bits import digest, is_part
+from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account
 
 
@@ -20,7 +25,7 @@ class Releasing:
     """How the sums of one training are released.
 
     Args:
-        source: of the sampling, and of a clip norm that follows the gradients.
+        source: of the sampling.
         order: has the settings of the step.
         streams: of the noise.
         life: steps taken.
@@ -39,16 +44,24 @@ class Releasing:
 
     def noised(self, clipped: ClippedSum) -> tuple[NoisyMean, bytes]:
         """What may be seen of a sum, once it is recorded, and its digest, where one is recorded."""
-        settings, tracker = self.order.settings, self.source.tracker
+        settings = self.order.settings
         assert settings is not None
-        if tracker is not None:
-            clipped = tracker.with_count(clipped, settings.clip_norm)
         # The step's own declared B_t is the divisor.
         sampling = self.source.sampling.at(self.life.taken)
         correlated = () if self.streams.correlated is None else (self.streams.correlated,)
         noisy = privatise(clipped, settings.noise_multiplier, sampling, self.streams.noise, *correlated)
         content = digest(noisy) if self.digests else b""
-        return noisy if tracker is None else tracker.update(noisy, self.life.taken), content
+        return noisy, content
+
+    def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
+        """What was released beside the gradients of the step that is being taken."""
+        settings, taken = self.order.settings, self.life.taken
+        assert settings is not None
+        assert noisy.beside is not None
+        sampling = self.source.sampling.at(taken)
+        about = (settings.clip_norm, settings.noise_multiplier)
+        about = (*about, noisy.release.sample_rate, float(sampling.expected_batch_size))
+        return Reading(telemetry, taken + 1, *about, *_energy(noisy), tuple(noisy.beside.tolist()))
 
     def record(self, release: Release, content: bytes) -> None:
         """On rank 0. A crash may waste a release, never hide one. One that was recorded before is compared: the same
@@ -57,3 +70,14 @@ class Releasing:
             self.keeper.releases.record(self.life.taken, content)
         if self.account is not None:
             self.account.record(self.life.taken, release, content)
+
+
+def _energy(noisy: NoisyMean) -> tuple[int, float]:
+    """How many numbers a noisy mean has, and the mean of their squares over the variance of the noise; nothing of one
+    that ranks hold in parts."""
+    values = list(noisy.gradients.values())
+    if any(map(is_part, values)) or not noisy.noise_std:
+        return 0, 0.0
+    norms = torch.stack([value.norm().to(values[0].device) for value in values])
+    count = sum(value.numel() for value in values)
+    return count, float((norms / noisy.noise_std).square().sum()) / count

@@ -10,7 +10,7 @@ from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.verify import APART
 from decrescendo.base.assumption import Assumption
-from decrescendo.clipping.clipped import check_clip_norm
+from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
@@ -18,9 +18,9 @@ from decrescendo.plans.sampling import RandomAllocation, Sampling
 from decrescendo.plans.strategy import Strategy
 from decrescendo.training.loop.progress import Spending
 from decrescendo.training.run import certify
-from decrescendo.training.steering import Adaptive, QuantileClip, Settings
+from decrescendo.training.steering import Adaptive, ClipController, Settings
 from decrescendo.training.steering.adaptive_run import AdaptiveRun
-from decrescendo.training.steering.quantile import ClipNormTracker
+from decrescendo.training.steering.reading import Reading
 
 
 @runtime_checkable
@@ -88,21 +88,20 @@ class Source(Protocol):
         """Why a run that ends here does, where that was decided on the way."""
         ...
 
-    @property
-    def tracker(self) -> ClipNormTracker | None:
-        """What counts beside the sum and moves C_t by it, if anything does."""
+    def heed(self, reading: Reading) -> None:
+        """What was released beside the gradients of the step just taken, on every rank."""
         ...
 
 
 @final
 class Planned:
-    """The schedule of a plan; with a ``tracker``, which moves C_t."""
+    """The schedule of a plan; with a ``controller``, by whose factors C_t moves."""
 
     stopped = ""
     assumptions: tuple[Assumption, ...] = ()
 
-    def __init__(self, plan: Plan, tracker: ClipNormTracker | None = None) -> None:
-        self.tracker = tracker
+    def __init__(self, plan: Plan, controller: ClipController | None = None, size: int = 0) -> None:
+        self._controller, self._size, self._factors = controller, size, [1.0]
         # The engine would refuse a tiny one too, but at its step.
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
         self.agreed = plan
@@ -117,8 +116,15 @@ class Planned:
         if taken >= self.steps:
             return None
         schedule = self.agreed.schedule
-        clip_norm = schedule.clip_norm if self.tracker is None else self.tracker.norms
-        return Settings(float(schedule.noise_multiplier[taken]), float(clip_norm[taken]))
+        clip_norm = float(schedule.clip_norm[taken])
+        if self._controller is not None:
+            clip_norm *= self._factors[taken]
+        return Settings(float(schedule.noise_multiplier[taken]), clip_norm)
+
+    def heed(self, reading: Reading) -> None:
+        """The factor of the next step follows from all that was released."""
+        if self._controller is not None:
+            self._factors.append(self._controller.next_factor(self._factors[-1], reading, self._size))
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """Nothing to keep: the ranks have one plan."""
@@ -135,8 +141,11 @@ class Planned:
 
     @property
     def decided_clip_norm(self) -> tuple[float, ...]:
-        """None, for the plan says them; with a tracker, its own."""
-        return () if self.tracker is None else tuple(self.tracker.norms)
+        """None, for the plan says them; with a controller, its own."""
+        if self._controller is None:
+            return ()
+        found = zip(self.agreed.clip_norm.tolist(), self._factors, strict=False)
+        return tuple(clip_norm * factor for clip_norm, factor in found)
 
     @property
     def ended(self) -> str:
@@ -169,10 +178,9 @@ def _of_plan(plan: Plan, model: nn.Module) -> Source:
     return Planned(plan)
 
 
-@source_of.register(QuantileClip)
-def _of_quantile_clip(plan: QuantileClip, model: nn.Module) -> Source:
-    del model
-    return Planned(plan.plan, ClipNormTracker(plan))
+@source_of.register(ClipController)
+def _of_controller(plan: ClipController, model: nn.Module) -> Source:
+    return Planned(plan.plan, plan, sum(parameter.numel() for parameter in trainable(model).values()))
 
 
 @source_of.register(Adaptive)

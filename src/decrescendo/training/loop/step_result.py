@@ -6,16 +6,24 @@ from dataclasses import dataclass, field
 from decrescendo.accounting.release import Release
 from decrescendo.clipping import Diagnostics
 from decrescendo.training.loop.progress import unheard
+from decrescendo.training.steering.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One step: what was released."""
+    """One step: what was released.
+
+    Args:
+        step: from 1 on.
+        release: what accountants count for it.
+        telemetry: what was released beside the gradients; ``None`` where nothing was asked for.
+    """
 
     step: int
     release: Release
     _diagnostics: Diagnostics = field(repr=False)
     _read: Callable[[], None] = field(default=unheard, repr=False, compare=False)
+    telemetry: Reading | None = None
 
     @property
     def diagnostics(self) -> Diagnostics:

@@ -22,6 +22,7 @@ from decrescendo.base.rng import Secure, Seeds
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import ClippedSum, trainable_of
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import DecrescendoError, PlanViolation, check_instance, check_integer
 from decrescendo.optim import apply
 from decrescendo.optim.apply import check_optimizer, fill_gradients
@@ -48,7 +49,9 @@ from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.persistence.keeping import Keeper
 from decrescendo.training.processes.world import World, weight_facts, world_of
 from decrescendo.training.run import Run, assumed_of, cpu_weights
-from decrescendo.training.steering import Adaptive, QuantileClip
+from decrescendo.training.steering import Adaptive, ClipController
+from decrescendo.training.steering.plateau import Plateau
+from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account, Store
 
 # Of the trainings that rank 0 has begun.
@@ -68,9 +71,9 @@ class Trainer:
     Args:
         model: trained in place, in the mode (train or eval) it is in.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
-        plan: the noise multiplier and clip norm of every step; a `QuantileClip`, whose clip norm follows the
-            gradients; or an `Adaptive`, which decides both on the way. A plan of `Plan.without_privacy` has no noise
-            and protects nobody.
+        plan: the noise multiplier and clip norm of every step; a `ClipController`, whose clip norm follows
+            released norms of the gradients; or an `Adaptive`, which decides both on the way. A plan of
+            `Plan.without_privacy` has no noise and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters; or a list of several, each over its own
             part of them (`optim.Several`).
         seed: `Secure()` for weights that are published: batches and noise that nobody can predict or repeat. Or a
@@ -89,6 +92,7 @@ class Trainer:
             it can be seen. Resumed, the run has the same batches, masks and noise as if nothing had happened: on a CPU
             the same bits. ``seed`` must then be of the same kind, and is not used.
         name: of the run in the store's list, for people; only with a store. A run that is resumed keeps its first one.
+        telemetry: what is released of each batch beside its gradients, under the same noise: see `Telemetry`.
         world: from `decrescendo.distributed.join`, in a script that ``torchrun`` started: every process clips its share
             of each batch, and the first adds the noise. ``None`` is one process.
 
@@ -136,44 +140,28 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        plan: Plan | Adaptive | QuantileClip,
-        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-        *,
-        seed: int | Secure,
-        scheduler: Scheduler | None = None,
-        settings: EngineSettings | None = None,
-        store: Store | None = None,
-        checkpoints: Checkpoints | None = None,
-        name: str = "",
-        world: World | None = None,
-    ) -> None:
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], *, seed: int | Secure,
+        scheduler: Scheduler | None = None, settings: EngineSettings | None = None, store: Store | None = None,
+        checkpoints: Checkpoints | None = None, name: str = "", world: World | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:  # fmt: skip
         self._world = world_of(world)
         with self._world.watched():
             number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
             self._world = self._world.training(int(number))
-            self._begin(
-                model, loss, plan, as_one(optimizer), seed, scheduler, settings, store, checkpoints, name
-            )
+            given = (seed, scheduler, settings, store, checkpoints, name, telemetry)
+            self._begin(model, loss, plan, as_one(optimizer), *given)
 
     def _begin(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        plan: Plan | Adaptive | QuantileClip,
-        optimizer: torch.optim.Optimizer,
-        seed: int | Secure,
-        scheduler: Scheduler | None,
-        settings: EngineSettings | None,
-        store: Store | None,
-        checkpoints: Checkpoints | None,
-        name: str,
-    ) -> None:
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController, optimizer: torch.optim.Optimizer,
+        seed: int | Secure, scheduler: Scheduler | None, settings: EngineSettings | None, store: Store | None,
+        checkpoints: Checkpoints | None, name: str, telemetry: Telemetry | None,
+    ) -> None:  # fmt: skip
         beginning.check_given(store, checkpoints, name)
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
+        self._telemetry = telemetry = beginning.telemetry_of(telemetry, plan, agreed)
         beginning.check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = beginning.trained_parameters(model, optimizer)
@@ -191,17 +179,18 @@ class Trainer:
         )
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
-        self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=self._parts.keep)
+        keep = self._parts.keep
+        self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=keep, telemetry=telemetry)
         # Looks at rows before the first step: it must not move the streams of the run.
         self._looking = (
             None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=beginning.no_stream)
         )
         supposed = (*self._source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
-        self._life = beginning.life_of(store, place, settings, supposed)
+        self._life = beginning.life_of(store, place, settings, supposed, telemetry)
         self._keeper: Keeper | None = None
         if checkpoints is not None:
             self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._life)
-        given = (seed, self._scheduler, settings, store, checkpoints)
+        given = (seed, self._scheduler, settings, store, checkpoints, telemetry)
         self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
         if self._keeper is not None:
             beginning.gone_on(self._keeper, model, optimizer, self._source, self._life, self._between)
@@ -222,7 +211,8 @@ class Trainer:
         to = (self._life, self._keeper, self._account)
         self._releasing = Releasing(self._source, self._order, self._streams, *to, digests=digests)
         self._data: object = None
-        self._warned, self.spent = set[str](), self._source.spent
+        # After ``_plateau`` steps a rule of the library's ended it.
+        self._warned, self.spent, self._plateau = set[str](), self._source.spent, -1
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PlanViolation(
@@ -230,14 +220,9 @@ class Trainer:
         )
 
     def batches(
-        self,
-        data: object,
-        collate_fn: Collate | None = None,
-        num_workers: int = 0,
-        people: object = None,
-        *,
+        self, data: object, collate_fn: Collate | None = None, num_workers: int = 0, people: object = None, *,
         require_finite: bool | None = None,
-    ) -> Iterator[Batch | None]:
+    ) -> Iterator[Batch | None]:  # fmt: skip
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
         With an `Adaptive` each batch is yielded after its step was granted, and the batches end where the training
@@ -311,7 +296,7 @@ class Trainer:
         source, world, taken = self._source, self._world, self._life.taken
         decided = decide(source, world, self._parts, self._streams, taken)
         self._between.begin()
-        self._order.settings = follow(decided, source, world, self._streams, self._masks, taken)
+        self._order.settings = follow(decided, source, world, self._streams, self._masks)
         return self._order.settings is not None
 
     def _compare_weights(self, step: int = 0) -> None:
@@ -327,7 +312,7 @@ class Trainer:
         if self._scheduler is not None:
             self._scheduler.step()
             self._between.scheduled()
-        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
+        return self._result(noisy, diagnostics)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
         """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser and its scheduler, and
@@ -346,7 +331,11 @@ class Trainer:
             self._between.leave()
         fill_gradients(noisy, self._model, self._optimizer)
         self._between.filled()
-        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
+        return self._result(noisy, diagnostics)
+
+    def _result(self, noisy: NoisyMean, diagnostics: Diagnostics) -> StepResult:
+        told = self._life.readings[-1] if self._life.readings else None
+        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read, told)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
@@ -354,6 +343,9 @@ class Trainer:
             noisy, diagnostics = self._world.release(
                 lambda: self._clip(batch), self._releasing.noised, self._releasing.record
             )
+            if self._telemetry is not None:
+                self._life.readings.append(self._releasing.reading(noisy, self._telemetry))
+                self._source.heed(self._life.readings[-1])
             self._life.releases.append(noisy.release)
             self._life.columns.append(diagnostics)
             self._order.drawn = None
@@ -380,9 +372,7 @@ class Trainer:
         self._between.enter()
         if not self._looked:
             self._frozen_state.look()
-        tracker = self._source.tracker
-        part = 1.0 if tracker is None else tracker.gradient_part
-        clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
+        clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, settings.clip_norm))
         self._trained |= {name: held.parameters[name].numel() for name in clipped.gradients}
         self._frozen_state.trained(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
@@ -394,6 +384,11 @@ class Trainer:
     def ledger(self) -> Ledger:
         """What has been released so far."""
         return Ledger(self._life.releases)
+
+    @property
+    def readings(self) -> Sequence[Reading]:
+        """What was released beside the gradients so far, by step; empty without telemetry."""
+        return tuple(self._life.readings)
 
     @property
     def steps(self) -> int:
@@ -418,8 +413,13 @@ class Trainer:
         decided = self._source.decided_clip_norm
         return Progress(
             self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent,
-            self._between.read, decided[self._life.taken - 1] if decided else None,
+            self._between.read, decided[self._life.taken - 1] if decided else None, self._life.readings,
         )  # fmt: skip
+
+    def ends(self, rule: Plateau) -> bool:
+        """Whether ``rule`` ends the training now, by what was released. A run that ends then assumes nothing of it."""
+        self._plateau = self._life.taken if rule(self.progress()) else self._plateau
+        return self._plateau == self._life.taken
 
     def abandon(self) -> None:
         """End a training that failed. Its entry in the store is closed; if it has released nothing, the store has back
@@ -452,7 +452,7 @@ class Trainer:
         with self._world.watched():
             self._parts.settle()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
-            early = self._life.taken < self._source.steps and not self._source.stopped
+            early = self._life.taken not in (self._source.steps, self._plateau) and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
             assumptions = together(self._world, {*self._assumptions(), *ended})
             weights = cpu_weights(self._model, begun=True)
@@ -461,7 +461,7 @@ class Trainer:
         provenance = ending.provenance_of(
             self._life, self._streams, self._account, assumptions,
             model=ending.described_model(self._model, self._trained), optimizer=self._moved_by,
-            device=self._device, processes=self._world.size,
+            device=self._device, engine=self._engine, processes=self._world.size,
         )  # fmt: skip
         return ending.run_of(self._source, self._life, weights, provenance)
 

@@ -4,14 +4,13 @@ import hashlib
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from functools import partial
 from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
 
-from decrescendo.accounting.release import Release
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import read_assumption
 from decrescendo.base.storages import pieces
@@ -22,47 +21,11 @@ from decrescendo.plans.agreement import Agreement
 from decrescendo.training.loop.assumptions import together
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.persistence.life import Life, go_on_reading, told
 from decrescendo.training.processes.bits import checksum, is_part, local
 from decrescendo.training.processes.world import Tree, World
 from decrescendo.training.run.weights import entries_of_frozen_layers
 from decrescendo.training.statement import FLOAT32
-from decrescendo.training.steering.quantile import ClipNormTracker
-
-
-@dataclass(slots=True)
-class Life:
-    """What a run remembers of its steps, over restarts.
-
-    Args:
-        run_id: in a store; empty without one.
-        began: by the monotonic clock, moved back by the seconds of earlier processes.
-        resumed: the steps at which it was gone on with.
-        supposed: what was assumed in earlier processes of the run, and of the data.
-        accumulate: the dtype of the sums of all processes of the run: of two the narrower.
-        gamma: of automatic clipping; 0 without.
-        place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
-            store, and where a checkpoint does not say.
-    """
-
-    run_id: str
-    releases: list[Release] = field(default_factory=list[Release])
-    columns: list[Diagnostics] = field(default_factory=list[Diagnostics])
-    began: float = field(default_factory=time.monotonic)
-    resumed: tuple[int, ...] = ()
-    supposed: tuple[Assumption, ...] = ()
-    place: int | None = None
-    accumulate: str = FLOAT32
-    gamma: float = 0.0
-
-    @property
-    def taken(self) -> int:
-        """Steps."""
-        return len(self.releases)
-
-    @property
-    def seconds(self) -> float:
-        """Of all processes of the run."""
-        return max(0.0, time.monotonic() - self.began)  # a broken clock must not lose a run
 
 
 @final
@@ -117,7 +80,11 @@ class Keeper:
         saved, beside = _divided(model)
         weights, moments = _whole(saved), _whole(optimizer.state_dict())
         correlated = self._streams.correlated
-        earlier = {} if correlated is None else _whole(correlated.state(dict(model.named_parameters())))
+        earlier = (
+            dict[str, Any]()
+            if correlated is None
+            else _whole(correlated.state(dict(model.named_parameters())))
+        )
         if self.releases is None:
             return
         if correlated is not None and correlated.taken != life.taken:
@@ -144,13 +111,12 @@ class Keeper:
             "assumptions": [assumption.written() for assumption in assumptions],
             "columns": [astuple(diagnostics) for diagnostics in life.columns],
             "seconds": life.seconds,
+            **({} if life.telemetry is None else {"telemetry": told(life)}),
         }
         self._checkpoints.save(Checkpoint(life.taken, state))
 
-    def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: ClipNormTracker | None = None
-    ) -> None:
-        """Back to the newest checkpoint, if there is one.
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
+        """Back to the newest checkpoint, if there is one; the clip norms that were decided on the way.
 
         Raises:
             FileRefused: it is of something else, or fits neither model nor optimiser.
@@ -160,7 +126,7 @@ class Keeper:
         handed = self._world.draw(partial(self._newest, model))
         step, state, life = handed["step"], handed["state"], self._life
         if step is None:
-            return
+            return ()
         with _fitting():
             kind = name_of(optimizer)
             if state.get("kind", kind) != kind:
@@ -187,6 +153,7 @@ class Keeper:
             if "correlated" in state:  # each rank has the noise of its parts
                 self._earlier(_noise_in_parts(state.pop("correlated"), model), step)
             self._saved, life.run_id = step, state["run"]
+            go_on_reading(life, state.get("telemetry"), step)
             life.resumed = (*state["resumed"], step)
             if state.get("gamma", life.gamma) != life.gamma:
                 raise PlanViolation(
@@ -197,14 +164,7 @@ class Keeper:
                 life.accumulate = FLOAT32
             place = state.get("place")
             life.place = None if place is None else check_integer("place", place)
-            norms = state.get("clip_norm", [])
-            if bool(norms) != (tracker is not None):
-                raise PlanViolation(
-                    "a run must go on with the QuantileClip it began with, or without one, got the other. "
-                    "Its clip norms would not be those that the count decided"
-                )
-            if tracker is not None:
-                tracker.norms = [float(norm) for norm in norms]
+            return tuple(float(norm) for norm in state.get("clip_norm", []))
 
     def _earlier(self, state: Mapping[str, Any], step: int) -> None:
         """Correlated noise goes on after ``step`` steps."""
@@ -310,7 +270,10 @@ def _noise_in_parts(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any
         parameter = held.get(name)
         return value if parameter is None else local(_as(parameter, value.view(parameter.shape)))
 
-    return {**state, "rows": [{name: own(name, value) for name, value in row.items()} for row in state["rows"]]}
+    return {
+        **state,
+        "rows": [{name: own(name, value) for name, value in row.items()} for row in state["rows"]],
+    }
 
 
 @contextmanager

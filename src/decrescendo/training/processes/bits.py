@@ -102,6 +102,8 @@ def digest(noisy: NoisyMean) -> bytes:
     for name in sorted(noisy.gradients):
         found.update(name.encode() + b"\0")
         found.update(_content(noisy.gradients[name]))
+    if noisy.beside is not None:
+        found.update(b"\0" + _content(noisy.beside))
     return found.digest()
 
 

@@ -19,6 +19,7 @@ from decrescendo.errors import (
 )
 from decrescendo.training.run.history import History
 from decrescendo.training.statement import Provenance
+from decrescendo.training.steering.reading import Reading, as_row, read, telemetry_of
 
 if TYPE_CHECKING:
     from decrescendo.training.run.record import Run
@@ -37,8 +38,8 @@ KEYS = {
     "format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds", "versions",
 }  # fmt: skip
 ADAPTIVE_KEYS = KEYS | {"stopped"}
-# In runs since it was recorded; where clip norms were decided on the way.
-PROVENANCE, CLIP_NORM = "provenance", "clip_norm"
+# In runs since it was recorded; where clip norms were decided on the way; with telemetry.
+PROVENANCE, CLIP_NORM, TELEMETRY = "provenance", "clip_norm", "telemetry"
 
 
 def sha256_of(content: bytes) -> str:
@@ -68,6 +69,9 @@ def run_facts(run: "Run", staging: Path) -> str:
         # As texts, as before they had codes: both versions read them.
         written = [assumption.written() for assumption in run.provenance.assumptions]
         content[PROVENANCE] = asdict(run.provenance) | {"assumptions": written}
+    if run.telemetry:
+        rows = [as_row(reading) for reading in run.telemetry]
+        content[TELEMETRY] = {"of": asdict(run.telemetry[0].telemetry), "rows": rows}
     if adaptive or run.clip_norm:
         content[CLIP_NORM] = list(run.clip_norm)
     if adaptive:
@@ -96,7 +100,13 @@ def read_guarantee(found: Mapping[str, Any]) -> Guarantee:
 def checked_content(path: Path) -> dict[str, Any]:
     keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
     return sealed.opened(
-        read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={PROVENANCE, CLIP_NORM}
+        read_whole(path),
+        path,
+        FORMAT,
+        VERSION,
+        ADAPTIVE_VERSION,
+        keys=keys,
+        free={PROVENANCE, CLIP_NORM, TELEMETRY},
     )
 
 
@@ -115,6 +125,11 @@ def read_provenance(facts: Mapping[str, Any]) -> Provenance:
     """As it was recorded; by versions before `Provenance.assumptions`, without them: then nothing is known of rows."""
     lists: dict[str, Any] = {"resumed": tuple(facts["resumed"]), "assumptions": assumptions_in(facts)}
     return Provenance(**dict(facts) | lists)
+
+
+def read_telemetry(found: Mapping[str, Any] | None) -> tuple[Reading, ...]:
+    """The readings of a run, in its order of steps; none where it had no telemetry."""
+    return () if found is None else tuple(read(telemetry_of(found["of"]), found["rows"]))
 
 
 def read_texts(values: Any) -> dict[str, str]:

@@ -37,12 +37,14 @@ from decrescendo.training.run.entries import (
     DIAGNOSTICS,
     PROVENANCE,
     RUN,
+    TELEMETRY,
     WEIGHTS,
     checked_content,
     read_diagnostics,
     read_guarantee,
     read_ledger,
     read_provenance,
+    read_telemetry,
     read_texts,
     run_facts,
     sha256_of,
@@ -53,6 +55,7 @@ from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import without_shared_memory
 from decrescendo.training.statement import UNRECORDED, Declaration, Provenance, Statement, state
 from decrescendo.training.statement.beside import check_beside
+from decrescendo.training.steering.reading import Reading
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +85,7 @@ class Run:
         clip_norm: C_t of the steps taken, where they were decided on the way; else empty, for the plan says them.
         stopped: why an adaptive run ended, in words.
         provenance: how it was run, as far as the library saw it.
+        telemetry: what was released beside the gradients, by step; public.
 
     >>> from decrescendo import Budget, PoissonSampling, calibrate, curves
     >>> one = curves.constant(1.0)
@@ -102,6 +106,7 @@ class Run:
     clip_norm: tuple[float, ...] = ()
     stopped: str = ""
     provenance: Provenance | None = None
+    telemetry: tuple[Reading, ...] = ()
 
     def __post_init__(self) -> None:
         self.plan.clip_norms(self.clip_norm, self.ledger.steps)  # one a step, wherever they come from
@@ -271,6 +276,7 @@ class Run:
                 clip_norm=tuple(check_array("clip_norm", content.get(CLIP_NORM, ()), above=0).tolist()),
                 stopped=read_texts({"stopped": content.get("stopped", "")})["stopped"],
                 provenance=read_provenance(content[PROVENANCE]) if PROVENANCE in content else None,
+                telemetry=read_telemetry(content.get(TELEMETRY)),
             )
         except FileRefused:
             raise

@@ -11,8 +11,8 @@ from decrescendo.plans.sampling import RandomAllocation, Sampling
 from decrescendo.training.statement.provenance import Provenance
 
 FOLLOWED = (
-    ". C_t followed the lengths of the gradients: a noisy count of them was released in one vector with the sum, and "
-    "C_t is the sensitivity of both together"
+    ". C_t followed the lengths of the gradients, as their distribution was released in one vector with the sums of "
+    "earlier steps"
 )
 
 
@@ -65,8 +65,8 @@ def _how(sampling: Sampling, row: str) -> str:
         )
     if isinstance(sampling, CyclicPoissonSampling):
         return (
-            f"cyclic Poisson: each {row} draws one of {sampling.bands} groups once, in secret and by a fair coin of its "
-            f"own; at step t each {row} of group t mod {sampling.bands} takes part by an independent coin"
+            f"cyclic Poisson: each {row} draws one of {sampling.bands} groups once, in secret and by a fair coin of "
+            f"its own; at step t each {row} of group t mod {sampling.bands} takes part by an independent coin"
         )
     return f"Poisson: each {row} takes part in each step by an independent coin"
 

@@ -149,7 +149,17 @@ def _mechanism(facts: Mapping[str, Any]) -> list[str]:
         f"{_ends(size, 6)} of {mechanism['units']} {mechanism.get('row', facts['promise']['unit'])}s expected{each}.",
         f"Clipping: {mechanism['clipping']}.",
         f"Noise: {mechanism['noise']}.",
+        *_beside(facts["provenance"]),
     ]
+
+
+def _beside(provenance: Mapping[str, Any] | None) -> list[str]:
+    told = provenance and provenance.get("telemetry")
+    return (
+        [f"Beside the gradients of each step, in one vector with them and under the same noise: {told}."]
+        if told
+        else []
+    )
 
 
 def _ends(value: float | list[float], digits: int) -> str:
@@ -216,8 +226,8 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
             f"Ledger of the data set: {provenance['account'] or 'none'}.",
             *(
                 f"{name.capitalize()}: {provenance[name]}."
-                for name in ("model", "optimizer", "device")
-                if provenance[name]
+                for name in ("model", "optimizer", "device", "passes")
+                if provenance.get(name)
             ),
         ]
     if facts["public_metrics"]:

@@ -25,6 +25,9 @@ class Provenance:
         accumulate: dtype of the clipped sums: ``float64`` where they were proven to move by at most C as a whole
             (`clipping.EngineSettings`), else ``float32``.
         gamma: of automatic clipping (`clipping.EngineSettings`); 0: gradients were clipped.
+        passes: whether passes were captured and replayed, or ran in Python, and why (`clipping.Engine.passes`); empty:
+            not recorded. Of a run that was resumed it is the last part's, of several processes the first one's.
+        telemetry: what was released of each batch beside its gradients, in words; empty: nothing.
         trust: who sees raw data or updates; empty: whoever runs the training.
         account: data set and id of the run in a `Store`; empty: in none.
         assumptions: what must be true for the guarantee to hold, and was not checked, or not wholly. Empty: nothing
@@ -45,6 +48,8 @@ class Provenance:
     device: str = ""
     accumulate: str = FLOAT32
     gamma: float = 0.0
+    passes: str = ""
+    telemetry: str = ""
     trust: str = ""
     account: str = ""
     assumptions: tuple[Assumption, ...] = (UNRECORDED,)
@@ -62,7 +67,7 @@ class Provenance:
         if self.random not in (SEEDED, SECURE):
             raise InvalidValue(f"random must be {SEEDED} or {SECURE}, got random={self.random!r}")
         object.__setattr__(self, "gamma", check_real("gamma", self.gamma, at_least=0))
-        for name in ("model", "optimizer", "device", "trust", "account"):
+        for name in ("model", "optimizer", "device", "passes", "telemetry", "trust", "account"):
             check_instance(name, getattr(self, name), str)
         object.__setattr__(self, "resumed", tuple(check_integer("resumed", step) for step in self.resumed))
         check_instance("assumptions", self.assumptions, tuple)

@@ -6,21 +6,24 @@
 `PolicyContext`    what a policy may look at: releases and weights, nothing of the data
 `ValidationDecay`  less noise when a score on public data stops improving (Yu et al. 2019)
 `FromSchedule`     a given schedule, ended by the filter (Hong et al., Algorithm 1)
-`QuantileClip`     a plan's noise, with a clip norm that follows the gradients' lengths (Andrew et al. 2021)
+`Plateau`          ends a training by its released loss or accuracy
+`ClipController`   a plan's noise, with a clip norm that follows released norms of the gradients, by one of three rules
 =================  ====================================================================================
 """
 
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import Policy, PolicyContext, Settings
+from decrescendo.training.steering.controller import ClipController
+from decrescendo.training.steering.plateau import Plateau
 from decrescendo.training.steering.policies import FromSchedule, ValidationDecay
-from decrescendo.training.steering.quantile import QuantileClip
 
 __all__ = [
     "Adaptive",
+    "ClipController",
     "FromSchedule",
+    "Plateau",
     "Policy",
     "PolicyContext",
-    "QuantileClip",
     "Settings",
     "ValidationDecay",
 ]

@@ -14,7 +14,7 @@ from decrescendo.plans.strategy import Strategy
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
 from decrescendo.training.steering.policies import FromSchedule
-from decrescendo.training.steering.quantile import ClipNormTracker
+from decrescendo.training.steering.reading import Reading
 
 # Listed by a run whose filter or policy is a class of the user's.
 OWN_FILTER = template("own-filter")
@@ -44,6 +44,7 @@ class AdaptiveRun:
     def __init__(self, adaptive: Adaptive, model: nn.Module) -> None:
         self._adaptive, self._model = adaptive, model
         self._granted: list[Settings] = []
+        self._readings: list[Reading] = []
         self.agreed = adaptive.plan
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
         self.correlation: Strategy | None = None
@@ -54,7 +55,6 @@ class AdaptiveRun:
             *(() if type(adaptive.policy) is FromSchedule else (OWN_POLICY,)),
             *(() if known else (OWN_FILTER.format(type(adaptive.filter).__name__),)),
         )
-        self.tracker: ClipNormTracker | None = None
 
     def next_settings(self, taken: int) -> Settings | None:
         """Settings of the next step, granted and paid for; ``None`` when the training is over, now and for good."""
@@ -72,6 +72,7 @@ class AdaptiveRun:
             self._model,
             share,
             lambda steps: privacy_filter.smallest_noise_multiplier(rate, steps),
+            tuple(self._readings),
         )
         proposed = self._adaptive.policy(context)
         if proposed is None:
@@ -90,6 +91,10 @@ class AdaptiveRun:
             return self._stop(f"{privacy_filter.name} refused step {taken + 1}: {answer}")
         self._granted.append(proposed)
         return proposed
+
+    def heed(self, reading: Reading) -> None:
+        """What was released beside the gradients of a step, for the policy."""
+        self._readings.append(reading)
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """On other ranks: take over what rank 0 was granted (``None``: the end), and spend it here, too."""

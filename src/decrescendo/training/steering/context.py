@@ -1,6 +1,6 @@
 """What a policy is shown, and what it answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -8,6 +8,7 @@ from torch import nn
 
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import check_instance, check_real
+from decrescendo.training.steering.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class PolicyContext:
         past: settings of the steps taken, in order.
         model: with the weights released by the last step; to be looked at, not changed.
         share_left: of the filter's budget, in [0, 1].
+        readings: what was released beside the gradients of the steps taken; empty without telemetry.
 
     >>> context = PolicyContext((Settings(2.0, 1.0), Settings(1.5, 1.0)), nn.Linear(1, 1), 0.25)
     >>> context.step
@@ -55,6 +57,7 @@ class PolicyContext:
     model: nn.Module
     share_left: float
     _smallest: Callable[[int], float] | None = field(default=None, repr=False)
+    readings: Sequence[Reading] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         check_instance("model", self.model, nn.Module)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Batch, EngineSettings, Loss
 from decrescendo.clipping.clipped import trainable
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.optim import AdamBC, MomentumBC, averaged
 from decrescendo.plans.plan import Plan
@@ -22,7 +23,7 @@ from decrescendo.training.loop.loop import train
 from decrescendo.training.loop.progress import Callback, Progress, as_one
 from decrescendo.training.persistence.checkpoint import Checkpoints, Stateful
 from decrescendo.training.run import Run, cpu_weights
-from decrescendo.training.steering import QuantileClip
+from decrescendo.training.steering import ClipController
 from decrescendo.training.store import Store
 from decrescendo.training.tasks.task import Task
 
@@ -55,6 +56,15 @@ def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     """One cross-entropy loss an example, for batches (inputs, classes)."""
     inputs, targets = batch
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def cross_entropy_and_accuracy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """`cross_entropy`, and beside it whether the class with the largest output is right: for
+    ``Telemetry(accuracy=True)``."""
+    inputs, targets = batch
+    outputs = model(inputs)
+    losses = nn.functional.cross_entropy(outputs, targets, reduction="none")
+    return losses, outputs.argmax(dim=1) == targets
 
 
 def make_optimizer(
@@ -101,7 +111,7 @@ def decay_scheduler(
 
 def train_task(
     task: Task,
-    plan: Plan | QuantileClip,
+    plan: Plan | ClipController,
     *,
     seed: int | Secure,
     optimizer: str | None = None,
@@ -116,22 +126,27 @@ def train_task(
     checkpoints: Path | None = None,
     resume: bool = False,
     progress: bool = False,
+    telemetry: Telemetry | None = None,
 ) -> Run:
     """Train the task's model by ``plan`` from the stream "init" of ``seed``; the run has the task's scores.
 
     Args as in `fit`. Optimiser, learning rate and settings of the engine are the task's by default; where there is an
-    average, it is what is kept and scored. A score that fails does so before the budget is spent, or costs the scores
+    average, it is what is kept and scored. With accuracy in ``telemetry`` a loss that is `cross_entropy` is
+    `cross_entropy_and_accuracy`. A score that fails does so before the budget is spent, or costs the scores
     and not the run.
     """
     data = task.load()
     model = task.fresh(secrets.randbits(32) if isinstance(seed, Secure) else seed, data)
     task.scores(model)
+    loss = task.loss
+    if telemetry is not None and telemetry.accuracy and loss is cross_entropy:
+        loss = cross_entropy_and_accuracy
     run, tested = fit(
-        model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
+        model, loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
         lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store,
         name=name, checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
-        collate_fn=task.collate_fn,
+        collate_fn=task.collate_fn, telemetry=telemetry,
     )  # fmt: skip
     if averaging:
         run = replace(run, weights=cpu_weights(tested))
@@ -147,7 +162,7 @@ def fit(
     model: nn.Module,
     loss: Loss,
     data: object,
-    plan: Plan | QuantileClip,
+    plan: Plan | ClipController,
     *,
     seed: int | Secure,
     optimizer: str,
@@ -165,6 +180,7 @@ def fit(
     people: object = None,
     collate_fn: Collate | None = None,
     require_finite: bool | None = None,
+    telemetry: Telemetry | None = None,
 ) -> tuple[Run, nn.Module]:
     """Train ``model`` in place on ``data`` by ``plan``, with an optimiser, a learning rate and an average by name.
 
@@ -196,7 +212,7 @@ def fit(
     run = train(
         model, loss, data, plan, chosen, seed=seed, scheduler=scheduler, callback=after_step, settings=settings,
         store=store, name=name, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
-        require_finite=require_finite,
+        require_finite=require_finite, telemetry=telemetry,
     )  # fmt: skip
     if average is None:
         return run, model

@@ -39,7 +39,7 @@ from decrescendo_papers.experiments.table import BLOCKS, CLAIMED, Column, Row
 TOGETHER = "columns together"
 NO_PAIRS = Paired(())
 FLAT = "rho_mu = 1"  # the curve of Figure 2 that is vanilla DP-SGD
-Outcome = Literal["holds", "fails", "undecided", "too few seeds", "no run"]
+Outcome = Literal["holds", "fails", "undecided", "depends", "too few seeds", "no run"]
 
 # Which row the paper puts above which; see its section 4.2. Every table has all of these that it has rows for.
 ORDERS = (
@@ -51,7 +51,7 @@ ORDERS = (
 # (section 4.2): at a task's smallest epsilon, as the paper counts.
 LOOSE = ((VANILLA, "tcdp"), (VANILLA, "zcdp"))
 # "A performance loss of only 2.49 % when compared to the non-DP version" on MNIST, and 1.72 % in federated learning.
-LOSSES = {("table1", "mnist", 1.2): 2.49, ("table4", "infinite-mnist-250k", 1.0): 1.72}
+LOSSES = {("table1", "mnist", 1.2): 2.49, ("table4", "infinite-mnist-500k", 1.0): 1.72}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ class Claim:
         found: the effect in words, where it is no mean of differences.
         against: p value of a test that can only refute the claim, in the place of one of ``pair``.
         corrected: p value after Holm in the family.
+        depends: the setting, not stated by the paper, with which the outcome changes; empty: none is known.
     """
 
     family: str
@@ -83,6 +84,7 @@ class Claim:
     found: str = ""
     against: float | None = None
     corrected: float | None = None
+    depends: str = ""
 
     @property
     def p_value(self) -> float | None:
@@ -91,6 +93,11 @@ class Claim:
 
     @property
     def outcome(self) -> Outcome:
+        """What a page says: `own_outcome`, unless it is another with another value of an inferred setting."""
+        return "depends" if self.depends else self.own_outcome
+
+    @property
+    def own_outcome(self) -> Outcome:
         """`decide` for differences over seeds; what can only be refuted never holds."""
         if self.certain is not None:
             return "holds" if self.certain else "fails"
@@ -126,7 +133,31 @@ def corrected(claims: Sequence[Claim]) -> list[Claim]:
 def every_claim(tables: Sequence[Filled], sources: Sources) -> list[Claim]:
     """All of them, in the order of the papers."""
     of_tables = [claim for filled in tables for claim in table_claims(filled)]
-    return corrected([*of_tables, *figure_claims(sources), *_hong_claims(sources)])
+    found = corrected([*of_tables, *figure_claims(sources), *_hong_claims(sources)])
+    for filled in tables:
+        found = _depending(filled, tables, found)
+    return found
+
+
+def _depending(filled: Filled, tables: Sequence[Filled], claims: list[Claim]) -> list[Claim]:
+    """The same, where ``filled`` is a variant of another table: what has another outcome in the two depends on the
+    setting that was inferred."""
+    base = next((one for one in tables if one.table.key == filled.table.variant_of), None)
+    if base is None:
+        return claims
+    ours, theirs = f"Du et al., {short(filled)}, ", f"Du et al., {short(base)}, "
+    places: dict[tuple[str, str, str], list[int]] = {}
+    for at, claim in enumerate(claims):
+        for start in (ours, theirs):
+            if claim.family.startswith(start):
+                places.setdefault((claim.family.removeprefix(start), claim.words, claim.cell), []).append(at)
+    found = list(claims)
+    for pair in places.values():
+        outcomes = {claims[at].own_outcome for at in pair}
+        if len(outcomes) > 1 and not outcomes & {"no run", "too few seeds"}:
+            for at in pair:
+                found[at] = replace(claims[at], depends=filled.table.inferred)
+    return found
 
 
 def table_claims(filled: Filled) -> Iterator[Claim]:
@@ -357,9 +388,16 @@ def counts(claims: Sequence[Claim]) -> dict[Outcome, int]:
     """How many have which outcome.
 
     >>> counts([Claim("a", "b", "c", "d", certain=True), Claim("a", "b", "c", "d")])
-    {'holds': 1, 'fails': 0, 'undecided': 0, 'too few seeds': 0, 'no run': 1}
+    {'holds': 1, 'fails': 0, 'undecided': 0, 'depends': 0, 'too few seeds': 0, 'no run': 1}
     """
-    found: dict[Outcome, int] = {"holds": 0, "fails": 0, "undecided": 0, "too few seeds": 0, "no run": 0}
+    found: dict[Outcome, int] = {
+        "holds": 0,
+        "fails": 0,
+        "undecided": 0,
+        "depends": 0,
+        "too few seeds": 0,
+        "no run": 0,
+    }
     for claim in claims:
         found[claim.outcome] += 1
     return found

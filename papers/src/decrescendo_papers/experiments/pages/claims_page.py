@@ -21,8 +21,8 @@ from decrescendo_papers.experiments.pages.claims import (
     same_sign,
     short,
 )
-from decrescendo_papers.experiments.pages.filled import LINEAR, VANILLA, Filled
-from decrescendo_papers.experiments.pages.question import comparisons, no_gain
+from decrescendo_papers.experiments.pages.filled import VANILLA, Filled
+from decrescendo_papers.experiments.pages.question import CONTROLS, comparisons, no_gain
 from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED
 
 PAPERS = ("Du et al.", "Hong et al.")
@@ -33,7 +33,8 @@ RULE = (
     f"family, has p < {LEVEL} in the claimed or in the other direction, and is *undecided* otherwise; with *too few "
     f"seeds*, fewer than {ENOUGH}, nothing is compared; where nothing is random, it holds or fails as it is. That a "
     "curve is an exponential can fail, and not hold: it fails where some measured step is off the fitted one, t-test "
-    f"over the seeds, p < {LEVEL} after a correction for the steps and Holm's."
+    f"over the seeds, p < {LEVEL} after a correction for the steps and Holm's. It *depends* where the paper does not "
+    "state a setting, the table was run with two values of it, and the outcome is not the same with both."
 )
 
 
@@ -58,12 +59,16 @@ def claims_page(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
             [
                 claim.words, claim.cell, "-" if claim.paper is None else f"{claim.paper:+.2f}", claim.effect,
                 str(claim.pair.seeds) if claim.pair.differences else "-", p_in_words(claim.p_value),
-                p_in_words(claim.corrected), claim.outcome, f"`{claim.command}`",
+                p_in_words(claim.corrected), _verdict(claim), f"`{claim.command}`",
             ]
             for claim in claims if claim.family == family
         ]  # fmt: skip
         parts += [f"## {family}", table(header, rows, "llrrrrrll")]
     return "\n\n".join(parts) + "\n"
+
+
+def _verdict(claim: Claim) -> str:
+    return f"depends on {claim.depends}: {claim.own_outcome} here" if claim.depends else claim.outcome
 
 
 def column_by_column(tables: Sequence[Filled], claims: Sequence[Claim]) -> list[str]:
@@ -87,7 +92,7 @@ def column_by_column(tables: Sequence[Filled], claims: Sequence[Claim]) -> list[
     header = ["", "column", *(f"{words}, {block}" for block in BLOCKS for words in WORDS.values())]
     return [
         "## Against vanilla DP-SGD, column by column",
-        "Mean differences in points, *claimed* as the paper counts; a star where the claim holds or fails, brackets "
+        "Mean differences in points, *claimed* as the paper counts; a star where a difference is significant, brackets "
         f"where there are fewer than {ENOUGH} seeds.",
         table(header, rows, "llrrrrrr"),
     ]
@@ -104,7 +109,7 @@ def _starred(claim: Claim | None) -> str:
     mean = f"{claim.pair.mean:+.2f}"
     if claim.outcome == "too few seeds":
         return f"({mean})"
-    return mean + "*" * (claim.outcome in ("holds", "fails"))
+    return mean + "*" * (claim.own_outcome in ("holds", "fails"))
 
 
 def totals(claims: Sequence[Claim]) -> list[str]:
@@ -118,11 +123,14 @@ def totals(claims: Sequence[Claim]) -> list[str]:
 def _outcomes(claims: Sequence[Claim]) -> str:
     """In a sentence; columns together are not counted beside the columns."""
     found = counts([claim for claim in claims if not claim.family.endswith(TOGETHER)])
+    depends = (
+        f", {found['depends']} depend on a setting that the paper does not state" if found["depends"] else ""
+    )
     few = f", {found['too few seeds']} have too few seeds" if found["too few seeds"] else ""
     missing = f", {found['no run']} have no run" if found["no run"] else ""
     return (
         f"of {sum(found.values())} comparisons {found['holds']} hold, {found['fails']} fail, {found['undecided']} are "
-        f"undecided{few}{missing}."
+        f"undecided{depends}{few}{missing}."
     )
 
 
@@ -164,7 +172,7 @@ def what_holds(tables: Sequence[Filled], claims: Sequence[Claim]) -> list[str]:
                 ["method", "counted", *(short(filled) for filled in tables)], rows, "ll" + "l" * len(tables)
             ),
         ]
-    return [*parts, *falling_rates(tables)]
+    return [*parts, *against_controls(tables)]
 
 
 def _mean(claim: Claim | None) -> str:
@@ -172,7 +180,7 @@ def _mean(claim: Claim | None) -> str:
         return "-"
     if claim.outcome == "too few seeds":
         return f"{seeds_in_words(claim.pair.seeds)}: too few"
-    words = f"{claim.pair.mean:+.2f}", p_phrase(claim.corrected), claim.outcome
+    words = f"{claim.pair.mean:+.2f}", p_phrase(claim.corrected), _verdict(claim)
     return ", ".join(filter(None, words))
 
 
@@ -186,8 +194,10 @@ def universal(claims: Sequence[Claim]) -> str:
         verdict = "holds everywhere"
     else:
         verdict = "undecided"
-    few = found["too few seeds"]
+    few, depends = found["too few seeds"], found["depends"]
     left = f" In {few} there are too few seeds." if few else ""
+    if depends:
+        left = f" In {depends} the outcome depends on a setting that the paper does not state.{left}"
     return (
         f"{verdict}. Significantly above in {found['holds']} of {len(single)} columns, significantly below in "
         f"{found['fails']}, undecided in {found['undecided']}.{left} The sign is the paper's in {alike} of "
@@ -195,26 +205,28 @@ def universal(claims: Sequence[Claim]) -> str:
     )
 
 
-def falling_rates(tables: Sequence[Filled]) -> list[str]:
-    """Dynamic against the control that the paper lacks, with what both are against vanilla; empty without runs."""
-    rows = [row for filled in tables if (row := _falling_rate(filled))]
-    if not rows:
-        return []
-    header = [
-        "certified", "columns", "seeds", "dynamic - vanilla", "falling rate - vanilla", "dynamic - falling rate",
-        "p after Holm", "dynamic against the falling rate",
-    ]  # fmt: skip
-    return [
-        "Is it the noise, or the smaller steps? Vanilla DP-SGD whose learning rate falls to zero is a control that "
-        "the paper lacks; the rate itself was not tuned again for it. In points, mean over the columns:",
-        table(header, rows, "lrrrrrrl"),
-    ]
+def against_controls(tables: Sequence[Filled]) -> list[str]:
+    """Dynamic against each control that the paper lacks, with what both are against vanilla; empty without runs."""
+    parts: list[str] = []
+    for key, control in CONTROLS.items():
+        rows = [row for filled in tables if (row := _against(filled, key))]
+        if rows:
+            header = [
+                "certified", "columns", "seeds", "dynamic - vanilla", f"{control.short} - vanilla",
+                f"dynamic - {control.short}", "p after Holm", f"dynamic against the {control.short}",
+            ]  # fmt: skip
+            parts += [
+                f"{control.question} {control.words[0].upper()}{control.words[1:]} is a control that the paper lacks. "
+                "In points, mean over the columns:",
+                table(header, rows, "lrrrrrrl"),
+            ]
+    return parts
 
 
-def _falling_rate(filled: Filled) -> list[str]:
-    _, together = comparisons(filled)
+def _against(filled: Filled, key: str) -> list[str]:
+    _, together = comparisons(filled, key)
     of = next((one for one in together if one.row.key == "dynamic" and one.pair.differences), None)
-    control, base = filled.row(LINEAR), filled.row(VANILLA)
+    control, base = filled.row(key), filled.row(VANILLA)
     if of is None or control is None or base is None:
         return []
     present = [
@@ -234,7 +246,7 @@ def _falling_rate(filled: Filled) -> list[str]:
     by = {key: [{seed: one[seed] for seed in common} for one in found] for key, found in by.items()}
     against = [
         pooled(by[one], by[other])
-        for one, other in ((of.row.key, VANILLA), (LINEAR, VANILLA), (of.row.key, LINEAR))
+        for one, other in ((of.row.key, VANILLA), (key, VANILLA), (of.row.key, key))
     ]
     if not common:
         return []

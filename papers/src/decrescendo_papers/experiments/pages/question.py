@@ -1,5 +1,5 @@
-"""Noise schedule or learning-rate schedule? Each method with a moving schedule against constant noise and clipping
-with a learning rate that falls to zero."""
+"""What do moving schedules win that a simpler change does not? Each method with a moving schedule against constant
+noise and clipping: with a learning rate that falls to zero, and with a smaller clip norm."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,52 @@ from decrescendo_papers.experiments.comparisons import (
     pooled,
     seeds_in_words,
 )
+from decrescendo_papers.experiments.methods import END_CLIP, MEAN_CLIP
 from decrescendo_papers.experiments.pages.filled import LINEAR, VANILLA, Filled
 from decrescendo_papers.experiments.table import CERTIFIED, Column, Row
 
 MOVING = ("dynamic", "sensitivity-decay", "growing-mu")
 
 MANY_SEEDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A row that a moving schedule is held against.
+
+    Args:
+        question: as a heading asks it.
+        short: as a column's head.
+        words: what the row is, after "against".
+        why: one sentence: what it could explain.
+        caveat: where nothing is to be explained.
+    """
+
+    question: str
+    short: str
+    words: str
+    why: str
+    caveat: str = ""
+
+
+CONTROLS = {
+    LINEAR: Control(
+        "Noise schedule or learning-rate schedule?", "falling rate",
+        "constant noise and clipping with a learning rate that falls to zero along a line",
+        "A clip norm that falls also makes steps smaller, as a falling learning rate does.",
+        " The rate was not tuned again for its fall, so that this says little of either.",
+    ),
+    END_CLIP.key: Control(
+        "A moving clip norm, or a smaller one?", "final clip norm",
+        "constant noise and clipping at the clip norm where the schedule ends",
+        "A clip norm that falls is smaller on average than the one it starts from.",
+    ),
+    MEAN_CLIP.key: Control(
+        "A moving clip norm, or one in the middle?", "middle clip norm",
+        "constant noise and clipping at the geometric mean of the clip norms where the schedule starts and ends",
+        "A clip norm that falls is smaller on average than the one it starts from.",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +93,16 @@ class Comparison:
         return self.outcome != "undecided"
 
 
-def comparisons(filled: Filled) -> tuple[list[Comparison], list[Comparison]]:
-    """By column, and pooled over the columns; empty where the table lacks the control."""
-    control = filled.row(LINEAR)
+def comparisons(filled: Filled, key: str = LINEAR) -> tuple[list[Comparison], list[Comparison]]:
+    """By column, and pooled over the columns; empty where the table lacks the control called ``key``."""
+    control = filled.row(key)
     methods = [row for key in MOVING if (row := filled.row(key)) is not None]
     if control is None:
         return [], []
     single: list[Comparison] = []
     together: list[Comparison] = []
     for row in methods:
-        columns = [(column, filled.gain(row, LINEAR, column, CERTIFIED)) for column in filled.table.columns]
+        columns = [(column, filled.gain(row, key, column, CERTIFIED)) for column in filled.table.columns]
         single += [Comparison(row, column, pair) for column, pair in columns]
         present = [column for column, pair in columns if pair.differences]
         scores = [
@@ -80,10 +120,15 @@ def _corrected(found: list[Comparison]) -> list[Comparison]:
 
 
 def question_section(filled: Filled) -> str:
-    """The question, its tests and the answer; empty if the table lacks the control."""
-    single, together = comparisons(filled)
-    if not together:
+    """The questions, their tests and the answers; empty if the table lacks the controls."""
+    return "\n\n".join(part for key in CONTROLS if (part := _one_question(filled, key)))
+
+
+def _one_question(filled: Filled, key: str) -> str:
+    single, together = comparisons(filled, key)
+    if not any(one.pair.differences for one in together):
         return ""
+    control = CONTROLS[key]
     rows = [
         [
             one.row.label,
@@ -99,24 +144,24 @@ def question_section(filled: Filled) -> str:
     header = ["method", "column", "seeds", "difference", "standard error", "p", "p after Holm"]
     return "\n\n".join(
         [
-            "## Noise schedule or learning-rate schedule?",
-            "A clip norm that falls also makes steps smaller, as a falling learning rate does. So each moving schedule "
-            "is held against constant noise and clipping with a learning rate that falls to zero along a line, at the "
-            "same certified epsilon, seed by seed (in points; above zero, the moving schedule is better). Two-sided "
+            f"## {control.question}",
+            f"{control.why} So each moving schedule is held against {control.words}, at the same certified epsilon, "
+            "seed by seed (in points; above zero, the moving schedule is better). Two-sided "
             "paired t-tests; Holm's correction among the single columns and, apart from them, among the rows of all "
             "columns, where each seed's differences are averaged over the columns first.",
             table(header, rows, "llrrrrr"),
-            answer(filled),
+            answer(filled, key),
         ]
     )
 
 
-def answer(filled: Filled) -> str:
+def answer(filled: Filled, key: str = LINEAR) -> str:
     """The answer in words, as far as the seeds go."""
-    single, together = comparisons(filled)
+    single, together = comparisons(filled, key)
+    control = CONTROLS[key]
     lines: list[str] = []
     for pooling in together:
-        name = f"{pooling.row.label} against a falling learning rate"
+        name = f"{pooling.row.label} against the {control.short}"
         seeds, tested = (
             pooling.pair.seeds,
             [one for one in single if one.row == pooling.row and one.pair.seeds >= ENOUGH],
@@ -129,8 +174,7 @@ def answer(filled: Filled) -> str:
         if no_gain(filled, pooling.row):
             lines.append(
                 f"- {name}: {pooling.pair.mean:+.2f} points, and no gain to explain: over all columns it is not above "
-                "vanilla DP-SGD whose rate does not fall. The rate was not tuned again for its fall, so that this "
-                "says little of either."
+                f"vanilla DP-SGD.{control.caveat}"
             )
             continue
         p = p_phrase(pooling.p_value)

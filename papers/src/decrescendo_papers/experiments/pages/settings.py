@@ -9,7 +9,7 @@ from typing import Any
 from decrescendo.base.markdown import table
 from decrescendo.plans import SCHEDULES
 from decrescendo_papers.experiments.perform import rows_of
-from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.results import REVISION, Result
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import Row
 from decrescendo_papers.experiments.tasks import find_task
@@ -21,7 +21,6 @@ ELSEWHERE = {
     "accountant",
     "epsilon",
     "seed",
-    "revision",
     "rho_mu",
     "rho_c",
     "trace",
@@ -96,4 +95,22 @@ def machines_table(results: Sequence[Result]) -> str:
         for task in sorted({result.spec.task for result in trained})
     }
     spent = ", ".join(f"{seconds:.0f} s ({task})" for task, seconds in times.items())
-    return table([*names, "runs"], rows, "l" * len(names) + "r") + f"\n\nOne run took in the median: {spent}."
+    return (
+        table([*names, "runs"], rows, "l" * len(names) + "r")
+        + f"\n\nOne run took in the median: {spent}.\n\n{provenance(trained)}"
+    )
+
+
+def provenance(results: Sequence[Result]) -> str:
+    """How many of the runs today's code would give again, and how many name the commit they were made with."""
+    older = sum(result.revision < REVISION for result in results)
+    unknown = sum(result.commit.startswith("before") or not result.commit for result in results)
+    changed = sum(result.commit.endswith("+") for result in results)
+    told = f"{len(results)} runs: {len(results) - unknown - changed} name the commit that they were made with"
+    told += f", {changed} one with changed files, {unknown} were made before commits were recorded."
+    if older:
+        told += (
+            f" {older} of them were made while seeded noise was drawn in another way (revision 1): their law and their "
+            "plans are the same, their commands give other numbers today."
+        )
+    return told

@@ -1,0 +1,50 @@
+"""The command that runs finished lines again and compares."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from decrescendo.cli import one_line_errors, say
+from decrescendo.errors import InvalidValue
+from decrescendo_papers.cli.options import Results
+
+
+@one_line_errors
+def check_command(
+    sample: Annotated[int, typer.Option(help="How many lines, drawn at random.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="By which they are drawn.")] = 0,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Only of these tasks. May be given several times.")
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="How far a score may be off: sums are rounded otherwise on other processors.", min=0
+        ),
+    ] = 0.002,
+    results: Results = Path("results/runs"),
+) -> None:
+    """Run some finished runs again, one after the other, and compare their scores with what the lines say. Exit status
+    1: a score is further off than the tolerance.
+
+    Example: papers check --sample 5 --task imdb
+    """
+    import torch
+
+    from decrescendo_papers.experiments import recheck
+
+    lines = recheck.sample(results, sample, seed, task or ())
+    if not lines:
+        raise InvalidValue(
+            f"--results must name a folder with runs of today's revision, got {str(results)!r}"
+        )
+    torch.set_num_threads(1)  # as they were made
+    off = 0
+    for line in lines:
+        difference = recheck.repeat(line).difference
+        off += difference > tolerance
+        say(f"{'equal' if difference == 0 else f'off by {difference:.4f}'}  {line.spec.name}")
+    say(f"{len(lines)} runs again, {off} off by more than {tolerance:g}")
+    if off:
+        raise typer.Exit(1)

@@ -1,0 +1,137 @@
+"""Whether passes are captured: in the first steps both ways are measured, and the faster is kept.
+
+Both give the same numbers on a CPU, to the bit, so that what a clock decides is the time alone.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+import torch
+
+# Times that a number of rows comes before it is captured, which costs as much as two or three passes; passes each way
+# whose medians are compared; and numbers of rows that are captured for that.
+_FIRST, _EACH, _TRIED = 3, 3, 3
+_CLOCK = time.perf_counter
+
+ASKED = "passes were captured and replayed, as capture=True asks for"
+PAYS = (
+    "passes were captured and replayed: in the first steps a replayed pass took less time than one in Python"
+)
+OFF = "all passes ran in Python, as capture=False asks for"
+FEW = "all passes ran in Python, or a few were replayed to measure: too few of one size came to compare both ways"
+SLOWER = "passes ran in Python: in the first steps a replayed pass took no less time"
+CHANGES = (
+    "passes ran in Python: what the model and the loss compute, or store in Python, changes from step to step"
+)
+CANNOT = "passes ran in Python: a pass of this model and loss cannot be captured"
+MEMORY = "passes ran in Python: there was no memory for a captured pass"
+
+
+def clock_on(device: torch.device) -> Callable[[], float]:
+    """Seconds, once all that was started on the device is done.
+
+    >>> clock_on(torch.device("cpu")) is time.perf_counter
+    True
+    """
+    if device.type != "cuda":
+        return _CLOCK
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return _CLOCK()
+
+    return clock
+
+
+@dataclass(slots=True)
+class Choice:
+    """Whether passes of one engine are captured, and why.
+
+    Args:
+        asked: `EngineSettings.capture`.
+        clock: in seconds.
+
+    >>> Choice(False, clock_on(torch.device("cpu"))).why == OFF
+    True
+    """
+
+    asked: bool | Literal["auto"]
+    clock: Callable[[], float]
+    on: bool = field(init=False)
+    why: str = field(init=False)
+    # The share of a pass's time in Python that a replay saves, once it is measured; what a capture costs, in passes.
+    _saves: float | None = None
+    _costs: float = 0.0
+    # Seconds of passes in Python, of replays and of captures, by what they have in common but for the number of rows.
+    _seconds: dict[object, tuple[list[float], list[float], list[float]]] = field(
+        default_factory=dict[object, tuple[list[float], list[float], list[float]]]
+    )
+    _tried: set[object] = field(default_factory=set[object])
+    _start: float = 0.0
+    _way: tuple[object, bool] | None = None
+
+    def __post_init__(self) -> None:
+        self.on = self.asked is not False
+        self.why = {True: ASKED, False: OFF, "auto": FEW}[self.asked]
+
+    @property
+    def measures(self) -> bool:
+        """Whether it is still to be decided."""
+        return self.on and self.asked == "auto" and self._saves is None
+
+    def pays(self, key: object, uses: int) -> bool:
+        """Whether a pass that came so often, this time included, is to be captured now. One that came n times is
+        expected to come n times more, so that captures never cost more than twice what they save."""
+        if self.asked is True:
+            return uses > 1
+        if self._saves is None:
+            return uses >= _FIRST and (key in self._tried or len(self._tried) < _TRIED)
+        return uses >= _FIRST and uses * self._saves >= self._costs
+
+    def begin(self) -> None:
+        """A pass begins, in whichever way."""
+        if self.measures:
+            self._start, self._way = self.clock(), None
+
+    def captured(self, key: object, alike: object) -> None:
+        """It was captured; how it is done comes after that."""
+        if self.measures:
+            now = self.clock()
+            self._of(alike)[2].append(now - self._start)
+            self._start = now
+            self._tried.add(key)
+
+    def goes(self, alike: object, *, replayed: bool) -> None:
+        """Which way it takes. ``alike``: what it has in common with others over other numbers of rows."""
+        self._way = (alike, replayed)
+
+    def end(self) -> None:
+        """It is done, and nothing was done twice."""
+        if not self.measures or self._way is None:
+            return
+        (alike, replayed), self._way = self._way, None
+        python, replays, captures = seconds = self._of(alike)
+        seconds[replayed].append(self.clock() - self._start)
+        if captures and min(len(python), len(replays)) >= _EACH:
+            usual = max(median(python), 1e-9)
+            self._saves, self._costs = 1 - median(replays) / usual, min(captures) / usual
+            self._seconds.clear()
+            self.why = PAYS
+            if self._saves <= 0:
+                self.stop(SLOWER)
+
+    def _of(self, alike: object) -> tuple[list[float], list[float], list[float]]:
+        return self._seconds.setdefault(alike, ([], [], []))
+
+    def twice(self) -> None:
+        """It is done in Python after it was replayed: no time of either way."""
+        self._way = None
+
+    def stop(self, why: str) -> None:
+        """No pass is captured or replayed from here on."""
+        self.on, self.why = False, why
+        self._seconds.clear()
+        self._tried.clear()

@@ -1,0 +1,161 @@
+"""What Python objects hold beside attributes and items: a replayed pass must not miss a change of it.
+
+Slots, getters of properties, objects of the standard library and of torch (an optimizer's settings), states of
+generators of random numbers, positions of iterators, bytes of arrays. What cannot be looked at is `unseen`: it is taken
+to change at each look, so that no pass is replayed.
+"""
+
+import itertools
+import operator
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from types import FunctionType, GeneratorType, MappingProxyType, ModuleType
+from typing import Any, cast
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decrescendo.base.storages import key_of
+from decrescendo.row_independence.code_origin import is_own
+
+# Entries of one container, and bytes of one array, that are compared at each pass.
+_MAX_ENTRIES, _MAX_BYTES = 100_000, 2**20
+_PLAIN = {int, float, complex, bool, str, bytes, type(None)}
+# Loggers keep caches, and lead to all others.
+_NOT_INSIDE = ("logging", "warnings", "_weakrefset", "_abc")
+
+
+def unseen() -> object:
+    """It differs from whatever was there before."""
+    return object()
+
+
+class _Entries:
+    """Entries of a long container, which are the same objects or equal ones."""
+
+    def __init__(self, entries: tuple[object, ...]) -> None:
+        self._entries = entries
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Entries) and self._entries == other._entries
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Place(tuple[object, ...]):
+    """Which tensor lies at a place, and where in memory."""
+
+    __slots__ = ()
+
+    @property
+    def storage(self) -> object:
+        """As `key_of` names it."""
+        return self[1] if len(self) > 1 else None
+
+
+def place_of(tensor: Tensor) -> Place:
+    """The object, its memory and how it lies there; not the numbers in it, which a replay reads where they are."""
+    with suppress(RuntimeError, NotImplementedError), torch._C._DisableTorchDispatch():
+        key, hooked = key_of(tensor), bool(tensor._backward_hooks)
+        laid = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        return Place((id(tensor), key, *laid, tensor.requires_grad, hooked))
+    return Place((id(tensor),))
+
+
+def entries_of(container: Any) -> object:
+    """Those of a container that is too long to be looked at one by one."""
+    entries = tuple(container.items() if isinstance(container, dict) else container)
+    if len(entries) > _MAX_ENTRIES:
+        return unseen()
+    flat = itertools.chain.from_iterable(entries) if isinstance(container, dict) else entries
+    return _Entries(entries) if _PLAIN.issuperset(map(type, flat)) else unseen()
+
+
+def bytes_of(array: Any) -> object:
+    """Those of an array, or of anything else with a buffer."""
+    view = memoryview(array)
+    return hash(view.tobytes()) if view.nbytes <= _MAX_BYTES else unseen()
+
+
+def contents_of(value: Any, libraries: tuple[str, ...]) -> Iterator[tuple[str, object]]:
+    """What a value holds that is no item or attribute of the program's own, by name. ``libraries``: of these objects
+    attributes are among it."""
+    kind = type(value)
+    if isinstance(value, ModuleType):
+        if is_own(getattr(value, "__file__", None) or value.__name__):
+            simple = (*_PLAIN, list, dict, tuple, set, Tensor, np.ndarray)
+            yield from (
+                (n, item) for n, item in vars(value).items() if n[:2] != "__" and isinstance(item, simple)
+            )
+        return
+    if isinstance(value, type):
+        return
+    for one in kind.__mro__:
+        slots = vars(one).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            full = f"_{one.__name__.lstrip('_')}{name}" if name[:2] == "__" and name[-2:] != "__" else name
+            if full not in ("__dict__", "__weakref__"):
+                with suppress(AttributeError):
+                    yield name, object.__getattribute__(value, full)
+    if isinstance(value, nn.Module):
+        held = vars(value)
+        yield "training", held.get("training")
+        yield from (*held.get("_parameters", {}).items(), *held.get("_buffers", {}).items())
+    elif isinstance(value, FunctionType):
+        yield from list(value.__dict__.items())
+    elif isinstance(value, property):
+        yield "fget", value.fget
+    elif isinstance(value, (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)):
+        yield "state", _Entries((_state_of(value),))
+    elif kind.__module__.split(".")[0] in libraries and kind.__module__ not in _NOT_INSIDE:
+        yield from _inside(value)
+
+
+def _state_of(generator: Any) -> object:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().cpu().numpy().tobytes()
+    held = (
+        generator.get_state()
+        if isinstance(generator, np.random.RandomState)
+        else generator.bit_generator.state
+    )
+    return repr(held) if not isinstance(held, tuple) else (repr(held), held[1].tobytes())
+
+
+def _inside(value: Any) -> Iterator[tuple[str, object]]:
+    """Of an object of a library, whose attributes are its own matter, but for what others set in it."""
+    if isinstance(value, ContextVar):
+        yield "value", cast("ContextVar[object]", value).get(None)
+    elif isinstance(value, MappingProxyType):
+        yield from ((str(key), item) for key, item in cast("Mapping[object, object]", value).items())
+    elif isinstance(value, ref):
+        yield "target", value()
+    elif isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        yield "at", None if frame is None else frame.f_lasti
+        yield from () if frame is None else list(frame.f_locals.items())
+    elif isinstance(value, itertools.count):
+        yield "at", repr(value)
+    elif hasattr(type(value), "__next__"):
+        hint = operator.length_hint(value, -1)
+        yield "left", hint if hint >= 0 else unseen()
+    elif not isinstance(value, (str, bytes, Tensor)):
+        with suppress(TypeError):
+            memoryview(value)
+            yield "bytes", bytes_of(value)
+        held = value.__dict__ if isinstance(value, threading.local) else _attributes(value)
+        yield from list(held.items())
+
+
+def _attributes(value: object) -> dict[str, object]:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}

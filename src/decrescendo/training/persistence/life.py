@@ -1,0 +1,73 @@
+"""`Life`: what a run remembers of its steps, over restarts."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from decrescendo.accounting.release import Release
+from decrescendo.base.assumption import Assumption
+from decrescendo.clipping import Diagnostics
+from decrescendo.clipping.telemetry import Telemetry
+from decrescendo.errors import FileRefused, PlanViolation
+from decrescendo.training.statement import FLOAT32
+from decrescendo.training.steering.reading import Reading, as_row, read
+
+
+@dataclass(slots=True)
+class Life:
+    """What a run remembers of its steps, over restarts.
+
+    Args:
+        run_id: in a store; empty without one.
+        began: by the monotonic clock, moved back by the seconds of earlier processes.
+        resumed: the steps at which it was gone on with.
+        supposed: what was assumed in earlier processes of the run, and of the data.
+        accumulate: the dtype of the sums of all processes of the run: of two the narrower.
+        gamma: of automatic clipping; 0 without.
+        telemetry: what is released beside the gradients.
+        readings: by step.
+        place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
+            store, and where a checkpoint does not say.
+    """
+
+    run_id: str
+    releases: list[Release] = field(default_factory=list[Release])
+    columns: list[Diagnostics] = field(default_factory=list[Diagnostics])
+    began: float = field(default_factory=time.monotonic)
+    resumed: tuple[int, ...] = ()
+    supposed: tuple[Assumption, ...] = ()
+    place: int | None = None
+    accumulate: str = FLOAT32
+    gamma: float = 0.0
+    telemetry: Telemetry | None = None
+    readings: list[Reading] = field(default_factory=list[Reading])
+
+    @property
+    def taken(self) -> int:
+        """Steps."""
+        return len(self.releases)
+
+    @property
+    def seconds(self) -> float:
+        """Of all processes of the run."""
+        return max(0.0, time.monotonic() - self.began)  # a broken clock must not lose a run
+
+
+def told(life: Life) -> dict[str, Any]:
+    """What a checkpoint says of a run's telemetry."""
+    return {"of": repr(life.telemetry), "rows": [as_row(reading) for reading in life.readings]}
+
+
+def go_on_reading(life: Life, state: Mapping[str, Any] | None, step: int) -> None:
+    """The readings of the steps before ``step``, of a run that goes on with the telemetry it began with."""
+    began = None if state is None else state["of"]
+    if began != (None if life.telemetry is None else repr(life.telemetry)):
+        raise PlanViolation(
+            f"a run must go on with the telemetry it began with, got {life.telemetry} after {began}. Its gradients "
+            "would be clipped otherwise"
+        )
+    if state is not None and life.telemetry is not None:
+        life.readings[:] = read(life.telemetry, state["rows"])
+        if len(life.readings) != step:
+            raise FileRefused(f"a checkpoint must have a reading a step, got {len(life.readings)} of {step}")

@@ -1,0 +1,106 @@
+"""`ClipController`: a clip norm that follows what telemetry says of the gradients' norms, by one of three rules."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, final
+
+from decrescendo.base.limits import SMALLEST_CLIP_NORM
+from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import Sampling
+from decrescendo.training.steering.reading import Reading
+
+Rule = Literal["quantile", "clipped", "error"]
+RULES: tuple[Rule, ...] = ("quantile", "clipped", "error")
+# A factor stays within this of 1: sums of noise alone must not carry it away.
+_MOST = 1e6
+# Where everything, or nothing, seems to be clipped, so large a share is taken to be on the other side.
+_LEAST = 1e-3
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClipController:
+    """A plan whose clip norms C_t are multiplied by a factor that follows the released norms of the gradients.
+
+    Post-processing: the factor of a step depends on earlier releases alone, and a clip norm is free for privacy while
+    z_t is the plan's. The certificate of the plan stays as it is, to the last digit. The plan's curve of C_t goes on
+    to say how it moves; the factor begins at 1, and after each step log(factor) moves by ``rate`` times
+
+    ``quantile``
+        target - b, with b the released share of examples that are not clipped (Andrew et al. 2021, who pay for b):
+        C_t goes to the ``target`` quantile of the norms.
+    ``clipped``
+        the same with 1 - ``target``: C_t goes to where this share of the examples is clipped.
+    ``error``
+        (A - N) / (A + N), to where bias and noise of the mean gradient have the least sum of squares. Of d coordinates
+        N = d z^2 C^2 / B^2 is the squared noise. A = C s E is what a larger C takes off the squared bias, with s the
+        share clipped and E = s C / log(1/s) the mean length cut off, if norms beyond C, which nobody sees, fall off as
+        an exponential does; clipped gradients are taken to point one way, which bounds the bias.
+
+    Args:
+        plan: from `calibrate`; noise, batches and clip norms may move.
+        rule: one of the three.
+        target: in (0, 1), of the first two.
+        rate: > 0, at most 1: how fast C_t follows.
+
+    Raises:
+        InvalidValue: a plan without noise or with an infinite clip norm, or a number outside its range.
+
+    >>> from decrescendo import Budget, PoissonSampling, calibrate, curves
+    >>> plan = calibrate(Budget(2.0, 1e-3), PoissonSampling(500, 50), steps=9, privacy=curves.growing_mu(2),
+    ...                  clip=curves.sensitivity_decay(1.0, 2.0))
+    >>> ClipController(plan, "clipped", target=0.3).steps
+    9
+    """
+
+    plan: Plan
+    rule: Rule = "quantile"
+    target: float = 0.5
+    rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_instance("plan", self.plan, Plan, "calibrate makes one")
+        if self.rule not in RULES:
+            raise InvalidValue(f"rule must be one of {', '.join(RULES)}, got rule={self.rule!r}")
+        check_real("target", self.target, above=0, below=1)
+        check_real("rate", self.rate, above=0, at_most=1)
+        if not math.isfinite(self.plan.clip_norm.max()) or not self.plan.noise_multiplier.min() > 0:
+            raise InvalidValue(
+                f"a plan for ClipController must have noise at every step and finite clip norms, got {self.plan}. "
+                "Without noise the norms of each batch would be published"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the plan draws batches."""
+        return self.plan.sampling
+
+    @property
+    def steps(self) -> int:
+        """The number of the plan's steps."""
+        return self.plan.steps
+
+    def next_factor(self, factor: float, reading: Reading, coordinates: int) -> float:
+        """The factor of the step after ``reading``, whose own was ``factor``.
+
+        Args:
+            factor: > 0.
+            reading: what was released, norms among it.
+            coordinates: d, how many numbers are trained.
+        """
+        within = min(max(reading.norms[-1].value, 0.0), 1.0)
+        if self.rule == "error":
+            moved = _balance(min(max(1 - within, _LEAST), 1 - _LEAST), reading, coordinates)
+        else:
+            moved = (self.target if self.rule == "quantile" else 1 - self.target) - within
+        # What the engine refuses must not be reached at any step of the curve.
+        least = max(1 / _MOST, 2 * SMALLEST_CLIP_NORM / float(self.plan.clip_norm.min()))
+        return min(max(factor * math.exp(self.rate * moved), min(least, 1.0)), _MOST)
+
+
+def _balance(clipped: float, reading: Reading, coordinates: int) -> float:
+    """(A - N) / (A + N), both over C^2."""
+    noise = coordinates * (reading.noise_multiplier / reading.expected_batch_size) ** 2
+    bias = clipped**2 / -math.log(clipped)
+    return (bias - noise) / (bias + noise)

@@ -1,0 +1,77 @@
+"""`Plateau`: ends a training where a released curve stops improving; of such an end nothing is assumed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, final, runtime_checkable
+
+from decrescendo.errors import InvalidValue, check_integer, check_real
+from decrescendo.training.steering.reading import WINDOW, Reading, smoothed
+
+
+@runtime_checkable
+class Released(Protocol):
+    """What it reads of a `Progress`."""
+
+    @property
+    def readings(self) -> Sequence[Reading]:
+        """By step."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """A callback of `train` that ends it when the released loss, or accuracy, is no better than it was.
+
+    It reads what telemetry released and nothing else, so that the run need not assume what decided about its end. The
+    guarantee is that of the whole plan, as of every run that ends early. In a loop of your own: ``if
+    trainer.ends(Plateau()): break``.
+
+    Args:
+        of: ``loss`` or ``accuracy``, which the training's `Telemetry` must have.
+        patience: steps, >= 1: the mean of the last ``window`` steps is compared with that of ``window`` steps that many
+            before.
+        window: steps, 1 to ``patience``.
+        errors: >= 0: an improvement below so many standard errors of the difference is none.
+
+    >>> Plateau("accuracy", patience=200)
+    Plateau(of='accuracy', patience=200, window=20, errors=0.0)
+    """
+
+    of: Literal["loss", "accuracy"] = "loss"
+    patience: int = 100
+    window: int = WINDOW
+    errors: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.of not in ("loss", "accuracy"):
+            raise InvalidValue(f"of must be loss or accuracy, got of={self.of!r}")
+        check_integer("patience", self.patience, at_least=1)
+        check_integer("window", self.window, at_least=1)
+        if self.window > self.patience:
+            raise InvalidValue(
+                f"window must be at most patience, got window={self.window} and patience={self.patience}. Both means "
+                "would be over the same steps"
+            )
+        check_real("errors", self.errors, at_least=0)
+
+    def __call__(self, progress: Released) -> bool:
+        """Whether there is nothing gained.
+
+        Raises:
+            InvalidValue: a training without that curve.
+        """
+        readings = progress.readings
+        now, before = smoothed(readings, self.of, self.window), None
+        if now is None:
+            raise InvalidValue(
+                f"a training that Plateau ends must release its {self.of}, got none. Give train "
+                f"telemetry=dc.Telemetry({self.of}=True)"
+            )
+        if len(readings) >= self.patience + self.window:
+            before = smoothed(readings[: -self.patience], self.of, self.window)
+        if before is None:
+            return False
+        gained = now.value - before.value if self.of == "accuracy" else before.value - now.value
+        return gained <= self.errors * math.hypot(now.standard_error, before.standard_error)

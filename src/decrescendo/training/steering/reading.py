@@ -1,0 +1,249 @@
+"""`Reading`: what the telemetry of a step says, with its standard errors. It was released: anybody may see it."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from decrescendo.clipping.telemetry import Telemetry
+from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
+
+# Steps that a curve is averaged over where it is shown.
+WINDOW = 20
+# As a share of the examples: how well it is to be known that all are clipped.
+_SURE = 0.02
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number about the training data that was released, under the noise of a step.
+
+    Args:
+        value: unbiased, and so not kept within the range of what it estimates: an accuracy may come out above 1.
+        standard_error: of ``value`` as an estimate of the mean over all examples of the data: of the noise, and of the
+            batch being drawn.
+        noise_std: of the noise alone: of ``value`` about what the batch itself has.
+        steps: how many steps it is averaged over, each at weights of its own.
+
+    >>> print(Estimate(1.25, 0.04, 0.03, steps=20))
+    1.25 +- 0.04 (mean of 20 steps)
+    """
+
+    value: float
+    standard_error: float
+    noise_std: float
+    steps: int = 1
+
+    def __str__(self) -> str:
+        over = "" if self.steps == 1 else f" (mean of {self.steps} steps)"
+        return f"{self.value:.3g} +- {self.standard_error:.2g}{over}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the telemetry of one step says. Everything in it follows from what was released.
+
+    Args:
+        telemetry: what was asked for.
+        step: from 1 on.
+        clip_norm: C_t.
+        noise_multiplier: z_t.
+        sample_rate: p_t.
+        expected_batch_size: B_t.
+        coordinates: how many numbers the noisy mean gradient has; 0 where nobody looked at them.
+        energy: the mean of their squares, over the variance of the noise: 1 of noise alone.
+        sums: the noisy coordinates beside the gradients, divided by B_t.
+
+    >>> reading = Reading(Telemetry(norms=2), 1, clip_norm=1.0, noise_multiplier=0.5, sample_rate=0.1,
+    ...                   expected_batch_size=100.0, coordinates=0, energy=0.0, sums=(0.7 / 2**0.5, 0.2 / 2**0.5))
+    >>> [round(share.value, 2) for share in reading.norms], reading.edges
+    ([0.2, 0.7], (0.0, 0.5, 1.0))
+    >>> round(reading.quantile(0.5), 2), round(reading.clipped.value, 2), reading.loss
+    (0.55, 0.3, None)
+    """
+
+    telemetry: Telemetry
+    step: int
+    clip_norm: float
+    noise_multiplier: float
+    sample_rate: float
+    expected_batch_size: float
+    coordinates: int
+    energy: float
+    sums: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_instance("telemetry", self.telemetry, Telemetry)
+        check_integer("step", self.step, at_least=1)
+        for name in ("clip_norm", "noise_multiplier", "sample_rate", "expected_batch_size"):
+            check_real(name, getattr(self, name), above=0)
+        if len(self.sums) != self.telemetry.size:
+            raise InvalidValue(
+                f"sums must have a number for each coordinate, {self.telemetry.size}, got {len(self.sums)}"
+            )
+
+    @property
+    def signal(self) -> Estimate | None:
+        """The squared length of the batch's mean gradient over that of the noise: 0 where there is noise alone."""
+        if not self.coordinates:
+            return None
+        value = self.energy - 1
+        error = math.sqrt((2 + 4 * max(value, 0.0)) / self.coordinates)
+        return Estimate(value, error, error)
+
+    @property
+    def gradient_limit(self) -> float:
+        """What gradients were clipped to; C_t where norms alone are asked for."""
+        return self.telemetry.gradient_limit(self.clip_norm)
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """0 = e_0 < .. < e_K: the edges of the bins of norms, up to `gradient_limit`."""
+        count = self.telemetry.norms
+        return tuple(self.gradient_limit * k / count for k in range(count + 1)) if count else ()
+
+    @property
+    def norms(self) -> tuple[Estimate, ...]:
+        """For each bin, from short to long: the share of examples whose clipped gradient is at most x long, averaged
+        over the x of the bin from e_k to e_k+1. An example without a finite gradient is in none."""
+        unit, _ = self.telemetry.units(self.clip_norm)
+        # From the longest on in the vector.
+        found = (self._estimate(total / unit, unit, 0.0) for total in self.sums[: self.telemetry.norms])
+        return tuple(found)[::-1]
+
+    @property
+    def clipped(self) -> Estimate | None:
+        """The share of examples longer than the middle of the last bin, or clipped: of those that are clipped slightly
+        more. ``None`` without norms."""
+        if not self.telemetry.norms:
+            return None
+        last = self.norms[-1]
+        return Estimate(1 - last.value, last.standard_error, last.noise_std)
+
+    def quantile(self, share: float) -> float:
+        """The norm that this ``share`` of the examples is below, between two bins on a straight line; infinite where
+        fewer are below `gradient_limit`."""
+        check_real("share", share, above=0, below=1)
+        edges, before, reached = self.edges, 0.0, 0.0
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+        start = 0.0
+        for middle, found in zip(middles, self.norms, strict=True):
+            reached = max(before, found.value)  # a distribution function does not fall
+            if reached >= share:
+                return start + (middle - start) * (share - before) / (reached - before)
+            before, start = reached, middle
+        return math.inf
+
+    @property
+    def loss(self) -> Estimate | None:
+        """The mean loss; losses beyond ``loss_range`` count as its ends. ``None`` where it was not asked for."""
+        low, high = self.telemetry.loss_range
+        return self._scalar(0, low, high) if self.telemetry.loss else None
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """The mean score; ``None`` where it was not asked for."""
+        return self._scalar(int(self.telemetry.loss), 0.0, 1.0) if self.telemetry.accuracy else None
+
+    def _scalar(self, place: int, low: float, high: float) -> Estimate:
+        _, unit = self.telemetry.units(self.clip_norm)
+        found = self._estimate(self.sums[self.telemetry.norms + place] / unit, unit, 0.25)
+        wide = high - low
+        return Estimate(low + wide * (0.5 + found.value), wide * found.standard_error, wide * found.noise_std)
+
+    def _estimate(self, value: float, unit: float, square: float) -> Estimate:
+        """A mean over the batch: ``square`` is the most that the mean square of what is averaged can be, 0 for that of
+        shares, of which no square is above the share itself."""
+        noise = self.noise_multiplier * self.clip_norm / (unit * self.expected_batch_size)
+        square = square or min(max(value, 0.0), 1.0)
+        drawn = math.sqrt((1 - self.sample_rate) * square / self.expected_batch_size)
+        return Estimate(value, math.hypot(noise, drawn), noise)
+
+    def shown(self) -> dict["Curve", Estimate]:
+        """Of what was asked for, the numbers that curves are made of: loss, accuracy, share clipped."""
+        found: dict[Curve, Estimate | None] = {
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "clipped_share": self.clipped,
+        }
+        return {name: estimate for name, estimate in found.items() if estimate is not None}
+
+
+Curve = Literal["loss", "accuracy", "clipped_share"]
+
+
+def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WINDOW) -> Estimate | None:
+    """The mean over the last ``window`` steps, each weighted by 1 / the variance of its noise: post-processing.
+
+    ``None`` where there is no reading, or ``of`` was not asked for.
+
+    >>> one = Reading(Telemetry(norms=0, accuracy=True), 1, 1.0, 1.0, 0.01, 100.0, 0, 0.0, (0.0,))
+    >>> found = smoothed([one] * 4, "accuracy", window=4)
+    >>> found.value, round(found.standard_error / one.accuracy.standard_error, 3), found.steps
+    (0.5, 0.5, 4)
+    """
+    check_integer("window", window, at_least=1)
+    found = [reading.shown().get(of) for reading in readings[-window:]]
+    estimates = [estimate for estimate in found if estimate is not None]
+    if not estimates:
+        return None
+    # (Not by the standard errors: those of shares follow the values, which would pull the mean.)
+    weights = [estimate.noise_std**-2 for estimate in estimates]
+    parts = [(weight / sum(weights), estimate) for weight, estimate in zip(weights, estimates, strict=True)]
+    return Estimate(
+        sum(part * estimate.value for part, estimate in parts),
+        math.hypot(*(part * estimate.standard_error for part, estimate in parts)),
+        math.hypot(*(part * estimate.noise_std for part, estimate in parts)),
+        len(estimates),
+    )
+
+
+def remarks(readings: Sequence[Reading], window: int = WINDOW) -> tuple[str, ...]:
+    """What the last ``window`` steps say of a training that does not do what it should, in words.
+
+    >>> remarks([])
+    ()
+    """
+    last = readings[-window:]
+    if len(last) < window:
+        return ()
+    found: list[str] = []
+    signals = [signal for reading in last if (signal := reading.signal) is not None]
+    if len(signals) == window:
+        error = math.hypot(*(signal.standard_error for signal in signals)) / window
+        if sum(signal.value for signal in signals) / window < 2 * error:
+            found.append(
+                f"nothing is learned any more: the mean gradients of the last {window} steps cannot be told from their "
+                "noise"
+            )
+    clipped = smoothed(readings, "clipped_share", window)
+    if clipped is not None and clipped.standard_error < _SURE and clipped.value > 1 - 2 * _SURE:
+        found.append(
+            f"everything is clipped: nearly all gradients of the last {window} steps are longer than C_t, so their "
+            "norms are not known"
+        )
+    return tuple(found)
+
+
+def as_row(reading: Reading) -> list[float]:
+    """The numbers of a reading, for a file that says its telemetry once."""
+    about = (reading.clip_norm, reading.noise_multiplier, reading.sample_rate, reading.expected_batch_size)
+    return [*about, reading.coordinates, reading.energy, *reading.sums]
+
+
+def read(telemetry: Telemetry, rows: Sequence[Sequence[float]]) -> list[Reading]:
+    """The readings of the steps from 1 on, of which `as_row` made ``rows``."""
+    found: list[Reading] = []
+    for step, (clip_norm, noise, rate, batch, coordinates, energy, *sums) in enumerate(rows, start=1):
+        about = (float(clip_norm), float(noise), float(rate), float(batch), int(coordinates), float(energy))
+        found.append(Reading(telemetry, step, *about, tuple(map(float, sums))))
+    return found
+
+
+def telemetry_of(facts: Mapping[str, Any]) -> Telemetry:
+    """Of the fields that a file has."""
+    low, high = facts["loss_range"]
+    return Telemetry(facts["norms"], facts["loss"], facts["accuracy"], (low, high), facts["share"])
