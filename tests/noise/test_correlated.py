@@ -202,7 +202,7 @@ class TestGrid:
 
     def test_weights_with_too_many_digits_are_refused(self) -> None:
         with pytest.raises(
-            InvalidValue, match="noise weights must have few binary digits, got 5[0-9] behind"
+            InvalidValue, match=r"noise weights must have few binary digits, got 5[0-9] behind"
         ):
             grid_of(1.0, np.array([[1 / 3]]))
 

@@ -31,7 +31,7 @@ from decrescendo.training.loop import releasing
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.trainer import SAME_ORDER
 from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in, write_state
-from decrescendo.training.steering import QuantileClip
+from  import QuantileClip
 
 ROWS = 40
 PLAN = banded_plan(7, 3, records=ROWS, batch=[8, 6, 4, 8, 6, 4, 2], clip=[1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
