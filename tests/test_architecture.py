@@ -91,6 +91,8 @@ class TestSentence2:
             "count",
             "overflow",
             "steps_per_epoch",
+            "bands",
+            "step",
         ]
         assert set(Settings.__dataclass_fields__) == {"noise_multiplier", "clip_norm"}
 

@@ -60,7 +60,7 @@ class TestPlan:
     def test_the_recursion_is_the_inverse_of_the_strategy(self, plan: Plan) -> None:
         noises = np.zeros((STEPS, STEPS))  # rows: n_t as a sum of xi
         for t in range(STEPS):
-            weights = plan.noise_weights(t)
+            weights = plan.noise_coefficients(t)
             assert np.all(weights * 2**12 % 1 == 0)
             assert weights.shape == (3,)
             noises[t, t] = plan.noise_scale(t)
@@ -138,7 +138,7 @@ class TestPlan:
         one = dc.calibrate(Budget(1.0, 1e-5), SAMPLING, steps=5, clip=1.0)
         assert one.bands == 1
         np.testing.assert_array_equal(one.strategy, 1 / one.noise_multiplier[None])
-        assert one.noise_weights(2).size == 0
+        assert one.noise_coefficients(2).size == 0
         assert one.noise_scale(2) == one.noise_multiplier[2]
         assert "strategy" not in one.to_json()
         assert (
@@ -224,10 +224,10 @@ class TestSearch:
                 epsilon = Pld().estimate(ledger.with_noise(lambda z: z / scale), 1e-6)  # noqa: B023
                 scale *= (4.0 / epsilon) ** 0.7
             plans[name] = task.workload.cost(Strategy.rounded(shape, scale))
-        assert plans["best"] < 0.8 * plans["equal"]
+        assert plans["best"] < 0.85 * plans["equal"]
 
     def test_auto_is_at_most_as_costly_as_each_of_the_bands(self) -> None:
-        workload = Workload(RATES)
+        workload = Workload(RATES[::3][:12])
         costs = {
             bands: workload.cost(found.correlation or found.noise_multiplier)
             for bands in (1, 4, "auto")
@@ -256,8 +256,8 @@ class TestSearch:
             allocate(BUDGET, SAMPLING, steps=12, clip=1.0)
 
     def test_batches_that_move(self) -> None:
-        sizes = np.linspace(30, 60, 12)
-        found = dc.calibrate(BUDGET, SAMPLING, steps=12, clip=1.0, batch=sizes, bands=3, workload=1.0)
+        sizes = np.linspace(30, 60, 6)
+        found = dc.calibrate(BUDGET, SAMPLING, steps=6, clip=1.0, batch=sizes, bands=3, workload=1.0)
         np.testing.assert_array_equal(found.batch_size, sizes)
         np.testing.assert_array_equal(found.ledger.sample_rate, 3 * sizes / 2_500)
         assert Plan.from_json(found.to_json()) == found

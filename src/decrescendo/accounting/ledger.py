@@ -1,36 +1,15 @@
-"""What was, or will be, released: the only thing accountants look at.
-
-Longer than most files: a ledger is one value with many views, and each kind of release has its own.
-"""
+"""What was, or will be, released: the only thing accountants look at."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from decrescendo.accounting.ledger_columns import Columns, columns_of, text_of
 from decrescendo.accounting.release import LARGEST_COUNT, Release, check_epoch
 from decrescendo.base.arrays import read_only
-from decrescendo.errors import (
-    AccountingError,
-    InvalidValue,
-    check_array,
-    check_instance,
-    check_integer,
-    check_real,
-)
-
-
-class _Columns(NamedTuple):
-    """Of a ledger, one number for each release; read-only arrays."""
-
-    sample_rate: Float[np.ndarray, " n"]
-    noise_multiplier: Float[np.ndarray, " n"]
-    counts: Int[np.ndarray, " n"]
-    overflow: Float[np.ndarray, " n"]
-    steps_per_epoch: Int[np.ndarray, " n"]
-    bands: Int[np.ndarray, " n"]
-    step: Int[np.ndarray, " n"]
+from decrescendo.errors import InvalidValue, check_array, check_instance, check_integer, check_real
 
 
 @final
@@ -52,17 +31,7 @@ class Ledger:
         items = tuple(releases)
         for release in items:
             check_instance("each release", release, Release)
-        self._fill(
-            _Columns(
-                np.array([r.sample_rate for r in items], dtype=np.float64),
-                np.array([r.noise_multiplier for r in items], dtype=np.float64),
-                np.array([r.count for r in items], dtype=np.int64),
-                np.array([r.overflow for r in items], dtype=np.float64),
-                np.array([r.steps_per_epoch for r in items], dtype=np.int64),
-                np.array([r.bands for r in items], dtype=np.int64),
-                np.array([r.step for r in items], dtype=np.int64),
-            )
-        )
+        self._fill(columns_of(items))
 
     @classmethod
     def of(cls, noise_multipliers: object, sample_rate: float | np.ndarray | Sequence[float]) -> "Ledger":
@@ -82,24 +51,24 @@ class Ledger:
         else:
             rates = np.full(noise.size, check_real("sample_rate", sample_rate, above=0, at_most=1))
         once, none = np.ones(noise.size, dtype=np.int64), np.zeros(noise.size, dtype=np.int64)
-        return cls._made(_Columns(rates, noise, once, np.zeros(noise.size), none, once, none))
+        return cls._made(Columns(rates, noise, once, np.zeros(noise.size), none, once, none))
 
     @classmethod
     def _made(cls, columns: Iterable[np.ndarray]) -> "Ledger":
         ledger = cls.__new__(cls)
-        ledger._fill(_Columns(*columns))
+        ledger._fill(Columns(*columns))
         return ledger
 
     def __reduce__(self) -> tuple[object, ...]:
         return Ledger._made, (tuple(self._columns),)  # a copy's columns are as read-only as its own
 
-    def _fill(self, columns: _Columns) -> None:
+    def _fill(self, columns: Columns) -> None:
         total = float(columns.counts.sum(dtype=np.float64))
         if total > LARGEST_COUNT:
             raise InvalidValue(
                 f"a ledger must hold at most {LARGEST_COUNT} releases, got {total:.3g}. Is a count wrong?"
             )
-        self._columns = _Columns(*map(read_only, columns))
+        self._columns = Columns(*map(read_only, columns))
 
     @property
     def sample_rate(self) -> Float[np.ndarray, " n"]:
@@ -162,8 +131,7 @@ class Ledger:
         return tuple(self)
 
     def distinct(self) -> "Ledger":
-        """The distinct releases, sorted, with their counts: composition depends on nothing else. Where records take
-        turns, the group of each is its step.
+        """The distinct releases, sorted, with counts: composition depends on nothing else. Groups stand for steps.
 
         >>> Ledger.of([1.0, 0.9, 1.0], 0.1).distinct().count
         array([1, 2])
@@ -176,11 +144,11 @@ class Ledger:
         else:
             keys = self._group, self.bands, self.overflow, self.noise_multiplier, self.sample_rate
             order = np.lexsort((*keys, self.steps_per_epoch))
-        found = _Columns(*(column[order] for column in self._columns._replace(step=self._group)))
+        found = Columns(*(column[order] for column in self._columns._replace(step=self._group)))
         kinds = found._replace(counts=np.zeros(len(self)))
         starts = np.flatnonzero(np.r_[True, np.any([np.diff(column) != 0 for column in kinds], axis=0)])
         counts = np.add.reduceat(found.counts, starts)
-        return Ledger._made(_Columns(*(column[starts] for column in found))._replace(counts=counts))
+        return Ledger._made(Columns(*(column[starts] for column in found))._replace(counts=counts))
 
     def __add__(self, other: "Ledger") -> "Ledger":
         check_instance("a ledger's other half", other, Ledger)
@@ -274,8 +242,7 @@ class Ledger:
         return Ledger._made(self._columns._replace(steps_per_epoch=np.full(len(self), steps_per_epoch)))
 
     def banded(self, bands: int) -> "Ledger":
-        """The same releases as a whole run of correlated noise: release t is of the records of group t mod ``bands``,
-        at their own sample rate, and its noise multiplier is 1 over the norm of column t of the strategy.
+        """The same releases as a whole run of correlated noise: release t is of group t mod ``bands`` of the records.
 
         >>> Ledger.of([1.0, 1.0, 2.0], 0.5).banded(2)
         Ledger(3 releases, sample_rate 0.5, noise_multiplier 1..2, records in 2 groups that take turns)
@@ -307,28 +274,7 @@ class Ledger:
         >>> Ledger.of([1.0, 1.5, 2.0], 0.5).banded(2).turn(0).noise_multiplier
         array([1., 2.])
         """
-        return self.where(self.takes_part(group)).in_turn(1, 0)
-
-    def check_one_run(self) -> None:
-        """Refuse releases of correlated noise that are not the beginning of one run: groups are drawn once a run, so
-        that two runs do not take the mean over the same ones.
-
-        >>> run = Ledger.of([1.0, 1.0], 0.5).banded(2)
-        >>> (run + run).check_one_run()
-        Traceback (most recent call last):
-        decrescendo.errors.AccountingError: correlated noise must be accounted for one run from its first step, got ...
-        """
-        own = self.where(self.bands > 1)
-        steps = own._columns.step
-        if (
-            (own.bands != self.groups).any()
-            or (own.count > 1).any()
-            or not np.array_equal(steps, np.arange(len(own)))
-        ):
-            raise AccountingError(
-                f"correlated noise must be accounted for one run from its first step, got {self}. Add up the epsilons "
-                "and deltas of several runs"
-            )
+        return self.where(self.takes_part(group)).banded(1)
 
     def __len__(self) -> int:
         return int(self.count.size)
@@ -346,17 +292,4 @@ class Ledger:
         return hash(tuple(column.tobytes() for column in self._columns))
 
     def __repr__(self) -> str:
-        if not len(self):
-            return "Ledger(empty)"
-
-        def span(column: np.ndarray) -> str:
-            low, high = float(column.min()), float(column.max())
-            return f"{low:.4g}" if low == high else f"{low:.4g}..{high:.4g}"
-
-        return (
-            f"Ledger({self.steps} releases, sample_rate {span(self.sample_rate)}, "
-            f"noise_multiplier {span(self.noise_multiplier)}"
-            + (f", each record once in {span(self.steps_per_epoch)} steps" if self.is_allocated else "")
-            + (f", records in {span(self.bands)} groups that take turns" if self.is_banded else "")
-            + (f", batches cut: overflow {span(self.overflow)})" if self.is_cut else ")")
-        )
+        return text_of(self._columns)

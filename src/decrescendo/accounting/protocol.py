@@ -76,10 +76,27 @@ def check_poisson(ledger: Ledger, accountant: str, *, turns: bool = False) -> No
             "group of records"
         )
     if ledger.is_banded:
-        ledger.check_one_run()
+        check_one_run(ledger)
     if ledger.is_cut:
         raise AccountingError(
             f"{accountant} accounts batches of any size only, got {ledger}. Use Truncated, which adds what it costs"
+        )
+
+
+def check_one_run(ledger: Ledger) -> None:
+    """Refuse releases of correlated noise that are not the beginning of one run: each run draws groups of its own, so
+    that two do not take the mean over the same ones.
+
+    >>> run = Ledger.of([1.0, 1.0], 0.5).banded(2)
+    >>> check_one_run(run + run)
+    Traceback (most recent call last):
+    decrescendo.errors.AccountingError: correlated noise must be accounted for one run from its first step, got ...
+    """
+    own = ledger.where(ledger.bands > 1)
+    if (own.bands != ledger.groups).any() or own != own.banded(ledger.groups):
+        raise AccountingError(
+            f"correlated noise must be accounted for one run from its first step, got {ledger}. Add up the epsilons "
+            "and deltas of several runs"
         )
 
 

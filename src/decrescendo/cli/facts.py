@@ -3,8 +3,6 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from decrescendo.plans.plan import Plan
 
@@ -21,7 +19,7 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
     """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
     from decrescendo.plans import sampling
 
-    schedule = plan.schedule
+    schedule, moving = plan.schedule, plan.batch_size.min() < plan.batch_size.max()
     return {
         "budget": {
             "epsilon": plan.budget.epsilon,
@@ -31,7 +29,7 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
         },
         "dataset_size": plan.sampling.dataset_size,
         "expected_batch_size": [float(plan.batch_size[0]), float(plan.batch_size[-1])]
-        if isinstance(plan.sampling.expected_batch_size, np.ndarray)
+        if moving
         else plan.sampling.expected_batch_size,
         "max_batch_size": plan.sampling.max_batch_size,
         **(

@@ -211,12 +211,10 @@ class Rounds:
         opened = self.opened
         if opened is None:
             raise PlanViolation("a round must be open, got none. Call open() first")
-        if (
-            self._correlated is not None and self.replies.total is not None
-        ):  # what later noise takes off again
-            self._noised(opened, self.replies.total.value(), 0, self.replies.seen())
         with self._turns.whole():
             self.opened = None
+            if self._correlated is not None:
+                self._correlated.skip(self._books.spent)
             if self._placement is Placement.CENTRAL:
                 self._books.releases.append(self._books.release_of(self._books.spent))
             self._write(None)

@@ -114,7 +114,8 @@ def privatise(
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = float(sampling.expected_batch_size)
-    others = beside(stream)  # before the gradients move it
+    # Before the gradients move it; correlated noise moves it for several steps at once.
+    others = beside(stream, 0 if correlated is None else correlated.taken)
     turns = sampling.bands if isinstance(sampling, CyclicPoissonSampling) else 1
     if turns != (1 if correlated is None else correlated.bands):
         raise InvalidValue(
@@ -131,7 +132,7 @@ def privatise(
         gradients, noise_std = correlated.add(
             clipped.gradients, clipped.sensitivity, divisor, stream, sampling.step
         )
-        std *= correlated.wider(clipped.gradients)
+        std *= correlated.wider
     else:
         gradients, noise_std = with_noise(clipped.gradients, std, divisor, stream), std / divisor
     # Beside the gradients noise is independent, at correlated steps too: a record moves a column of the strategy there

@@ -126,6 +126,10 @@ class AdaptivePlan:
             )
         return list(decided)
 
+    def spread(self, noise_multiplier: Sequence[float]) -> list[float]:
+        """z_t: the noises of all steps are independent."""
+        return list(noise_multiplier)
+
     def taken(self, steps: int) -> str:
         """The most steps, and what decided."""
         del steps

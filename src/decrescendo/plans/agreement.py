@@ -92,6 +92,10 @@ class Agreement(Protocol):
         """C_t of the first ``steps`` steps; ``decided`` has those that were decided on the way."""
         ...
 
+    def spread(self, noise_multiplier: Sequence[float]) -> list[float]:
+        """The standard deviation of the noise of the first steps on a sum of sensitivity 1, from their z_t."""
+        ...
+
     def taken(self, steps: int) -> str:
         """Of how many steps ``steps`` were taken, as the end of a sentence."""
         ...

@@ -101,7 +101,7 @@ def allocate(
         raise InvalidValue(f"exactly one of influence and workload must be given, got {given}")
     if influence is None or bands != 1:
         of_end = None if influence is None else Workload.of_influence(evaluate("influence", influence, count))
-        return calibrate(
+        found = calibrate(
             budget,
             sampling,
             steps=count,
@@ -110,6 +110,10 @@ def allocate(
             bands=bands,
             workload=of_end or workload,
         )
+        if bands != "auto" or influence is None:
+            return found
+        alone = allocate(budget, sampling, steps=count, influence=influence, clip=clip, accountant=accountant)
+        return min(found, alone, key=lambda plan: noise_cost(plan, influence))
     judge: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
     clips, q = evaluate("clip", clip, count), evaluate("influence", influence, count)

@@ -122,27 +122,14 @@ def calibrate(
     relative = _relative(privacy, sampling, count)
     relative = relative / relative.max()
     clips = evaluate("clip", clip, count)
-    if isinstance(sampling, RandomAllocation) and not isinstance(of_epochs(given), Allocated | Truncated):
-        raise InvalidValue(
-            "accountant must be Allocated for records that each take part once an epoch, got "
-            f"{given.name}, which accounts Poisson batches only. Leave it out"
-        )
-    if isinstance(sampling, RandomAllocation) and batch is not None:
-        raise InvalidValue(
-            "batches of records that each take part once an epoch must have one expected size, got batch=. The "
-            "theorem is for equal chances of all steps of an epoch: leave batch out, or take PoissonSampling"
-        )
+    _check_epochs(sampling, given, batch)
     drawn: Sampling = sampling
     if isinstance(sampling, PoissonSampling) and batch is not None:
         drawn = _moving(sampling, evaluate("batch", batch, count))
     if bands != 1 or workload is not None:
-        if not (isinstance(privacy, str) and privacy == "constant"):
-            raise InvalidValue(
-                "privacy must be left out with bands and with a workload, got both: the noise of each step follows "
-                "from the workload"
-            )
-        what = "noise that follows a workload or is correlated"
-        return correlated(budget, poisson(drawn, what), clips, given, bands, as_workload(workload))
+        _check_follows(privacy)
+        poisson_drawn = poisson(drawn, "noise that follows a workload or is correlated")
+        return correlated(budget, poisson_drawn, clips, given, bands, as_workload(workload))
     rates = drawn.rates(count)
 
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
@@ -163,6 +150,30 @@ def calibrate(
     start = steer(estimated, first_guess(relative, rates, budget), budget)
     scale, guarantee = settled(estimated, certified, start, budget, moving=isinstance(drawn, BatchSchedule))
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
+
+
+def _check_follows(privacy: CurveOrValues | str) -> None:
+    if not (isinstance(privacy, str) and privacy == "constant"):
+        raise InvalidValue(
+            "privacy must be left out with bands and with a workload, got both: the noise of each step follows from "
+            "the workload"
+        )
+
+
+def _check_epochs(
+    sampling: PoissonSampling | RandomAllocation, given: Accountant, batch: CurveOrValues | None
+) -> None:
+    """Where each record takes part once an epoch: the accountant that has a theorem, and batches of one size."""
+    if isinstance(sampling, RandomAllocation) and not isinstance(of_epochs(given), Allocated | Truncated):
+        raise InvalidValue(
+            "accountant must be Allocated for records that each take part once an epoch, got "
+            f"{given.name}, which accounts Poisson batches only. Leave it out"
+        )
+    if isinstance(sampling, RandomAllocation) and batch is not None:
+        raise InvalidValue(
+            "batches of records that each take part once an epoch must have one expected size, got batch=. The "
+            "theorem is for equal chances of all steps of an epoch: leave batch out, or take PoissonSampling"
+        )
 
 
 def _relative(

@@ -1,15 +1,15 @@
 """Plans of noise for a workload: correlated between steps, or independent where that is better."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting import Pld, Truncated
 from decrescendo.accounting.budget import Budget, Guarantee, check_one_example
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.protocol import Accountant, estimate
+from decrescendo.accounting.truncated import composes
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.plans.correlating import Task, best_strategy, equal_columns
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
@@ -38,18 +38,15 @@ def correlated(
 
     Among those that "auto" compares are independent noise, and equal columns; so it is at most as costly as these.
     """
-    own = accountant.judge if isinstance(accountant, Truncated) else accountant
-    if not isinstance(own, Pld):
-        raise InvalidValue(
-            f"accountant must be Pld for noise that follows a workload or is correlated, got {own.name}. Leave it out"
-        )
-    check_one_example(budget, "noise that follows a workload or is correlated")
-    uncut(sampling, "noise that follows a workload or is correlated")
+    what = "noise that follows a workload or is correlated"
+    check_one_example(budget, what)
+    uncut(sampling, what)
+    if not composes(accountant, Ledger.of([1.0], 0.5)):
+        raise InvalidValue(f"accountant must be Pld for {what}, got {accountant.name}. Leave it out")
     steps = clip_norm.size
     sizes = sampling.sizes(steps)
-    search = _Search(
-        budget, sampling, clip_norm, own, Task(budget, workload, clip_norm / sizes, sampling.rates(steps))
-    )
+    task = Task(budget, workload, clip_norm / sizes, sampling.rates(steps))
+    search = _Search(budget, sampling, clip_norm, accountant, task)
     if bands == "auto":
         return search.best()
     count = check_integer("bands", bands, at_least=1)
@@ -57,7 +54,8 @@ def correlated(
         raise InvalidValue(
             f"bands must be at most the {steps} steps, got bands={count}. A group must have a turn"
         )
-    return search.least([_Tried(search, shape, None) for shape in search.shapes(count)])
+    search.drawn(count)  # or a refusal, before the search
+    return search.least([search.tried(best_strategy(task, count)), search.tried(equal_columns(task, count))])
 
 
 class _Tried:
@@ -82,7 +80,7 @@ class _Tried:
         return planned(self.drawn, noise.noise_multiplier if isinstance(noise, Strategy) else noise)
 
     def _estimated(self, scale: float) -> float:
-        return self._search.judge.estimate(self._ledger(scale), self._search.budget.delta)
+        return estimate(self._search.judge, self._ledger(scale), self._search.budget.delta)
 
     def plan(self) -> Plan:
         """Scaled to the budget and certified."""
@@ -99,19 +97,13 @@ class _Tried:
         return Plan(budget, self.drawn, Schedule(z, search.clip_norm), guarantee, correlation)
 
 
+@dataclass(frozen=True, slots=True)
 class _Search:
-    def __init__(
-        self,
-        budget: Budget,
-        sampling: PoissonSampling | BatchSchedule,
-        clip_norm: Float[np.ndarray, " steps"],
-        judge: Pld,
-        task: Task,
-    ) -> None:
-        self.budget, self.sampling, self.clip_norm, self.judge, self.task = (
-            budget, sampling, clip_norm, judge, task,
-        )  # fmt: skip
-        self._guess: float | None = None
+    budget: Budget
+    sampling: PoissonSampling | BatchSchedule
+    clip_norm: Float[np.ndarray, " steps"]
+    judge: Accountant
+    task: Task
 
     def drawn(self, bands: int) -> PoissonSampling | BatchSchedule | CyclicPoissonSampling:
         """How batches are drawn with so many bands."""
@@ -122,13 +114,9 @@ class _Search:
         """The workload's."""
         return self.task.workload.cost(noise, self.task.scale)
 
-    def shapes(self, bands: int) -> Iterator[Float[np.ndarray, "bands steps"]]:
-        """Strategies to compare."""
-        self.drawn(bands)  # or a refusal, before the search
-        yield best_strategy(self.task, bands)
-        yield equal_columns(self.task, bands)
-        if bands == 1 and isinstance(self.sampling, PoissonSampling) and self.sampling.sample_rate < 1:
-            yield self._allocated(self.sampling)
+    def tried(self, shape: Float[np.ndarray, "bands steps"], guess: float | None = None) -> _Tried:
+        """A strategy up to a factor, which is about ``guess``."""
+        return _Tried(self, shape, guess)
 
     def best(self) -> Plan:
         """Of the numbers of bands that are tried until more are worse."""
@@ -136,33 +124,15 @@ class _Search:
         bands = 1
         most = _MOST_OF_LONG if self.task.steps > _LONG else _MOST
         while bands <= most and self.task.fits(bands):
-            tried.append(_Tried(self, best_strategy(self.task, bands), tried[-1].scale if tried else None))
+            tried.append(self.tried(best_strategy(self.task, bands), tried[-1].scale if tried else None))
             if len(tried) > 1 and tried[-1].cost > tried[-2].cost:
                 break
             bands *= 2
         best = min(tried, key=lambda one: one.cost)
-        rivals = [best, _Tried(self, equal_columns(self.task, len(best.shape)), None)]
-        if tried[0].cost < _TIE * best.cost:
-            rivals += [_Tried(self, shape, None) for shape in self.shapes(1)]
-        return self.least(rivals)
+        return self.least([tried[0], best, self.tried(equal_columns(self.task, len(best.shape)))])
 
     def least(self, tried: "list[_Tried]") -> Plan:
         """Of strategies whose estimates are close, the plan whose certified cost is least."""
         least = min(one.cost for one in tried)
-        plans = [one.plan() for one in tried if one.cost < _TIE * least]
+        plans = [one.plan() for one in dict.fromkeys(tried) if one.cost < _TIE * least]
         return min(plans, key=lambda plan: self.cost(plan.correlation or plan.noise_multiplier))
-
-    def _allocated(self, sampling: PoissonSampling) -> Float[np.ndarray, "1 steps"]:
-        """Independent noise by the exact accountant's own table; see `allocate`."""
-        from decrescendo.plans.allocation import allocate  # it calls calibrate
-
-        _, influence = self.task.system.independent()
-        plan = allocate(
-            self.budget,
-            sampling,
-            steps=self.task.steps,
-            influence=influence,
-            clip=self.clip_norm,
-            accountant=self.judge,
-        )
-        return 1 / plan.noise_multiplier[None]

@@ -136,12 +136,12 @@ def _cost(
     weights = np.zeros((steps, bands - 1))
     for k in range(1, bands):
         weights[k:, k - 1] = columns[k, :-k] / diagonal[k:]
-    cost, by_weight, by_fresh = system.gradient(weights, 1 / diagonal)
+    cost, by_past, by_fresh = system.gradient(weights, 1 / diagonal)
     # w_{t,k} = S[t, t-k] / S[t, t], and what is fresh has the variance S[t, t]^-2.
     by_column = np.zeros_like(columns)
-    by_column[0] = -2 * by_fresh / diagonal**3 - np.sum(by_weight * weights, axis=1) / diagonal
+    by_column[0] = -2 * by_fresh / diagonal**3 - np.sum(by_past * weights, axis=1) / diagonal
     for k in range(1, bands):
-        by_column[k, :-k] = by_weight[k:, k - 1] / diagonal[k:]
+        by_column[k, :-k] = by_past[k:, k - 1] / diagonal[k:]
     return cost, by_column * np.exp(log_mu), np.sum(by_column * columns, axis=0)
 
 

@@ -16,15 +16,16 @@ from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.release import Release
 from decrescendo.accounting.truncated import Truncated
 from decrescendo.accounting.verify import Verification, verify_epsilon
-from decrescendo.errors import AccountingError, InvalidValue, check_instance
+from decrescendo.errors import InvalidValue
 from decrescendo.plans.confirming import confirmed, held_up
 from decrescendo.plans.curves import evaluate
 from decrescendo.plans.passes import steps_of
+from decrescendo.plans.plan_checks import check_parts, check_run
 from decrescendo.plans.plan_file import bare_parts, plan_of, text_in, text_of, write_plan
 from decrescendo.plans.plan_words import described, line_of
 from decrescendo.plans.progress import CurveOrValues
-from decrescendo.plans.sampling import PoissonSampling, RandomAllocation, Sampling, planned
-from decrescendo.plans.sampling_refusals import check_correlation, check_sampling
+from decrescendo.plans.sampling import PoissonSampling, Sampling, planned
+from decrescendo.plans.sampling_refusals import check_sampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.plans.strategy import Strategy
 
@@ -36,8 +37,7 @@ class Plan:
 
     Made by `calibrate`; taken by `train`, which runs exactly this schedule. The fixed form of an `Agreement`.
 
-    ``correlation``: where the noises of different steps are correlated, by which strategy (`calibrate` with ``bands``);
-    ``None``: they are independent.
+    ``correlation``: the strategy, where the noises of different steps are correlated (`calibrate` with ``bands``).
 
     Raises:
         InvalidValue: the guarantee exceeds the budget, or speaks of another delta or unit; noise and clip norms that do
@@ -61,38 +61,7 @@ class Plan:
     correlation: Strategy | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in (("budget", Budget), ("schedule", Schedule), ("guarantee", Guarantee)):
-            check_instance(name, getattr(self, name), kind)
-        check_sampling(self.sampling)
-        check_correlation(self.sampling, self.schedule.noise_multiplier, self.correlation)
-        if self.batch_size.size != self.steps:
-            raise InvalidValue(
-                f"a plan must have one expected batch size a step ({self.steps}), got {self.batch_size.size}"
-            )
-        if isinstance(self.sampling, RandomAllocation) and self.sampling.whole(self.steps) != self.steps:
-            raise InvalidValue(
-                f"a plan must be of whole epochs of {self.sampling.steps_per_epoch} steps, got {self.steps} steps"
-            )
-        if self.guarantee.epsilon > self.budget.epsilon:
-            raise InvalidValue(
-                f"a plan's guarantee must be within its budget, got epsilon={self.guarantee.epsilon:g} "
-                f"over budget.epsilon={self.budget.epsilon:g}. Make plans with calibrate"
-            )
-        if self.guarantee.delta != self.budget.delta or self.guarantee.protected != self.budget.protected:
-            raise InvalidValue(
-                "a plan's guarantee must have the delta and unit of its budget, got "
-                f"delta={self.guarantee.delta:g}, unit={self.guarantee.protected} for {self.budget}"
-            )
-        bare = bool((self.noise_multiplier == 0).all())
-        if self.private and not np.isfinite(self.clip_norm).all():
-            raise InvalidValue(
-                "a plan with a budget must have finite clip norms, got clip_norm=inf. See Plan.without_privacy"
-            )
-        if not self.private and not (bare and math.isinf(self.guarantee.epsilon)):
-            raise InvalidValue(
-                "a plan without a budget must have no noise and no guarantee, got one that has. Make it with "
-                "Plan.without_privacy, and one with noise with calibrate"
-            )
+        check_parts(self)
 
     @classmethod
     def without_privacy(
@@ -145,23 +114,19 @@ class Plan:
 
     @property
     def strategy(self) -> Float[np.ndarray, "bands steps"]:
-        """S of the noise S^-1 xi: row k, column t holds S[t + k, t], 0 beyond the last step; column norms are 1/z_t."""
+        """S of the noise S^-1 xi: row k, column t has S[t + k, t], 0 past the last step; column norms are 1/z_t."""
         if self.correlation is not None:
             return self.correlation.matrix
         with np.errstate(divide="ignore"):
             return 1 / self.noise_multiplier[None]
 
-    def noise_weights(self, step: int) -> Float[np.ndarray, " bands_less_1"]:
-        """The weights w_k, k = 1 .. b - 1, of the noises before step t (from 0) in its own, on a sum of sensitivity 1:
-
-            n_t = `noise_scale` xi_t - sum_k w_k n_{t-k},     xi_t standard normal in each coordinate.
-
-        Multiples of 2^-12, and 0 before the first step; none with one band.
-        """
+    def noise_coefficients(self, step: int) -> Float[np.ndarray, " bands_less_1"]:
+        """w_k, k = 1 .. b - 1, of step t from 0: on a sum of sensitivity 1 n_t = `noise_scale` xi_t - sum_k w_k
+        n_{t-k}, xi_t standard normal. Multiples of 2^-12; none with one band."""
         return np.zeros(0) if self.correlation is None else self.correlation.weights(step)
 
     def noise_scale(self, step: int) -> float:
-        """1/S[t, t] of step t, from 0: z_t with one band. See `noise_weights`."""
+        """1/S[t, t] of step t, from 0: z_t with one band. See `noise_coefficients`."""
         return (
             float(self.noise_multiplier[step]) if self.correlation is None else self.correlation.scale(step)
         )
@@ -226,17 +191,7 @@ class Plan:
     def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
         """Refuse a ledger that is not the beginning of the plan's, and a guarantee of another delta or unit, or below
         what is known of the true epsilon; `confirm` judges it again."""
-        if not self.begins(ledger):
-            raise AccountingError(f"the ledger must be the beginning of its plan's, got {ledger}")
-        if guarantee.delta != self.budget.delta or guarantee.protected != self.budget.protected:
-            raise AccountingError(
-                f"the guarantee must have delta and unit of its plan's budget, got {guarantee} for {self.budget}"
-            )
-        if guarantee.epsilon < (self.guarantee.epsilon_lower or 0.0):
-            raise AccountingError(
-                f"the guarantee must not be below the true epsilon, which is at least "
-                f"{self.guarantee.epsilon_lower:.6g} by the plan, got epsilon={guarantee.epsilon:.6g}"
-            )
+        check_run(self, ledger, guarantee)
 
     def replay(self, ledger: Ledger) -> None:
         """No filter: the noise was fixed before."""
@@ -249,6 +204,11 @@ class Plan:
                 f"clip_norm must have one number a step taken, got {len(decided)} for {steps} steps"
             )
         return list(decided) if decided else self.clip_norm[:steps].tolist()
+
+    def spread(self, noise_multiplier: Sequence[float]) -> list[float]:
+        """z_t; where noise is correlated, what the strategy says."""
+        own = noise_multiplier if self.correlation is None else self.correlation.noise_std().tolist()
+        return list(own)[: len(noise_multiplier)]
 
     def taken(self, steps: int) -> str:
         """Nothing to add if all steps were taken."""

@@ -2,13 +2,9 @@
 
 from typing import cast
 
-import numpy as np
-from jaxtyping import Float
-
-from decrescendo.errors import InvalidType, InvalidValue, check_instance
+from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling
-from decrescendo.plans.strategy import Strategy
 from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 
 
@@ -80,29 +76,6 @@ def check_sampling(value: object) -> None:
         raise InvalidType(
             "sampling must be a PoissonSampling or another form of sampling (decrescendo.plans), got "
             f"{type(value).__name__}. Give calibrate a PoissonSampling and a curve of batch sizes, or bands"
-        )
-
-
-def check_correlation(
-    sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"], strategy: Strategy | None
-) -> None:
-    """Records take turns exactly where noise is correlated, in as many groups as there are bands; and the noise
-    multipliers that are accounted for are those of the strategy."""
-    cyclic = isinstance(sampling, CyclicPoissonSampling)
-    if strategy is None and not cyclic:
-        return
-    if strategy is not None:
-        check_instance("correlation", strategy, Strategy)
-    bands = 1 if strategy is None else strategy.bands
-    if not cyclic or sampling.bands != bands or sampling.step:
-        raise InvalidValue(
-            "correlated noise must come with a CyclicPoissonSampling of as many bands from step 0, got a strategy of "
-            f"{bands} and {sampling}. Make the plan with calibrate"
-        )
-    if strategy is not None and not np.array_equal(strategy.noise_multiplier, noise_multiplier):
-        raise InvalidValue(
-            "the noise multipliers of correlated noise must be 1 over the norms of its strategy's columns, got others. "
-            "Make the plan with calibrate"
         )
 
 

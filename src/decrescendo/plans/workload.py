@@ -154,16 +154,16 @@ class System:
         """The cost, and its derivatives in the weights and in the squares of what is fresh."""
         moves, into = self._moves(weights)
         before, found = self.variances(weights, fresh)
-        by_weight, by_fresh = np.zeros_like(weights), np.zeros(fresh.size)
+        by_past, by_fresh = np.zeros_like(weights), np.zeros(fresh.size)
         later = np.zeros(moves.shape[1:])
         for t in range(len(moves) - 1, -1, -1):
             later[0, 0] += self.importance[t]
             seen = into[t] @ later
             by_fresh[t] = seen @ into[t]
             back = seen @ moves[t]
-            by_weight[t] = -2 * (back @ before[t])[2:][: weights.shape[1]]
+            by_past[t] = -2 * (back @ before[t])[2:][: weights.shape[1]]
             later = moves[t].T @ later @ moves[t]
-        return float(self.importance @ found), by_weight, by_fresh
+        return float(self.importance @ found), by_past, by_fresh
 
     def _moves(
         self, weights: Float[np.ndarray, "steps k"]

@@ -108,6 +108,22 @@ def draw_schedules(
             f"budget {epsilon:g}", (0.02, epsilon), xycoords=("axes fraction", "data"),
             xytext=(0, 3), textcoords="offset points", color="0.35", fontsize=8,
         )  # fmt: skip
+    _label_schedules(panels, budgets, moving=moving, iterates=iterates)
+    for panel in panels:
+        panel.set_xlim(left=0)
+        if panel in (noises, sums) and is_wide(panel.dataLim.y0, panel.dataLim.y1):
+            panel.set_yscale("log")
+        else:
+            panel.set_ylim(0, panel.dataLim.y1 * 1.12)  # room for the topmost line
+    figure.get_layout_engine().set(wspace=0.05)
+    legend(figure, panels[0], columns=4)
+    save(figure, Path(path))
+
+
+def _label_schedules(
+    panels: Sequence[Any], budgets: set[tuple[float, float]], *, moving: bool, iterates: bool
+) -> None:
+    clips, noises, sums, spents = panels[:4]
     deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
     label(clips, "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
     name = "1 / column norm" if iterates else "std / $C_t$"
@@ -125,15 +141,6 @@ def draw_schedules(
     )
     if moving:
         label(panels[4], "How many examples are expected in a batch", "expected batch size $B_t$")
-    for panel in panels:
-        panel.set_xlim(left=0)
-        if panel in (noises, sums) and is_wide(panel.dataLim.y0, panel.dataLim.y1):
-            panel.set_yscale("log")
-        else:
-            panel.set_ylim(0, panel.dataLim.y1 * 1.12)  # room for the topmost line
-    figure.get_layout_engine().set(wspace=0.05)
-    legend(figure, panels[0], columns=4)
-    save(figure, Path(path))
 
 
 def draw_scores(

@@ -12,7 +12,6 @@ from decrescendo.base import sealed
 from decrescendo.base.assumption import assumption_facts
 from decrescendo.base.whole_file import write_whole
 from decrescendo.plans.agreement import Agreement
-from decrescendo.plans.plan import Plan
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.mechanism import FOLLOWED, clipping_text, mechanism_facts
 from decrescendo.training.statement.not_covered import (
@@ -117,7 +116,7 @@ def state(
             "noise_multiplier": noise,
             "clip_norm": [or_none(clip) for clip in clips],
             "noise_std_of_mean": [
-                z * c / b if z else 0.0 for z, c, b in zip(_spread(agreed, noise), clips, sizes, strict=True)
+                z * c / b if z else 0.0 for z, c, b in zip(agreed.spread(noise), clips, sizes, strict=True)
             ],
         },
         "provenance": None if provenance is None else _facts(provenance),
@@ -134,13 +133,6 @@ def state(
         ],
     }
     return Statement(facts)
-
-
-def _spread(agreed: Agreement, noise: list[float]) -> list[float]:
-    """The standard deviation of each step's noise on a sum of sensitivity 1."""
-    if isinstance(agreed, Plan) and agreed.correlation is not None:
-        return agreed.correlation.noise_std()[: len(noise)].tolist()
-    return noise
 
 
 def _facts(provenance: Provenance) -> dict[str, Any]:
