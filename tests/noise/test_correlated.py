@@ -52,6 +52,21 @@ def nearest(value: Fraction) -> int:
     return round(value)
 
 
+def test_noise_beside_the_gradients_is_drawn_anew_at_each_step() -> None:
+    """The stream moves once for several steps of correlated noise; beside them no number may come twice."""
+    strategy = strategy_of(6, 4, 1.0)
+    noise, stream, seen = CorrelatedNoise(strategy, RECORDS), SecureStream(KEY), list[float]()
+    for step in range(6):
+        sampling = CyclicPoissonSampling(RECORDS, 4, strategy.bands).at(step)
+        clipped = ClippedSum(
+            {"w": torch.zeros(3)}, 0.5, Diagnostics(0, 0, 0, 0.0), torch.zeros(2, dtype=torch.float64)
+        )
+        found = privatise(clipped, float(strategy.noise_multiplier[step]), sampling, stream, noise)
+        assert found.beside is not None
+        seen += found.beside.tolist()
+    assert len(set(seen)) == 12
+
+
 class TestRecursion:
     """Each coordinate, each step: the very sum, in fractions, that the module's docstring says."""
 

@@ -58,10 +58,11 @@ def with_noise(
 
 
 def beside(stream: NoiseStream, step: int | None = 0) -> NoiseStream:
-    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved, and for
-    each ``step`` that is taken at one place.
+    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved, and
+    for each ``step`` that is taken at one place.
 
-    No place is drawn from twice at a step, so no two sums share one. A ``torch.Generator``, which has no key, is its own.
+    No place is drawn from twice at a step, so no two sums share one. A ``torch.Generator``, which has no key, is its
+    own.
     """
     if isinstance(stream, torch.Generator):
         return stream

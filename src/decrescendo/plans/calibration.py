@@ -161,7 +161,9 @@ def _check_follows(privacy: CurveOrValues | str) -> None:
 
 
 def _check_epochs(
-    sampling: PoissonSampling | RandomAllocation, given: Accountant, batch: CurveOrValues | None
+    sampling: PoissonSampling | RandomAllocation | StratifiedPoissonSampling,
+    given: Accountant,
+    batch: CurveOrValues | None,
 ) -> None:
     """Where each record takes part once an epoch: the accountant that has a theorem, and batches of one size."""
     if isinstance(sampling, RandomAllocation) and not isinstance(of_epochs(given), Allocated | Truncated):
