@@ -4,8 +4,8 @@ docs/explanation/correlated-noise.md.
     python benchmarks/correlated.py [EPSILON ..]
 
 Adds to results/correlated.json, and prints the table. Every plan is certified by `Pld` for the same budget. Peers'
-strategies are read from results/correlated-peers.json (`correlated_peers.py`), have one noise multiplier for the run, and
-are judged by the same accountant, each at its best number of bands.
+strategies are read from results/correlated-peers.json (`correlated_peers.py`), have one noise multiplier for the run,
+and are judged by the same accountant, each at its best number of bands.
 """
 
 import json

@@ -4,8 +4,8 @@
     python benchmarks/correlated_peers.py results/correlated-peers.json
 
 Each is a banded Toeplitz matrix with one noise multiplier for the run: jax-privacy's is optimised for a constant rate
-without momentum, all that it offers for Toeplitz matrices; opake's for the workload of SGD (its momentum 1 is a sum over
-all steps; rates are weights of iterates there).
+without momentum, all that it offers for Toeplitz matrices; opake's for the workload of SGD (its momentum 1 is a sum
+over all steps; rates are weights of iterates there).
 """
 
 import json
