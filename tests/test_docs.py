@@ -26,8 +26,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1\s*$", re.DOTALL | re.MULTILINE)
 # Rooms with a public surface; those of packages that may be absent are looked at in the index only.
 PUBLIC_ROOMS = (
-    "accounting", "audit", "base", "clipping", "distributed", "federated", "optim", "plans", "plans.curves", "report",
-    "training", "training.steering",
+    "accounting", "audit", "base", "clipping", "distributed", "doctor", "federated", "optim", "plans", "plans.curves",
+    "report", "training", "training.steering",
 )  # fmt: skip
 # What docs/conf.py writes when the site is built.
 GENERATED = ("reference/api/", "reference/command-line")

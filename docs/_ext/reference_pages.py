@@ -17,7 +17,7 @@ from typing import Any
 PACKAGE = "decrescendo"
 # Commands have a page of their own; the rest leaves the library for the papers' distribution.
 _NOT_HERE = {"cli"}
-_NESTED = ("federated.flower", "training.steering", "integrations.hf")
+_NESTED = ("federated.flower", "training.steering", "integrations.hf", "integrations.opacus")
 _INTRO = """\
 API
 ===

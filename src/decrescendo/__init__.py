@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from decrescendo import base as base
     from decrescendo import clipping as clipping
     from decrescendo import distributed as distributed
+    from decrescendo import doctor as doctor
     from decrescendo import errors as errors
     from decrescendo import federated as federated
     from decrescendo import integrations as integrations
@@ -54,8 +55,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = (
-    "accounting", "audit", "base", "clipping", "distributed", "errors", "federated", "hf", "integrations", "optim",
-    "plans", "report", "row_independence", "steering", "training",
+    "accounting", "audit", "base", "clipping", "distributed", "doctor", "errors", "federated", "hf", "integrations",
+    "optim", "plans", "report", "row_independence", "steering", "training",
 )  # fmt: skip
 
 __all__ = [

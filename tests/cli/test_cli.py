@@ -376,8 +376,21 @@ def test_a_clip_norm_that_follows_the_gradients_is_trained_with(invoke: Invoke, 
     assert run.guarantee == run.plan.guarantee
     assert np.ptp(run.ledger.noise_multiplier) > 0  # growing-mu
     assert "C_t followed the lengths of the gradients" in (tmp_path / "run/statement.md").read_text()
-    refused = invoke(*asked, "--schedule", "dynamic", "--seed", 1)
-    assert "must have one clip norm, where C_t begins" in refused.stderr
+    moving = invoke(*asked, "--schedule", "dynamic", "--seed", 1)
+    assert moving.exit_code == 0, moving.output
+
+
+@pytest.mark.slow
+def test_numbers_beside_the_gradients_are_released_and_shown(invoke: Invoke, tmp_path: Path) -> None:
+    asked = ["train", "digits", "--epsilon", 2, "--batch", 50, "--steps", 4, "--seed", 1]
+    shown = invoke(*asked, "--telemetry", "loss, accuracy", "--largest-loss", 4, "--out", tmp_path / "run")
+    assert shown.exit_code == 0, shown.output
+    assert "(mean of 4 steps), released while training" in shown.stdout
+    told = Run.load(tmp_path / "run").telemetry
+    assert (len(told), told[0].telemetry.norms, told[0].telemetry.loss_range) == (4, 0, (0.0, 4.0))
+    facts = json.loads(invoke(*asked, "--telemetry", "norms", "--json").stdout)
+    assert facts["telemetry"][-1].keys() == {"clipped_share"}
+    assert "must name norms, loss or accuracy, got norm" in invoke(*asked, "--telemetry", "norm").stderr
 
 
 @pytest.mark.slow

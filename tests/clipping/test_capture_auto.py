@@ -471,6 +471,16 @@ def test_where_no_memory_is_left_passes_run_in_python(
     assert engine.passes == capture_choice.MEMORY
 
 
+def test_sums_that_are_kept_one_by_one_are_not_made_at_once(replays_win: None) -> None:
+    """A model in parts is one whose whole gradient may not fit."""
+    del replays_win
+    engine = Engine(network().eval(), loss, keep=lambda name, total: total[:1])
+    for step in range(8):
+        engine.clipped_sum(rows(8, step), 1.0)
+    assert not engine._captures._done
+    assert engine.passes == capture_choice.PARTS
+
+
 def test_few_passes_are_checked_in_python_whatever_the_number_of_sizes(replays_win: None) -> None:
     del replays_win
     engine, counted = engine_of(network(), loss), 0

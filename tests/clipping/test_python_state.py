@@ -311,3 +311,11 @@ def test_the_largest_batch_so_far_is_not_seen() -> None:
         engine.clipped_sum(x[:rows], 1.0)
         found.append(engine.clipped_sum(x[:6], 1.0).gradients["weight"])
     assert not torch.allclose(*found)
+
+
+def test_what_is_beyond_the_objects_that_are_searched_is_assumed() -> None:
+    many = [[[0.0] for _ in range(150)] for _ in range(150)]
+    for table, expected in ((many, ["stored-unsearched"]), (many[:2], [])):
+        engine = Engine(nn.Linear(3, 1), weighed_by(lambda rows, table=table: 1.0 + table[0][0][0]))
+        engine.clipped_sum(data(), 1.0)
+        assert [found.code for found in engine.assumptions] == expected

@@ -14,6 +14,9 @@ from decrescendo.clipping import Clipper, Engine, EngineSettings, Reference
 CLIPPERS: dict[str, Callable[[nn.Module, Any], Clipper]] = {
     "Reference": Reference,
     "Engine": Engine,
+    "Engine, one example a pass": lambda model, loss: Engine(
+        model, loss, EngineSettings(one_example_a_pass=True)
+    ),
     "Engine in micro-batches": lambda model, loss: Engine(model, loss, EngineSettings(microbatch_size=2)),
 }
 

@@ -39,6 +39,7 @@ def check(
         assert outcome.value["ledger"] == expected["ledger"]
         for fact in ("clip_norm", "stopped", "examples"):
             assert outcome.value[fact] == expected[fact]
+        assert np.allclose(outcome.value["telemetry"], expected["telemetry"], rtol=1e-6, atol=1e-9)
         for weight, value in expected["weights"].items():
             largest = float(np.abs(value).max())
             error = float(np.abs(outcome.value["weights"][weight] - value).max())

@@ -198,6 +198,20 @@ def test_chunks_of_clients_change_nothing() -> None:
     torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("population", ["one record", "ragged"])
+def test_one_client_a_pass_changes_nothing(population: str) -> None:
+    weights: list[dict[str, torch.Tensor]] = []
+    for settings in (None, EngineSettings(one_example_a_pass=True)):
+        model = make_model()
+        simulate(
+            model, loss, POPULATIONS[population](), make_plan(), sgd(model), seed=SEED,
+            placement=Placement.CENTRAL, settings=settings,
+        )  # fmt: skip
+        weights.append({name: value.detach() for name, value in model.named_parameters()})
+    for name, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=1e-5)
+
+
 def test_records_are_asked_for_by_cohort_only() -> None:
     """A population that is computed: nothing is kept for each of ten million clients."""
     asked: list[int] = []

@@ -224,6 +224,22 @@ def test_scheduler_callbacks_and_saving_are_the_trainers_own_and_logs_are_public
 
 
 @pytest.mark.slow
+def test_what_is_released_beside_the_gradients_is_logged_over_the_steps_since(tmp_path: Path) -> None:
+    trainer = classifier(tmp_path, logging_steps=2)
+    trainer.follow(PLAN, seed=3, telemetry=dc.Telemetry(norms=4, loss=True, accuracy=True))
+    trainer.train()
+    told = trainer.run.telemetry
+    lines = [line for line in trainer.state.log_history if "grad_norm" in line]
+    assert len(lines) == 2
+    for line, steps in zip(lines, (told[:2], told[2:]), strict=True):
+        for name in ("loss", "accuracy", "clipped_share"):
+            mean = dc.training.smoothed(steps, name, window=2)
+            assert mean is not None
+            assert line[f"telemetry_{name}"] == pytest.approx(mean.value)
+            assert line[f"telemetry_{name}_standard_error"] == pytest.approx(mean.standard_error)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, Secure()])
 def test_an_empty_batch_is_a_step_of_the_trainer_too(tmp_path: Path, seed: Any) -> None:
     plan = plan_of((1.0,) * 4, (1.0,) * 4, batch=0.1)

@@ -206,3 +206,21 @@ def test_a_clip_norm_that_follows_the_gradients_is_logged_as_it_was() -> None:
     run = dc.train(model, loss, data, ClipController(plan, target=0.5), optimizer, seed=0, callback=log)
     assert tuple(found) == run.clip_norm
     assert len(set(found)) == STEPS
+
+
+def test_what_was_released_beside_the_gradients_is_logged_with_its_standard_error(plan: dc.Plan) -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return (model(batch[0]) - batch[1]).square().sum(dim=1)
+
+    model, found = nn.Linear(2, 1), list[dict[str, float]]()
+    data = torch.ones(ROWS, 2), torch.ones(ROWS, 1)
+    log = Log(plan, lambda values, step: found.append(dict(values)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    told = dc.Telemetry(norms=4, loss=True)
+    run = dc.train(model, loss, data, plan, optimizer, seed=0, callback=log, telemetry=told)
+    for values, reading in zip(found, run.telemetry, strict=True):
+        names = {name.partition("/")[2] for name in values if name.startswith("telemetry/")}
+        assert names == {"loss", "loss_standard_error", "clipped_share", "clipped_share_standard_error"}
+        assert reading.loss is not None
+        assert values["telemetry/loss"] == reading.loss.value
+        assert values["telemetry/loss_standard_error"] == reading.loss.standard_error

@@ -23,6 +23,7 @@ from refusal_probes import REFUSALS
 from torch import nn
 
 from decrescendo.clipping import Engine, recording, special_calls
+from decrescendo.clipping.engine import WAY_OUT
 from decrescendo.clipping.rules.fallback import FallbackKernel
 from decrescendo.clipping.uses import Use
 from decrescendo.errors import UnsupportedModel
@@ -40,7 +41,8 @@ works is in [engine.md](../explanation/engine.md); Transformers' classes are in
 - **rule**: a closed form for norm and sum, in the file of that name in `src/decrescendo/clipping/`.
 - **fallback**: `torch.func.vmap` over that one operation: right, slower, and one gradient an example in memory.
 - **opened**: one of torch's Python functions, whose operations are seen one by one.
-- **refused**: with this error, before the first step.
+- **refused**: with this error, before the first step. What is refused because of other examples in the batch can be
+  passed [one example at a time](../how-to/one-example.md), as the error says at its end, which is left out here.
 - **independence** of the examples: *checked* at every operation, or *assumed* in part (something was declared).
 
 ## Modules of torch.nn
@@ -109,7 +111,8 @@ def outcome(model: nn.Module, loss: Any, batch: Any) -> tuple[str, str]:
                 uses = engine.prove(batch).uses
         except UnsupportedModel as error:
             # Sizes of an error depend on the machine.
-            words = re.sub(r"\d+\.\de[-+]\d+", "(some)", str(error)).replace("|", "\\|")
+            words = re.sub(r"\d+\.\de[-+]\d+", "(some)", str(error).removesuffix(f". {WAY_OUT}"))
+            words = words.replace("|", "\\|")
             return "refused", f"**refused**: {words}"
     counts: dict[str, int] = {}
     for use in uses:

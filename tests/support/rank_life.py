@@ -26,15 +26,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.utils.data import default_collate
 
 import decrescendo.optim.noise
-import decrescendo.training.loop.source
 import decrescendo.training.processes.world
 from decrescendo import distributed
 from decrescendo.accounting import RenyiFilter
 from decrescendo.accounting.budget import Budget, Guarantee, Unit
-from decrescendo.accounting.ledger import Ledger
 from decrescendo.base.batches import map_rows
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import EngineSettings
+from decrescendo.clipping import EngineSettings, Telemetry
 from decrescendo.distributed.sharded import Shards
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
@@ -45,15 +43,8 @@ from decrescendo.training.run import versions
 from decrescendo.training.steering import ClipController, Settings, ValidationDecay
 
 ROWS, STEPS = 40, 6
+# Here it matters what ranks do with a plan, not what it costs.
 STAND_IN = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "nobody", "estimate")
-
-
-def _unjudged(ledger: Ledger, budget: Budget) -> Guarantee:
-    """Here it matters what ranks do with a plan, not what it costs."""
-    return STAND_IN
-
-
-decrescendo.training.loop.source.judged = _unjudged
 
 
 class Cnn(nn.Module):
@@ -152,6 +143,7 @@ def facts(run: Run) -> dict[str, Any]:
         ],
         "clip_norm": run.clip_norm,
         "stopped": run.stopped,
+        "telemetry": [reading.sums for reading in run.telemetry],
         "examples": None if run.diagnostics is None else run.diagnostics.examples,
         "resumed": run.provenance.resumed if run.provenance else (),
     }
@@ -204,6 +196,7 @@ def trained(
         model, seen, data, plan_of(kind, batch), optimizer, seed=Secure() if secure else seed, world=world,
         checkpoints=checkpoints, callback=after, num_workers=workers,
         settings=None if microbatch is None else EngineSettings(microbatch_size=microbatch),
+        telemetry=Telemetry(norms=5, loss=True) if kind == "quantile" else None,
     )  # fmt: skip
     return facts(run)
 

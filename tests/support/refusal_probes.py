@@ -49,12 +49,6 @@ def losing(wrong: Callable[[nn.Module, Any], Any]) -> Probe:
     return lambda rows: (nn.Linear(4, 3), wrong, _rows(rows))
 
 
-def _written(m: Any, x: Tensor) -> Tensor:
-    wide = x + 0
-    wide[:, :2] = m.row
-    return m.layer(wide)
-
-
 def _overwritten(m: Any, x: Tensor) -> Tensor:
     hidden = x * 2
     out = m.layer(hidden)
@@ -91,7 +85,6 @@ REFUSALS: dict[str, Probe] = {
     "a loss averaged over the batch": losing(lambda m, b: functional.cross_entropy(m(b[0]), b[1])),
     "a loss that is detached": losing(lambda m, b: loss(m, b).detach()),
     "a custom autograd function": around(lambda m, x: m.layer(Doubled.apply(x, m.scale)), scale=normal(4)),
-    "a parameter assigned into a tensor": around(_written, row=normal(2)),
     "an input overwritten after its use": around(_overwritten),
     "a hook on a parameter": _hooked,
     "a buffer written in the forward pass": lambda rows: (Counting(), loss, _rows(rows)),

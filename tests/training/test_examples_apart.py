@@ -158,6 +158,15 @@ def test_rows_of_a_users_own_are_compared_with_a_row_alone(data: Pair) -> None:
             run_of(Rows(ROWS, centred), workers=workers)
 
 
+def test_a_tensor_class_of_the_users_is_named(data: Pair) -> None:
+    class Image(torch.Tensor):
+        pass
+
+    run = run_of((data[0].as_subclass(Image), data[1]))
+    assert [found.code for found in run.assumptions] == ["own-tensor-class"]
+    assert "Image (your class of the data)" in run.assumptions[0].sentence
+
+
 def test_what_was_supposed_is_kept_over_a_resume(data: Pair, tmp_path: Any) -> None:
     def trainer(*, resume: bool) -> Trainer:
         model, kept = make_model(), Checkpoints(tmp_path, every=1, resume=resume)

@@ -22,6 +22,7 @@ from decrescendo.clipping import Diagnostics, Engine, EngineSettings, Reference,
 from decrescendo.clipping.clipped import ClippedSum, clip_factors
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, PlanViolation, UnsupportedModel
 from decrescendo.optim.noise import privatise
+from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import (
@@ -217,6 +218,22 @@ def test_norms_alone_change_neither_a_bit_of_the_weights_nor_a_digit_of_epsilon(
         assert not torch.equal(more.weights[name], weight)
     assert len(told.telemetry) == 4
     assert plain.telemetry == ()
+
+
+def test_norms_beside_correlated_noise_change_no_bit_either(data: Pair) -> None:
+    plan = calibrate(Budget(8.0, 1e-3), PoissonSampling(ROWS, 8), steps=6, clip=0.5, bands=3)
+
+    def run(telemetry: Telemetry | None) -> Run:
+        model = make_model()
+        return train(model, loss, data, plan, sgd(model), seed=3, telemetry=telemetry)
+
+    plain, told, more = run(None), run(Telemetry(norms=10)), run(ALL)
+    assert told.guarantee == plain.guarantee == more.guarantee
+    assert all(torch.equal(told.weights[name], weight) for name, weight in plain.weights.items())
+    # The noise is that of the release, not that of the gradients, of which later steps take a part away.
+    for reading, z in zip(more.telemetry, plan.noise_multiplier, strict=True):
+        assert reading.noise_multiplier == z
+        assert reading.loss is not None
 
 
 def test_noise_beside_is_of_the_same_release_and_of_a_stream_of_its_own() -> None:

@@ -41,6 +41,10 @@ _ROWS = (
 _PASSES = (
     Template("stored-count", "the number of examples stored in {} does not change what a later pass computes",
          "model or loss store how many examples they saw", "count steps, or count outside of model and loss"),
+    Template("stored-unsearched",
+         "what model and loss store in Python, beyond the first 20,000 objects that they reach, does not change what a "
+         "later pass computes", "model or loss reach more Python objects than are searched for counters",
+         "keep long lists and tables out of model and loss, or in tensors"),
     Template("overwritten-constant",
          "the constant that {} overwrites does not depend on how many passes there were",
          "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),
@@ -118,7 +122,7 @@ _LOOP = (
          "that the run ended after a batch was drawn, and before it was given to step, does not depend on that batch",
          "a loop ended between a draw and its step", "give every batch to step"),
     Template("ended-early", "code that ended the run before its plan did used released or public values only",
-         "fewer steps were taken than planned", "take all steps of the plan"),
+         "fewer steps were taken than planned", "take all steps, or end by a released curve (`steering.Plateau`)"),
     Template("ended-after-diagnostics",
          "code that ended the run early, after the private diagnostics of a step were read, used nothing of these",
          "a loop or callback read `diagnostics`, and the run ended early",
@@ -140,6 +144,10 @@ _DATA = (
     Template("own-rows",
          "Rows.take makes each row from its own example (one row of the first batch is taken alone and compared)",
          "the data are `Rows` of yours", "give tensors, arrays or a list"),
+    Template("own-tensor-class",
+         "{} (your class of the data) gives row i from record i alone (one row of the first batch is taken alone and "
+         "compared)", "the data are tensors, dicts or lists of a class of yours",
+         "give plain tensors: `.as_subclass(torch.Tensor)`"),
     Template("overlapping-rows",
          "it is enough to protect each row by itself, although rows overlap in memory (windows over one series) and "
          "a value is in several", "rows of the data share memory",

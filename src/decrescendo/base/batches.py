@@ -1,8 +1,8 @@
 """Rows of a batch: how many there are, a slice or selection of them through any nesting, and rows put together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast, final
+from typing import Any, NoReturn, TypeAlias, cast, final
 
 import torch
 from torch import Tensor
@@ -38,6 +38,78 @@ class Ragged:
     def pin_memory(self) -> "Ragged":
         """In memory that a GPU can copy from; torch's `DataLoader` calls it."""
         return map_rows(Tensor.pin_memory, self)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class OneByOne:
+    """Examples that are passed one after another: each is a batch of one, and may be anything that the loss takes (a
+    list of images, a graph).
+
+    >>> import torch
+    >>> OneByOne(([torch.zeros(3, 8, 6)], [torch.zeros(3, 5, 9)])).rows
+    2
+    """
+
+    examples: tuple[Any, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of examples."""
+        return len(self.examples)
+
+
+def examples_of(batch: Batch) -> Iterator[Batch]:
+    """Batches of one example each: those of a `OneByOne`, and the rows of any other batch."""
+    if isinstance(batch, OneByOne):
+        yield from batch.examples
+        return
+    for part in parts_of(batch):
+        for row in range(count_rows(part)):
+            yield slice_rows(part, row, row + 1)
+
+
+def map_example(change: Callable[[Tensor], Tensor], other: Callable[[Any], Any], example: Any) -> Any:
+    """``example`` with ``change`` applied to the tensors in its dicts, lists and tuples, and ``other`` to all else that
+    is not a container.
+
+    >>> map_example(torch.neg, str, {"x": [torch.tensor(1)], "size": 3})
+    {'x': [tensor(-1)], 'size': '3'}
+    """
+    if isinstance(example, Tensor):
+        return change(example)
+    if isinstance(example, Mapping):
+        values = cast("Mapping[Any, Any]", example).items()
+        parts: Any = {key: map_example(change, other, value) for key, value in values}
+        if type(example) is dict:
+            return parts
+    elif isinstance(example, (list, tuple)):
+        parts = [map_example(change, other, value) for value in cast("list[Any]", example)]
+        if hasattr(example, "_fields"):
+            return type(example)(*parts)
+    else:
+        return example if example is None else other(example)
+    try:
+        return _rebuilt(type(example), parts)
+    except InvalidType:
+        if other is _no_tensor:
+            raise
+        return other(example)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """``batch`` with its tensors on ``device``, and what else has a method ``to`` (a graph of a library's)."""
+
+    def move(tensor: Any) -> Any:
+        return tensor.to(device, non_blocking=True)
+
+    if not isinstance(batch, OneByOne):
+        return map_rows(move, batch)
+
+    def other(value: Any) -> Any:
+        return value.to(device) if hasattr(value, "to") else value
+
+    return OneByOne(tuple(map_example(move, other, example) for example in batch.examples))
 
 
 def parts_of(batch: Batch) -> tuple[Batch, ...]:
@@ -98,22 +170,16 @@ def map_rows(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
     >>> map_rows(lambda rows: rows[:1], {"x": torch.tensor([1, 2]), "y": (torch.tensor([3, 4]), None)})
     {'x': tensor([1]), 'y': (tensor([3]), None)}
     """
-    if isinstance(batch, Tensor):
-        return change(batch)
-    if batch is None:
-        return None
     if isinstance(batch, Ragged):
         return Ragged(tuple(map_rows(change, part) for part in batch.parts))
-    if isinstance(batch, Mapping):
-        items = {key: map_rows(change, value) for key, value in cast("Mapping[Any, Batch]", batch).items()}
-        return items if type(batch) is dict else _rebuilt(type(batch), items)
-    if isinstance(batch, (list, tuple)):
-        parts = [map_rows(change, value) for value in cast("list[Batch]", batch)]
-        if hasattr(batch, "_fields"):
-            return type(batch)(*parts)
-        return _rebuilt(type(batch), parts)
+    if isinstance(batch, OneByOne):
+        return OneByOne(tuple(map_example(change, lambda value: value, one) for one in batch.examples))
+    return map_example(change, _no_tensor, batch)
+
+
+def _no_tensor(leaf: object) -> NoReturn:
     raise InvalidType(
-        f"a batch must be tensors in dicts, lists and tuples, got a {type(batch).__name__} in it. "
+        f"a batch must be tensors in dicts, lists and tuples, got a {type(leaf).__name__} in it. "
         "Make it a tensor with one row an example, or give it to the loss in another way"
     )
 
@@ -144,6 +210,8 @@ def count_rows(batch: Batch) -> int:
     >>> count_rows((torch.zeros(3, 2), {"label": torch.zeros(3)}))
     3
     """
+    if isinstance(batch, OneByOne):
+        return batch.rows
     if isinstance(batch, Ragged):
         return sum(map(count_rows, batch.parts))
     sizes: list[int] = []

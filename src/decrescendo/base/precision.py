@@ -2,9 +2,11 @@
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 import torch
+
+from decrescendo.base.torch_private import get_cudnn_tf32, set_cudnn_tf32
 
 # Each of these may be set to compute products of float32 numbers in TF32 or bfloat16 (10 or 8 bits).
 _BACKENDS: Any = torch.backends
@@ -19,7 +21,6 @@ SWITCHES: tuple[Any, ...] = (
 # Those of a CPU.
 ON_CPU = SWITCHES[3:]
 _DEVICES = ("cpu", "cuda", "xpu")
-_C: Any = cast("Any", torch)._C
 
 
 @contextmanager
@@ -36,16 +37,16 @@ def exact_products() -> Generator[None]:
     """
     before, old = [switch.fp32_precision for switch in SWITCHES], None
     with suppress(RuntimeError):  # (raised where the two switches of cuDNN differ)
-        old = bool(_C._get_cudnn_allow_tf32())
+        old = bool(get_cudnn_tf32())
     try:
         if old:  # torch.backends.cudnn.flags, round a loss of Transformers, raises where the old switch says otherwise
-            _C._set_cudnn_allow_tf32(False)
+            set_cudnn_tf32(False)
         for switch in SWITCHES:
             switch.fp32_precision = "ieee"
         yield
     finally:
         if old:
-            _C._set_cudnn_allow_tf32(True)
+            set_cudnn_tf32(True)
         for switch, value in zip(SWITCHES, before, strict=True):
             switch.fp32_precision = value
 

@@ -9,15 +9,19 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-_C = cast("Any", torch)._C
-# Of a mode for torch functions the dispatcher would call from TorchScript and from backward passes.
-FUNCTIONS_OFF = _C.DisableTorchFunction
+from decrescendo.base.torch_private import (
+    DISPATCH_OFF,
+    FUNCTIONS_OFF,
+    HAS_FUNCTION_MODES,
+    TorchDispatchMode,
+    dispatch_modes,
+    is_wrapped_by_transform,
+    unwrapped_by_transform,
+)
+
 ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TEXTS = (str, bytes, bytearray, memoryview, range)
-HAS_FUNCTION_MODES = _C._is_torch_function_mode_enabled
 
 
 class DispatchMode(TorchDispatchMode):
@@ -37,9 +41,9 @@ class Pausable(DispatchMode):
 @contextmanager
 def paused() -> Generator[None]:
     """Inside, the engine works by itself: nothing is traced, and what is made is labelled by `Tracer.assign`."""
-    modes = cast("list[object]", cast("Any", _python_dispatch)._get_current_dispatch_mode_stack())
+    modes = cast("list[object]", dispatch_modes())
     if not modes or (len(modes) == 1 and isinstance(modes[0], Pausable)):
-        with _C._DisableTorchDispatch():
+        with DISPATCH_OFF():
             yield
         return
     watches = [mode for mode in modes if isinstance(mode, Pausable) and not mode.idle]
@@ -54,7 +58,7 @@ def paused() -> Generator[None]:
 
 def unwatched() -> Any:
     """A context in which no dispatch mode sees anything."""
-    return _C._DisableTorchDispatch()
+    return DISPATCH_OFF()
 
 
 def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,8 +137,8 @@ def tensors_of(values: Iterable[Any]) -> list[Tensor]:
 
 def bare(tensor: Tensor) -> Tensor:
     """What a function transform (torch.func) has wrapped, which has the memory."""
-    while _C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _C._functorch.get_unwrapped(tensor)
+    while is_wrapped_by_transform(tensor):
+        tensor = unwrapped_by_transform(tensor)
     return tensor
 
 

@@ -14,6 +14,7 @@ from decrescendo.cli.app import app, err, listen, make_app, one_line_errors, out
 from decrescendo.cli.asked import judge_of
 from decrescendo.cli.audit import audit_command
 from decrescendo.cli.demo_command import demo_command
+from decrescendo.cli.doctor import doctor_command
 from decrescendo.cli.facts import plan_facts
 from decrescendo.cli.ledger import ledger_command
 from decrescendo.cli.new import new_command
@@ -40,6 +41,7 @@ COMMANDS = {
     "tune": tune_command,
     "ledger": ledger_command,
     "audit": audit_command,
+    "doctor": doctor_command,
     "statement": statement_command,
 }
 

@@ -14,7 +14,7 @@ from decrescendo.cli.facts import guarantee_facts, plan_facts
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from decrescendo.clipping import Telemetry
+    from decrescendo.clipping import EngineSettings, Telemetry
     from decrescendo.plans.plan import Plan
     from decrescendo.training import Recipe, Run, Settings
 
@@ -124,12 +124,7 @@ def train_command(
                 if found is None
                 else _said(found.settings)
             ),
-            settings=dataclasses.replace(
-                chosen.engine,
-                **_given(
-                    capture=None if capture is None else capture.setting, microbatch_size=microbatch_size
-                ),
-            ),
+            settings=_engine(chosen.engine, capture, microbatch_size),
             store=opened,
             name=name,
             checkpoints=checkpoints,
@@ -232,6 +227,14 @@ def _recipe(
 def _said(settings: "Settings") -> dict[str, Any]:
     names = ("optimizer", "learning_rate", "momentum", "lr_decay", "averaging")
     return {name: getattr(settings, name) for name in names}
+
+
+def _engine(
+    settings: "EngineSettings", capture: options.CaptureWhen | None, microbatch_size: int | None
+) -> "EngineSettings":
+    """The task's settings of the engine, with the options that were given."""
+    found = _given(capture=None if capture is None else capture.setting, microbatch_size=microbatch_size)
+    return dataclasses.replace(settings, **found)
 
 
 def _given(**given: Any) -> dict[str, Any]:

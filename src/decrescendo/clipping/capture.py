@@ -8,6 +8,8 @@ does not happen. Passes in Python come in between, and must do the same as the c
 whether any of that pays.
 
 Batches are filled up to few numbers of rows, captured or not: no setting and no clock changes a number.
+
+Longer than most files: all that decides whether a pass is replayed is read in one place, in its order.
 """
 
 import threading
@@ -128,36 +130,12 @@ class Captures:
         if make is None:
             return None
         self.choice.begin()
-        self.prover.comparison.follow_rules()
-        if self._epoch != self.prover.comparison.epoch:  # data are withheld that a pass may have used
-            self._captured.clear()
-            self._epoch = self.prover.comparison.epoch
-        if self._kept is not None and (changed := changed_places(self._kept, self.prover.kept())):
-            self._captured.clear()
-            if self.choice.asked == "auto":  # from here on it has to come as often again
-                self._seen.clear()
-            self._kept, self._uses = None, 0
-            self.missed(
-                f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
-            )
+        if not self._may_replay(held):
             return None
-        if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
-            self._stop(
-                "autocast is on around the pass, which keeps copies of weights. Put it into the loss",
-                capture_choice.CANNOT,
-            )
-            return None
-        if is_called_everywhere():
-            self._stop(
-                "hooks of all modules, or a mode of all functions, are on around the pass",
-                capture_choice.CANNOT,
-            )
-            return None
-        key = pass_key(batch, count, held)
+        key, alike = pass_key(batch, count, held), pass_key(batch, 0, held)
         if key not in self._seen and len(self._seen) >= _SEEN:  # of a model that lies elsewhere in each step
             self._seen.clear()
         self._seen[key] = self._seen.get(key, 0) + 1
-        alike = pass_key(batch, 0, held)
         if self._seen[key] > 1:
             self.choice.goes(alike, replayed=False)
         captured = self._captured.pop(key, None)
@@ -193,6 +171,35 @@ class Captures:
         with seeded(max(seed, 0), {captured.limit.device}) if captured.draws else nullcontext():
             numbers, *sums = captured.capture.run()
         return Again(numbers, dict(zip(captured.names, sums, strict=True)))
+
+    def _may_replay(self, held: Inventory) -> bool:
+        """Whether nothing around the model and the loss, or of what they keep, has changed since the last pass."""
+        self.prover.comparison.follow_rules()
+        if self._epoch != self.prover.comparison.epoch:  # data are withheld that a pass may have used
+            self._captured.clear()
+            self._epoch = self.prover.comparison.epoch
+        if self._kept is not None and (changed := changed_places(self._kept, self.prover.kept())):
+            self._captured.clear()
+            if self.choice.asked == "auto":  # from here on it has to come as often again
+                self._seen.clear()
+            self._kept, self._uses = None, 0
+            self.missed(
+                f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
+            )
+            return False
+        if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
+            self._stop(
+                "autocast is on around the pass, which keeps copies of weights. Put it into the loss",
+                capture_choice.CANNOT,
+            )
+            return False
+        if is_called_everywhere():
+            self._stop(
+                "hooks of all modules, or a mode of all functions, are on around the pass",
+                capture_choice.CANNOT,
+            )
+            return False
+        return True
 
     def end(self) -> None:
         """A pass is done, in whichever way."""

@@ -27,6 +27,9 @@ CHANGES = (
     "passes ran in Python: what the model and the loss compute, or store in Python, changes from step to step"
 )
 CANNOT = "passes ran in Python: a pass of this model and loss cannot be captured"
+PARTS = (
+    "passes ran in Python: each process holds a part of each sum, and a replay has all of all sums at once"
+)
 MEMORY = "passes ran in Python: there was no memory for a captured pass"
 
 
@@ -53,6 +56,7 @@ class Choice:
     Args:
         asked: `EngineSettings.capture`.
         clock: in seconds.
+        parts: whether sums are taken over one by one as they come, so that they are never all there at once.
 
     >>> Choice(False, clock_on(torch.device("cpu"))).why == OFF
     True
@@ -60,6 +64,7 @@ class Choice:
 
     asked: bool | Literal["auto"]
     clock: Callable[[], float]
+    parts: bool = False
     on: bool = field(init=False)
     why: str = field(init=False)
     # The share of a pass's time in Python that a replay saves, once it is measured; what a capture costs, in passes.
@@ -74,8 +79,11 @@ class Choice:
     _way: tuple[object, bool] | None = None
 
     def __post_init__(self) -> None:
-        self.on = self.asked is not False
+        kept_apart = self.parts and self.asked == "auto"
+        self.on = self.asked is not False and not kept_apart
         self.why = {True: ASKED, False: OFF, "auto": FEW}[self.asked]
+        if kept_apart:
+            self.why = PARTS
 
     @property
     def measures(self) -> bool:

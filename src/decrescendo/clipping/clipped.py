@@ -182,10 +182,11 @@ def clip_factors(
     dtype = norms.dtype if dtype is None else dtype
     target = clip_norm * (1 - (MARGINS[dtype] if margin is None else margin))
     exact = norms.to(norm_dtype(norms.device))
+    # (What torch makes of a number over a tensor; where C is a tensor, so that both round alike.)
     if gamma is None:
-        factors = torch.where(exact > target, target / exact, torch.ones_like(exact))
+        factors = torch.where(exact > target, exact.reciprocal() * target, torch.ones_like(exact))
     else:
-        factors = target / (exact + gamma)
+        factors = (exact + gamma).reciprocal() * target
     factors = torch.where(torch.isfinite(exact), factors, torch.zeros_like(exact))
     rounded = factors.to(dtype)
     # Denormal numbers have few digits: rounding one upwards can double it.

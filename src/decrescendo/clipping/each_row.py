@@ -11,13 +11,17 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from decrescendo.base.torch_private import reduction_of
 from decrescendo.errors import UnsupportedModel
 
 _ELEMENTWISE = frozenset(
     getattr(functional, name)
     for name in (
         "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-        "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss",
+        "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss", "poisson_nll_loss", "gaussian_nll_loss",
+        "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss",
+        "triplet_margin_with_distance_loss", "multi_margin_loss", "multilabel_margin_loss",
+        "multilabel_soft_margin_loss",
     )
 )  # fmt: skip
 _BY_CLASS = frozenset({functional.cross_entropy, functional.nll_loss})
@@ -72,7 +76,7 @@ class PerExample(TorchFunctionMode):
         if func is functional.ctc_loss:
             return self._transcripts(given)
         mask: Tensor | None = None
-        names = [name for name in ("input", "target") if given[name] in self._selected]
+        names = [name for name in ("input", "target") if given.get(name) in self._selected]
         for name in names:  # at all places, of which those count that the mask takes
             given[name], mask = self._selected[given[name]]
         if len(names) == 1:
@@ -91,7 +95,7 @@ class PerExample(TorchFunctionMode):
         if given["reduction"] == "sum":
             return total
         if given["reduction"] == "batchmean":
-            return total * self.rows / len(values)
+            return total / max(1, len(values) // self.rows)
         among = self._by_row(kept, func.__name__).sum(1)
         return total / torch.where(among == 0, torch.ones_like(among), among)
 
@@ -126,9 +130,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
     bound.apply_defaults()
     given = dict(bound.arguments)
     if given.get("size_average") is not None or given.get("reduce") is not None:
-        given["reduction"] = cast("Any", torch.nn)._reduction.legacy_get_string(
-            given["size_average"], given["reduce"]
-        )
+        given["reduction"] = reduction_of(given["size_average"], given["reduce"])
         given["size_average"] = given["reduce"] = None
     return given
 

@@ -1,6 +1,10 @@
-"""The clipped sum from one forward and one backward pass, on an unmodified model."""
+"""The clipped sum from one forward and one backward pass, on an unmodified model.
+
+Longer than most files: what the engine guarantees is said where it is made public.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -10,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption, are_independent
-from decrescendo.base.batches import count_rows, parts_of, slice_rows
+from decrescendo.base.batches import OneByOne, count_rows, parts_of, slice_rows
 from decrescendo.base.precision import full_precision
 from decrescendo.clipping.capture import Captures
 from decrescendo.clipping.capture_choice import Choice, clock_on
@@ -28,17 +32,20 @@ from decrescendo.clipping.clipped import (
     trainable_of,
 )
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.factors import PassNumbers, factors_of, joint_norms, lost_in, seen_of, warn_of_lost
+from decrescendo.clipping.factors import PassNumbers, factors_of, joint_norms, seen_of, warn_of_lost
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
+from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature, too_large
+from decrescendo.clipping.one_example import ONE_BY_ONE, OneExamplePasses, kept_by
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.reference import is_scored
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.clipping.workspace import Workspace, kept_on
-from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance, check_real
-from decrescendo.row_independence.tracing import Memory
+from decrescendo.errors import InvalidType, OutOfMemory, UnsupportedModel, check_instance, check_real
+from decrescendo.row_independence.tracing import Memory, naming
 
 T = TypeVar("T")
+# What every refusal of rows that may depend on each other says at its end.
+WAY_OUT = "Or pass the examples one by one, which is slower: EngineSettings(one_example_a_pass=True)"
 
 
 class Engine:
@@ -121,10 +128,12 @@ class Engine:
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._checker = Checker(model, loss, settings.declared, scored=is_scored(telemetry))
         self._factors = partial(factors_of, gamma=settings.gamma, telemetry=telemetry, wide=settings.wide)
-        choice = Choice(settings.capture, clock_on(device))
+        choice = Choice(settings.capture, clock_on(device), parts=keep is not None)
         self._captures = Captures(self._checker, self._workspace, self._factors, choice)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
+        alone = OneExamplePasses(model, loss, self.memory, self._seeds, self._factors, settings, telemetry)
+        self._alone = alone if settings.one_example_a_pass else None
         self._peak: Peak | None = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -142,6 +151,10 @@ class Engine:
         if rows == 0:
             wide, stored = self._settings.wide, self._keep is None
             return empty_sum(trainable_of(held), limit, self._telemetry, wide=wide, stored=stored)
+        if self._alone is not None:
+            sums, seen = self._alone.clipped(batch, held, limit)
+            beside = torch.tensor(seen.beside, dtype=torch.float64, device="cpu") if self._telemetry else None
+            return ClippedSum(kept_by(self._keep, sums), limit, seen.diagnostics, beside)
         gradients: dict[str, Tensor] = {}
         diagnostics, parts = Diagnostics(0, 0, 0, 0.0), list[tuple[float, ...]]()
         for sums, seen in self._in_parts(
@@ -159,8 +172,9 @@ class Engine:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         held = Inventory.of(self._model)
         dtype = norm_accumulator(trainable_of(held))
-        parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held).to(dtype))
-        norms = list(parts)
+        in_parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held))
+        parts = in_parts if self._alone is None else self._alone.norms(batch, held)
+        norms = [part.to(dtype) for part in parts]
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
     def withhold(
@@ -189,7 +203,7 @@ class Engine:
     @property
     def passes(self) -> str:
         """Whether passes are captured and replayed, or run in Python, and why: a sentence without any of the data."""
-        return self._captures.choice.why
+        return self._captures.choice.why if self._alone is None else ONE_BY_ONE
 
     @property
     def workspace(self) -> Workspace:
@@ -198,7 +212,8 @@ class Engine:
 
     def prove(self, batch: Batch) -> Pass:
         """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
-        return self._proven(batch, Inventory.of(self._model))
+        with naming(WAY_OUT):
+            return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
         return self._checker.run(batch, count_rows(batch), 0, held, self._seeds(), self._workspace)
@@ -210,7 +225,7 @@ class Engine:
         Raises:
             UnsupportedModel: with the reason and the remedy.
         """
-        warn_of_lost(batch, sum(lost_in(self.prove(part), count_rows(part)) for part in parts_of(batch)))
+        warn_of_lost(batch, int((~torch.isfinite(self.per_example_norms(batch))).sum()))
 
     @property
     def memory(self) -> Memory:
@@ -219,8 +234,11 @@ class Engine:
 
     def _in_parts(self, batch: Batch, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, each of one shape."""
+        if isinstance(batch, OneByOne):
+            raise InvalidType(f"a batch must have rows, got examples of any form. {WAY_OUT}")
         for part in parts_of(batch):
-            yield from self._cut(part, count_rows(part), held, work)
+            with naming(WAY_OUT):
+                yield from self._cut(part, count_rows(part), held, work)
 
     def _cut(self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, on smaller ones where memory runs out."""
@@ -236,16 +254,14 @@ class Engine:
                 # Nothing of it is released: its random numbers are not those of the stream, whose place is the run's.
                 seed = -1 if self._seeds is _no_seed else 0
                 self._checker.begin(part, size, held, seed, self._workspace)
-                if self._sizes.measures(key, size):
-                    with metered(device) as self._peak:
-                        found.append(work(part, size))
-                    self._sizes.learn(key, size, self._peak.bytes)
-                else:
+                with metered(device) if self._sizes.measures(key, size) else nullcontext() as self._peak:
                     found.append(work(part, size))
+                if self._peak is not None:
+                    self._sizes.learn(key, size, self._peak.bytes)
             except Exception as error:
                 if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
                     raise
-                failure = (str(error).strip() or type(error).__name__).splitlines()[0]
+                failure = too_large(error)
             finally:
                 self._peak = None
             if found:
@@ -256,10 +272,7 @@ class Engine:
             self._captures.forget()
             if not self._workspace.shrink():
                 if size == 1:
-                    raise OutOfMemory(
-                        f"one example alone must fit into memory, got: {failure}. "
-                        "Make the model or the example smaller, use checkpointing, or lower cache_bytes"
-                    )
+                    raise OutOfMemory(failure)
                 self._sizes.failed(key, size)
             release()
 
@@ -278,8 +291,7 @@ class Engine:
             if again is not None:
                 found, finite = seen_of(again.numbers, rows)
                 if finite:
-                    sums, keep = again.sums, self._keep
-                    return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), found
+                    return kept_by(self._keep, again.sums), found
                 self._captures.missed()
         with self._captures.ending():
             done = self._checker.run(batch, rows, count, held, seed, self._workspace)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from decrescendo.errors import InvalidValue, check_integer, check_real
+from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
+
+_OF_BATCHES = ("microbatch_size", "cache_bytes", "memory_limit", "declared", "capture")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,15 @@ class EngineSettings:
         gamma: > 0, automatic clipping (Bu et al. 2023): each gradient g counts as C g / (|g| + gamma), of length
             below C like a clipped one, so that C only scales the learning rate. ``None``: g min(1, C / |g|).
 
+        one_example_a_pass: for models that are refused as a batch (graph networks, detectors, vision-language models,
+            SpecAugment): a forward and a backward pass for each example by itself, in which no other example can play a
+            part. Slower: docs/how-to/one-example.md. ``loss`` is given a batch of one, and may return a number. A
+            training then takes batches of any form from ``collate_fn``. Settings of passes over several examples
+            (``microbatch_size``, ``memory_limit``, ..) must be left out; none is captured.
+
+    Raises:
+        InvalidValue, InvalidType: a number out of its range; ``one_example_a_pass`` with settings of other passes.
+
     >>> EngineSettings(microbatch_size=64).capture
     'auto'
     """
@@ -52,6 +63,7 @@ class EngineSettings:
     gamma: float | None = None
     capture: bool | Literal["auto"] = "auto"
     noise_on_host: bool = False
+    one_example_a_pass: bool = False
 
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:
@@ -66,6 +78,14 @@ class EngineSettings:
             check_integer("memory_limit", self.memory_limit, at_least=1)
         if self.gamma is not None:
             check_real("gamma", self.gamma, at_least=1e-6)
+        check_instance("one_example_a_pass", self.one_example_a_pass, bool)
+        given = {name: getattr(self, name) for name in _OF_BATCHES}
+        found = [name for name, value in given.items() if value and value != "auto"]
+        if self.one_example_a_pass and found:
+            raise InvalidValue(
+                f"{found[0]} must be left out with one_example_a_pass=True, got {found[0]}={given[found[0]]!r}. It is "
+                "of passes over several examples"
+            )
 
     @property
     def wide(self) -> bool:

@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from decrescendo.base.batches import count_rows, leaves_of
-from decrescendo.base.precision import full_precision
 from decrescendo.clipping.clipped import (
     MARGINS,
     Batch,
@@ -41,12 +40,6 @@ def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
     return total.sqrt() * (1 + 2.0**-40)
 
 
-def lost_in(done: Pass, rows: int) -> int:
-    """How many of the first ``rows`` have a gradient that is not finite."""
-    with full_precision():
-        return int((~torch.isfinite(joint_norms(done)[:rows])).sum())
-
-
 def warn_of_lost(batch: Batch, lost: int) -> None:
     """Tell whoever gave these rows that some of them would count as zero, and whether it may be by missing values."""
     if not lost:
@@ -66,9 +59,23 @@ def warn_of_lost(batch: Batch, lost: int) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OnePass:
+    """A pass of one example by plain autograd: loss and score in rows of one, and the gradients by parameter."""
+
+    losses: Float[Tensor, " 1"]
+    scores: Tensor | None
+    gradients: dict[str, Tensor]
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a gradient has the rounding of float32."""
+        return any(gradient.dtype != torch.float64 for gradient in self.gradients.values())
+
+
 def factors_of(
-    done: Pass, norms: Float[Tensor, " batch"], rows: int | Int[Tensor, ""], clip_norm: float | Float64[Tensor, ""],
-    gamma: float | None, telemetry: Telemetry | None, *, wide: bool,
+    done: Pass | OnePass, norms: Float[Tensor, " batch"], rows: int | Int[Tensor, ""],
+    clip_norm: float | Float64[Tensor, ""], gamma: float | None, telemetry: Telemetry | None, *, wide: bool,
 ) -> Factors:  # fmt: skip
     """The clip factors of a pass; those after the first ``rows`` (padding) are zero.
 
@@ -76,7 +83,9 @@ def factors_of(
     replayed.
     """
     losses = done.losses.to(norms.device)  # of a model that lies on several
-    narrow = done.measured.narrow  # whether anything in it has the rounding of float32
+    narrow = (
+        done.narrow if isinstance(done, OnePass) else done.measured.narrow
+    )  # whether anything in it has the rounding of float32
     limit = clip_norm
     if telemetry is not None and telemetry.scalars:
         limit = clip_norm * (1 - telemetry.share)

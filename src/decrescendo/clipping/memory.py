@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from decrescendo.base.batches import map_rows, memory_order
 from decrescendo.base.storages import DispatchMode
+from decrescendo.base.torch_private import tree_leaves
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue
@@ -34,6 +34,15 @@ _MESSAGES = (
     "ALLOC_FAILED",
     "could not create a memory",
 )
+
+
+def too_large(error: BaseException) -> str:
+    """Why an example that does not fit into memory by itself is refused."""
+    failure = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (
+        f"one example alone must fit into memory, got: {failure}. Make the model or the example smaller, use "
+        "checkpointing, or lower cache_bytes"
+    )
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -9,10 +9,10 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 from torch.utils.checkpoint import CheckpointError
 
 from decrescendo.base.storages import key_of, paused
+from decrescendo.base.torch_private import parametrize
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
@@ -34,8 +34,6 @@ from decrescendo.row_independence.tracing import (
     opened,
     reads_a_number,
 )
-
-_PARAMETRIZE: Any = parametrize
 
 
 @dataclass(slots=True)
@@ -154,11 +152,11 @@ def _arrived(use: Use, gradient: Tensor | None, tracer: Tracer, *, wide: bool) -
 def _nothing_cached() -> Generator[None]:
     """Weights that `parametrize.cached()` round a pass keeps belong to the graph of another one; inside of it each pass
     keeps its own."""
-    before, _PARAMETRIZE._cache = _PARAMETRIZE._cache, dict[Any, Any]()
+    before, parametrize._cache = parametrize._cache, dict[Any, Any]()
     try:
         yield
     finally:
-        _PARAMETRIZE._cache = before
+        parametrize._cache = before
 
 
 @contextmanager

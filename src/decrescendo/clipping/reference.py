@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from decrescendo.base.batches import count_rows, parts_of, slice_rows
+from decrescendo.base.batches import examples_of
 from decrescendo.clipping.clipped import (
     Batch,
     ClippedSum,
@@ -32,7 +33,8 @@ class Reference:
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
-        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
+        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,). It is given one example, whose loss
+            may be a number, too.
         gamma: as `EngineSettings.gamma`.
         telemetry: what stands beside the sum.
 
@@ -99,11 +101,10 @@ class Reference:
     def _examples(
         self, batch: Batch, parameters: dict[str, nn.Parameter]
     ) -> Iterator[tuple[Tensor, float, dict[str, Tensor]]]:
-        rows = (slice_rows(part, row, row + 1) for part in parts_of(batch) for row in range(count_rows(part)))
-        for one in rows:
+        for one in examples_of(batch):
             with torch.enable_grad():
                 losses, scores = check_losses(
-                    self._loss(self._model, one), 1, scored=is_scored(self._telemetry)
+                    in_a_row(self._loss(self._model, one)), 1, scored=is_scored(self._telemetry)
                 )
                 found = torch.autograd.grad(losses.sum(), list(parameters.values()), materialize_grads=True)
             example = {
@@ -137,11 +138,24 @@ def is_scored(telemetry: Telemetry | None) -> bool:
     return telemetry is not None and telemetry.accuracy
 
 
+def in_a_row(returned: object) -> object:
+    """What a loss returned of one example in rows of one; it may be numbers without dimensions."""
+    if isinstance(returned, tuple):
+        return tuple(map(in_a_row, cast("tuple[object, ...]", returned)))
+    return returned[None] if isinstance(returned, Tensor) and returned.dim() == 0 else returned
+
+
+NO_GRADIENT = (
+    "the losses must depend on a trainable parameter, got losses without a gradient. "
+    "Is there a no_grad() or a detach() round the model?"
+)
+
+
 def check_losses(
-    returned: object, rows: int, *, scored: bool = False
+    returned: object, rows: int, *, scored: bool = False, constant: bool = False
 ) -> tuple[Float[Tensor, " batch"], Tensor | None]:
     """One floating-point loss an example, and with ``scored`` one score an example, or an error that says what to
-    change."""
+    change. ``constant``: also losses without a gradient."""
     losses, scores = split(returned)
     if not isinstance(losses, Tensor):
         raise UnsupportedModel(
@@ -155,11 +169,8 @@ def check_losses(
         )
     if not losses.is_floating_point():
         raise UnsupportedModel(f"losses must be floating point, got {losses.dtype}")
-    if not losses.requires_grad:
-        raise UnsupportedModel(
-            "the losses must depend on a trainable parameter, got losses without a gradient. "
-            "Is there a no_grad() or a detach() round the model?"
-        )
+    if not losses.requires_grad and not constant:
+        raise UnsupportedModel(NO_GRADIENT)
     if not scored:
         return losses, None
     if not isinstance(scores, Tensor) or scores.shape != losses.shape or scores.is_complex():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from decrescendo.base.torch_private import pack_padded_sequence, pad_packed_sequence, shape_as_tensor
 from decrescendo.clipping.recurrent.layers import MODES
 from decrescendo.clipping.recurrent.padding import packed_up, padded_again
 from decrescendo.row_independence.tracing import (
@@ -27,9 +28,9 @@ from decrescendo.row_independence.tracing import (
     opened,
 )
 
-_SHAPE = cast("Callable[..., Any]", cast("Any", torch)._shape_as_tensor)
-_PACK = cast("Callable[..., Any]", torch._VF._pack_padded_sequence)
-_PAD = cast("Callable[..., Any]", torch._VF._pad_packed_sequence)
+_SHAPE = cast("Callable[..., Any]", shape_as_tensor)
+_PACK = cast("Callable[..., Any]", pack_padded_sequence)
+_PAD = cast("Callable[..., Any]", pad_packed_sequence)
 # Of their second argument they take the shape alone.
 _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from decrescendo.base.storages import is_hollow, tensors_of
+from decrescendo.base.torch_private import TransformType, running_transform
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.rules.rule import Kernel, is_packed
@@ -165,8 +166,8 @@ def _check_wrapped(tracer: Tracer, values: Iterable[Any]) -> None:
 
 def check_recordable(tracer: Tracer, name: str, found: list[Tracked], values: tuple[Any, ...]) -> None:
     """Refuse an operation on parameters where nothing says whose rows are where."""
-    transform = cast("Any", torch)._C._functorch.peek_interpreter_stack()
-    if transform is not None and transform.key() == cast("Any", torch)._C._functorch.TransformType.Grad:
+    transform = running_transform()
+    if transform is not None and transform.key() == TransformType.Grad:
         raise UnsupportedModel(SECOND_DERIVATIVE)
     if transform is not None:
         raise UnsupportedModel(

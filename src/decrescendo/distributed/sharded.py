@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of
+from decrescendo.base.torch_private import TorchDispatchMode
 from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.distributed.fsdp import Block, blocks_of, set_parameter, without_hooks
 

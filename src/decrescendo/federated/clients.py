@@ -11,7 +11,7 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import count_rows
 from decrescendo.clipping import Batch
 from decrescendo.errors import InvalidValue, check_instance, check_integer
-from decrescendo.training.data.rows import ROWS_APART, assumption_of, held_by, rows, table_of
+from decrescendo.training.data.rows import OWN_ROWS, assumption_of, held_by, rows, table_of
 
 CLIENTS_APART = assumed("own-clients")
 
@@ -144,7 +144,8 @@ class _Table:
         found = assumption_of(drawn)
         self.count, self.take = table.count, table.take
         self.held = (data, held_by(drawn))
-        self._assumption = CLIENTS_APART if found == ROWS_APART else found  # no row is compared here
+        compared = found is not None and found.code in OWN_ROWS  # by a training; here no row is
+        self._assumption = CLIENTS_APART if compared else found
 
     def of(self, clients: Clients) -> Clients:
         """Clients whose records are these rows."""

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.accounting import Release
 from decrescendo.base.assumption import Assumption
@@ -53,10 +54,11 @@ def resumed(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     release_of: Callable[[int], Release],
+    scheduler: LRScheduler | None = None,
     *,
     shows_replies: bool,
 ) -> Resumed:
-    """Have model and optimiser where the journal was, and say where the run was. To be called inside of `fitting`."""
+    """Have model, optimiser and scheduler where the journal was; say where the run was. Called inside of `fitting`."""
     kind = type(optimizer).__name__
     if state["optimizer"] != kind:
         raise FileRefused(f"the journal was written with the optimiser {state['optimizer']}, got {kind}")
@@ -68,6 +70,14 @@ def resumed(
         supposed = tuple(map(read_assumption, _list_of(state["assumptions"])))
     model.load_state_dict(state["weights"])
     optimizer.load_state_dict(state["optimizer_state"])
+    kept: Any = state.get("scheduler")
+    if (kept is None) is not (scheduler is None):
+        raise FileRefused(
+            f"the journal was written {'without' if kept is None else 'with'} a scheduler, got "
+            f"{'none' if scheduler is None else type(scheduler).__name__}. Go on as the run began"
+        )
+    if scheduler is not None:
+        scheduler.load_state_dict(kept)
     noisy = None
     if state["noisy"] is not None:
         noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"])

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
@@ -32,6 +33,7 @@ from decrescendo.plans.sampling_refusals import poisson
 from decrescendo.training import FrozenStateGuard
 from decrescendo.training.loop.between import ENDED_EARLY, BetweenSteps
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
+from decrescendo.training.loop.schedulers import assumed_of_scheduler
 from decrescendo.training.persistence.checkpoint.streams import copied, stream_at, stream_state
 from decrescendo.training.run import cpu_weights
 
@@ -71,7 +73,9 @@ class Rounds:
         placement: Placement,
         books: Books,
         turns: Turns,
+        scheduler: LRScheduler | None,
     ) -> None:
+        self._scheduler = scheduler
         self._run, self._model, self._plan, self._optimizer = run, model, plan, optimizer
         self._placement, self._books, self._turns = placement, books, turns
         self._coins = plan.sampling if plan.correlation else poisson(plan.sampling, "a federated run")
@@ -87,19 +91,16 @@ class Rounds:
         self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns)
         self.opened: Opened | None = None
         self.reports: list[RoundReport] = []
-        self._supposed: tuple[Assumption, ...] = (
-            (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
-        )
+        supposed = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
+        self._supposed: tuple[Assumption, ...] = (*supposed, *assumed_of_scheduler(scheduler))
 
     def begin(self, state: Mapping[str, Any] | None) -> None:
         """Be where the journal was, if it was anywhere; else reserve the plan in the store."""
         if state is not None:
             self._go_on(state)
         # What else is published than what noise moves, and by whom that is moved.
-        self._frozen, self._between = (
-            FrozenStateGuard(self._model),
-            BetweenSteps(self._model, self._optimizer),
-        )
+        self._frozen = FrozenStateGuard(self._model)
+        self._between = BetweenSteps(self._model, self._optimizer)
         if self._books.spent:
             noisy = self._plan.private and BEGAN_WITHOUT_NOISE not in self._supposed
             self._between.resumed(noisy=noisy)
@@ -210,12 +211,10 @@ class Rounds:
         opened = self.opened
         if opened is None:
             raise PlanViolation("a round must be open, got none. Call open() first")
-        if (
-            self._correlated is not None and self.replies.total is not None
-        ):  # what later noise takes off again
-            self._noised(opened, self.replies.total.value(), 0, self.replies.seen())
         with self._turns.whole():
             self.opened = None
+            if self._correlated is not None:
+                self._correlated.skip(self._books.spent)
             if self._placement is Placement.CENTRAL:
                 self._books.releases.append(self._books.release_of(self._books.spent))
             self._write(None)
@@ -245,7 +244,7 @@ class Rounds:
             self._books.end()
         self._between.released(noisy=noisy.release.noise_multiplier > 0)
         report = self._report(opened, released=True)
-        apply(noisy, self._model, self._optimizer)
+        self._move(noisy)
         self._frozen.trained(noisy.gradients)
         self._between.stepped()
         return report
@@ -285,6 +284,7 @@ class Rounds:
             "one_by_one": self.replies.one_by_one,
             "optimizer": type(self._optimizer).__name__,
             "optimizer_state": self._optimizer.state_dict(),
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
             "sampling": stream_state(self.sampling),
             "noise": stream_state(self.noise),
             **self._correlated_state(),
@@ -305,12 +305,9 @@ class Rounds:
         books.id = check_of_run(state, self._run, stored=books.store is not None)
         with fitting():
             found = resumed(
-                state,
-                self._model,
-                self._optimizer,
-                books.release_of,
+                state, self._model, self._optimizer, books.release_of, self._scheduler,
                 shows_replies=self._placement.shows_replies,
-            )
+            )  # fmt: skip
             self.sampling = stream_at(self.sampling, state["sampling"])
             self.noise = stream_at(self.noise, state["noise"])
             if self._correlated is not None:
@@ -323,4 +320,10 @@ class Rounds:
         books.go_on(found.noisy)
         if found.noisy is not None:
             with fitting():
-                apply(found.noisy, self._model, self._optimizer)
+                self._move(found.noisy)
+
+    def _move(self, noisy: NoisyMean) -> None:
+        """The weights, and then the rates."""
+        apply(noisy, self._model, self._optimizer)
+        if self._scheduler is not None:
+            self._scheduler.step()

@@ -24,6 +24,7 @@ from decrescendo.federated.turns import Turns, one_at_a_time
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.plans.plan import Plan
 from decrescendo.training import check_promise
+from decrescendo.training.loop.schedulers import Scheduler, scheduler_of
 from decrescendo.training.persistence.checkpoint.tree import pack
 from decrescendo.training.run import certify
 from decrescendo.training.statement import SECURE, SEEDED
@@ -56,11 +57,10 @@ class Server:
         seed: `Secure()` for weights that are published: cohorts and noise that nobody can predict. Or a whole number
             >= 0, as sensitive as the data; its streams "sampling" and "noise" are used. Where a journal is gone on
             with, it must be of the same kind and is not used: the journal has the streams' states.
+        scheduler: of the learning rate, as in `train`: it is stepped after each release, and kept in the journal.
         placement: who adds the noise, and so who is protected against whom.
         name: public; tells apart runs of one plan.
-        journal: a folder. If it holds this run, the run goes on from there; else it is begun. One server at a time
-            holds it (`stop` lets it go). A learning-rate schedule of one's own is not in it: set it again from
-            `spent`.
+        journal: a folder. A run that it holds goes on from there. One server at a time holds it (`stop` lets it go).
         store: the ledger of the clients' data, in which the whole plan is reserved before the first round and each
             round is written down before anything of it can be seen; with `Secure()` only, and not in LOCAL. Where a
             journal is gone on with, it must be the store that the run began with.
@@ -114,6 +114,7 @@ class Server:
         *,
         seed: int | Secure,
         placement: Placement,
+        scheduler: Scheduler | None = None,
         name: str = "",
         journal: str | os.PathLike[str] | None = None,
         store: Store | None = None,
@@ -129,9 +130,8 @@ class Server:
         self._turns = Turns()
         self._books = Books(self.run, name, plan, self.placement, journal, store)
         try:
-            self._rounds = Rounds(
-                self.run, model, plan, optimizer, seed, self.placement, self._books, self._turns
-            )
+            own = self._books, self._turns, scheduler_of(scheduler, optimizer)
+            self._rounds = Rounds(self.run, model, plan, optimizer, seed, self.placement, *own)
             self._rounds.begin(self._books.read())
         except BaseException:
             self.stop()

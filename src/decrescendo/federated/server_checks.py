@@ -37,8 +37,8 @@ def check_given(
         poisson(plan.sampling, "a federated run")
     elif Placement(placement) is not Placement.CENTRAL:
         raise InvalidValue(
-            f"correlated noise must be added by the server, got placement={placement} and bands={plan.bands}: no client "
-            "knows the noise of earlier rounds. Use Placement.CENTRAL, or calibrate with bands=1"
+            f"correlated noise must be added by the server, got placement={placement} and bands={plan.bands}: no "
+            "client knows the noise of earlier rounds. Use Placement.CENTRAL, or calibrate with bands=1"
         )
     if Placement(placement) is not Placement.CENTRAL:
         uncut(plan.sampling, f"a run with {placement} noise")

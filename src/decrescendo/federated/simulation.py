@@ -24,6 +24,7 @@ from decrescendo.federated.server import Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
 from decrescendo.training.loop.progress import Callback, Progress, as_one
+from decrescendo.training.loop.schedulers import Scheduler
 from decrescendo.training.store import Store
 
 # Whether a client does not answer, from the round's number and its own.
@@ -64,6 +65,7 @@ def simulate(
     *,
     seed: int | Secure,
     placement: Placement,
+    scheduler: Scheduler | None = None,
     local: LocalSteps | None = None,
     dropouts: Dropouts | None = None,
     name: str = "",
@@ -75,7 +77,7 @@ def simulate(
     """Train ``model`` in place by ``plan`` over simulated clients: what `Server` does, without messages.
 
     Args:
-        model, plan, optimizer, name, journal, store: as in `Server`.
+        model, plan, optimizer, scheduler, name, journal, store: as in `Server`.
         loss: ``loss(model, batch)`` returns one loss a record; a client's loss is the mean of its records'.
         clients: as many as the plan's ``dataset_size``.
         seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, all clients'
@@ -124,8 +126,9 @@ def simulate(
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
     cohorts.withhold(clients.held)
     server = Server(
-        model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal, store=store
-    )
+        model, plan, optimizer, seed=seed, placement=placement, scheduler=scheduler, name=name,
+        journal=journal, store=store,
+    )  # fmt: skip
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:

@@ -21,59 +21,106 @@ larger by as much, 1 + gamma sqrt(d): a part in some ten thousands for a million
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from decrescendo.base.rng import Keystream, SecureStream, on_device
-from decrescendo.base.rng.banded import grid_of, released, weighted
-from decrescendo.base.rng.keystream import ReservedWords
-from decrescendo.base.rng.rounded import add_gaussian
+from decrescendo.base.rng import Keystream, SecureStream, banded, on_device
+from decrescendo.base.rng.banded import Step, grid_of, released
+from decrescendo.clipping.clipped import accumulator
 from decrescendo.errors import FileRefused, InvalidType, PlanViolation, check_integer
-from decrescendo.optim.noise_drawing import NoiseStream, drawn_in_order, in_order, like, own_part
+from decrescendo.optim.noise_drawing import DTYPES, NoiseStream, like, own_part
 from decrescendo.plans.strategy import Strategy
 
-# Coordinates worked on at once: what is between the walks over them stays in the cache.
-_PIECE = {"cpu": 2**18, "cuda": 2**24}
+# Coordinates on a GPU at once.
+_PIECE = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Coordinates that are here, side by side: so many, from one place on of all that have the same dtype."""
+
+    dtype: torch.dtype
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which coordinates there are, in the order of draws: tensors of float32 by name, then those of float64.
+
+    Args:
+        names: of the tensors.
+        own: how many numbers of each are here.
+        totals: coordinates of each dtype, here or elsewhere.
+        segments: those that are here.
+    """
+
+    names: tuple[str, ...]
+    own: tuple[int, ...]
+    totals: tuple[int, ...]
+    segments: tuple[_Segment, ...]
+
+    @classmethod
+    def of(cls, gradients: Mapping[str, Tensor]) -> "_Layout":
+        names, own, totals, segments = list[str](), list[int](), list[int](), list[_Segment]()
+        for dtype in DTYPES:
+            count = 0
+            for name in sorted(gradients):
+                if accumulator(gradients[name].dtype) != dtype:
+                    continue
+                here, before = own_part(gradients[name])
+                last, first = segments[-1] if segments else None, count + before
+                if last is not None and last.dtype == dtype and last.first + last.count == first:
+                    segments[-1] = _Segment(dtype, last.first, last.count + here.numel())
+                else:
+                    segments.append(_Segment(dtype, first, here.numel()))
+                names.append(name)
+                own.append(here.numel())
+                count += gradients[name].numel()
+            totals.append(count)
+        return cls(tuple(names), tuple(own), tuple(totals), tuple(segments))
 
 
 @final
 class CorrelatedNoise:
-    """The noise of one run with several bands; it keeps that of the last b - 1 steps, which is as secret as the seed.
+    """The noise of one run with several bands; it keeps b - 1 steps of it, which are as secret as the seed.
+
+    The noise of b - 1 steps is drawn at once, at the first of them: each coordinate for all of these steps while what
+    it depends on is in the cache. Until the last of them nothing is forgotten, and then all that is needed is there.
 
     Args:
         strategy: of the plan.
         records: N, how many a sum may have at most.
-        on_host: whether earlier noise is kept in the host's memory where the sum is on a GPU: slower, and b - 1 times
-            the trained parameters (4 bytes each) less on the GPU. The noise is the same.
+        on_host: whether noise is kept in the host's memory where all sums are on a GPU: b - 1 times the trained
+            parameters (4 bytes each) less on the GPU, and slower. The noise is the same.
 
     Attributes:
         bands: b.
         noise_multiplier: z_t, 1 over the norm of column t of S: what the release of step t must say.
-        taken: steps whose noise was drawn; ``None`` after one that failed.
+        taken: steps whose noise was added or skipped; ``None`` after one that failed.
         grid: gamma, on the scale of h_t: a power of two.
 
     Edge cases:
-        noise that was drawn for a step and not released (the release could not be written down) is not drawn again:
-        the run goes on from a checkpoint.
+        noise that was added at a step and not released (the release could not be written down) is not added again: the
+        run goes on from a checkpoint.
     """
 
     def __init__(self, strategy: Strategy, records: int, *, on_host: bool = False) -> None:
         self.bands, steps = strategy.bands, range(strategy.steps)
-        self._scale = np.array([strategy.scale(step) for step in steps])
+        self._scale = [strategy.scale(step) for step in steps]
         self._weights = np.array([strategy.weights(step) for step in steps])
         self._std, self.noise_multiplier = strategy.noise_std(), strategy.noise_multiplier
         self.grid = grid_of(float(self._std.max()), self._weights)
         self._records, self._on_host = check_integer("records", records, at_least=1), on_host
         self.taken: int | None = 0
-        # In the order of the draws; of each name so many numbers are here.
-        self._names: list[str] = []
-        self._sizes: list[int] = []
-        self._earlier: list[Tensor] = []  # in units of the grid; of step t at t mod (b - 1)
+        self._drawn = 0
+        self._layout: _Layout | None = None
+        self._rows = torch.zeros(0, 0, dtype=torch.int32)  # in units of the grid; of step t at t mod (b - 1)
 
     def add(
         self,
@@ -93,38 +140,83 @@ class CorrelatedNoise:
             raise InvalidType(
                 f"correlated noise must be drawn from a SecureStream or a Keystream, got {type(stream).__name__}"
             )
+        self._check_next(step)
+        layout = _Layout.of(gradients)
+        if self._layout is None:
+            self._layout = layout
+        elif layout != self._layout:
+            raise PlanViolation(
+                f"a run with correlated noise must train the same parameters at every step, got {len(layout.names)} "
+                f"tensors of {sum(layout.own)} numbers after {len(self._layout.names)} of {sum(self._layout.own)}: "
+                "what a step adds to one is taken away later. Freeze before the first step, or calibrate with bands=1"
+            )
+        self.taken = None  # until all of it is added
+        on_gpu = all(gradient.device.type == "cuda" for gradient in gradients.values())
+        device = next(iter(gradients.values())).device if on_gpu else torch.device("cpu")
+        self._keep_on(torch.device("cpu") if self._on_host else device)
+        while self._drawn <= step:
+            self._draw(stream, device)
+        row, unit = self._rows[step % (self.bands - 1)], self.grid * clip_norm
+        parts = dict(zip(layout.names, row.split(layout.own), strict=True))
+        noisy = {
+            name: like(gradient, _released(own_part(gradient)[0], parts[name], 1 / unit, unit / divisor))
+            for name, gradient in gradients.items()
+        }
+        self.taken = step + 1
+        return noisy, float(self._std[step] * self.wider * clip_norm / divisor)
+
+    def skip(self, step: int) -> None:
+        """Nothing is released of the step after ``step`` steps: its noise counts all the same for later steps."""
+        self._check_next(step)
+        self.taken = step + 1
+
+    def _check_next(self, step: int) -> None:
         if step != self.taken:
             raise PlanViolation(
-                f"correlated noise must be drawn once for each step, in order, got step {step + 1} after "
+                f"correlated noise must be added once at each step, in order, got step {step + 1} after "
                 f"{'one that failed' if self.taken is None else self.taken}. Go on from a checkpoint"
             )
-        names = in_order(gradients)
-        sizes = [own_part(gradients[name])[0].numel() for name in names]
-        if step and (names, sizes) != (self._names, self._sizes):
-            raise PlanViolation(
-                f"a run with correlated noise must train the same parameters at every step, got {len(names)} tensors "
-                f"of {sum(sizes)} numbers after {len(self._names)} of {sum(self._sizes)}: what a step adds to one is "
-                "taken away later. Freeze before the first step, or calibrate with bands=1"
-            )
-        self._names, self._sizes, self.taken = names, sizes, None  # until all of it is drawn
-        count = sum(gradient.numel() for gradient in gradients.values())
-        wider = 1 + math.sqrt(count) * (self.grid + self._records * 2.0**-51) + 2.0**-50
-        std = float(self._scale[step] * wider / self.grid)
-        on_gpu = not self._on_host and all(one.device.type == "cuda" for one in gradients.values())
-        rows = self._rows(step, gradients[names[0]].device if on_gpu else torch.device("cpu"))
-        unit = self.grid * clip_norm
-        drawing = _Drawing(std, self._weights[step], rows, 1 / unit, unit / divisor)
-        noisy = drawn_in_order(gradients, stream, drawing.add)
-        self.taken = step + 1
-        return noisy, float(self._std[step] * wider * clip_norm / divisor)
 
-    def _rows(self, step: int, place: torch.device) -> list[Tensor]:
-        """Where the noise of this step goes, and that of the steps before, the last one first."""
-        kept = self.bands - 1
-        self._earlier = [row.to(place) for row in self._earlier]
-        if step < kept:
-            self._earlier.append(torch.zeros(sum(self._sizes), dtype=torch.int32, device=place))
-        return [self._earlier[(step - back) % kept] for back in range(min(step, kept) + 1)]
+    @property
+    def wider(self) -> float:
+        """What the noise is multiplied by, as sums are rounded to the grid: by half of it, and by float64's part of
+        them before, on each coordinate."""
+        assert self._layout is not None
+        count = sum(self._layout.totals)
+        return 1 + math.sqrt(count) * (self.grid + self._records * 2.0**-51) + 2.0**-50
+
+    def _keep_on(self, place: torch.device) -> None:
+        assert self._layout is not None
+        size, kept = sum(self._layout.own), min(self.bands - 1, len(self._scale))
+        if not len(self._rows):
+            self._rows = torch.zeros(kept, size, dtype=torch.int32, device=place)
+        self._rows = self._rows.to(place)
+
+    def _draw(self, stream: Keystream | SecureStream, device: torch.device) -> None:
+        """The noise of the next b - 1 steps, or of those that are left."""
+        assert self._layout is not None
+        kept, layout = self.bands - 1, self._layout
+        steps = range(self._drawn, min(self._drawn + kept, len(self._scale)))
+        reserved = [[stream.reserve(total) for total in layout.totals] for _ in steps]
+        done = 0
+        for segment in layout.segments:
+            rows = self._rows[:, done : done + segment.count]
+            plan = [
+                Step(
+                    self._scale[step] * self.wider / self.grid,
+                    np.ascontiguousarray(self._weights[step, :step]),
+                    words[DTYPES.index(segment.dtype)].after(segment.first),
+                    step % kept,
+                    [(step - back) % kept for back in range(1, min(step, kept) + 1)],
+                )
+                for step, words in zip(steps, reserved, strict=True)
+            ]
+            if device.type == "cuda":
+                _draw_on_gpu(rows, plan, device)
+            else:
+                banded.draw(rows.numpy(), plan)
+            done += segment.count
+        self._drawn = steps.stop
 
     def state(self, held: Mapping[str, Tensor]) -> dict[str, Any]:
         """What the noise to come depends on beside the stream; as secret as the seed.
@@ -132,18 +224,18 @@ class CorrelatedNoise:
         Args:
             held: parameters by name: noise of one that ranks hold in parts is given in such parts.
         """
-        taken = self.taken
-        if taken is None:
+        if self.taken is None:
             raise PlanViolation(
                 "the state of correlated noise must be of a whole step, got that of one that failed"
             )
-        arrays: list[dict[str, Tensor]] = []
-        for back in range(1, min(taken, self.bands - 1) + 1):
-            parts = self._earlier[(taken - back) % (self.bands - 1)].split(self._sizes)
-            arrays.append(
-                {name: _shaped(held.get(name), part) for name, part in zip(self._names, parts, strict=True)}
-            )
-        return {"taken": taken, "grid": self.grid, "names": list(self._names), "earlier": arrays}
+        names, own = ((), ()) if self._layout is None else (self._layout.names, self._layout.own)
+        rows = [dict(zip(names, row.split(own), strict=True)) for row in self._rows]
+        return {
+            "taken": self.taken,
+            "drawn": self._drawn,
+            "grid": self.grid,
+            "rows": [{name: _shaped(held.get(name), part) for name, part in row.items()} for row in rows],
+        }
 
     def load_state(self, state: Mapping[str, Any], step: int) -> None:
         """Back to a `state` after ``step`` steps, of which each rank is given its own parts.
@@ -151,72 +243,40 @@ class CorrelatedNoise:
         Raises:
             FileRefused: the state of another run's noise.
         """
-        taken, arrays = check_integer("taken", state["taken"]), state["earlier"]
-        names, fits = list(state["names"]), (taken, state["grid"]) == (step, self.grid)
-        if not fits or len(arrays) != min(taken, self.bands - 1) or any(names != list(one) for one in arrays):
+        rows, kept = state["rows"], min(self.bands - 1, len(self._scale))
+        drawn = check_integer("drawn", state["drawn"])
+        fits = state["taken"] == step and state["grid"] == self.grid
+        if not fits or len(rows) != (kept if drawn else 0) or len({tuple(row) for row in rows}) > 1:
             raise FileRefused(
-                f"a checkpoint must hold the noise of the last {self.bands - 1} steps as it was drawn, got "
-                f"{len(arrays)} arrays of {taken} steps after {step}. Go on from another checkpoint"
+                f"a checkpoint must hold the noise of {kept} steps as it was drawn, got {len(rows)} arrays after "
+                f"{state['taken']} of {step} steps. Go on from another checkpoint"
             )
-        self.taken, self._names = taken, names
-        self._sizes = [part.numel() for part in arrays[0].values()] if arrays else []
-        rows = [torch.cat([part.reshape(-1) for part in one.values()]).to(torch.int32) for one in arrays]
-        # Row t mod (b - 1) is that of step t; the state has the last step first.
-        self._earlier = [rows[(taken - 1 - place) % len(rows)] for place in range(len(rows))]
+        self.taken, self._drawn = step, drawn
+        self._rows = torch.zeros(0, 0, dtype=torch.int32)
+        if rows:
+            self._rows = torch.stack([torch.cat([part.reshape(-1) for part in row.values()]) for row in rows])
 
 
 def _shaped(held: Tensor | None, numbers: Tensor) -> Tensor:
     return like(held, numbers) if held is not None and hasattr(held, "device_mesh") else numbers
 
 
-class _Drawing:
-    """One step's noise, for one piece of its coordinates after another.
+def _released(values: Tensor, noise: Tensor, per_unit: float, back: float) -> Tensor:
+    """(round(``values`` ``per_unit``) + ``noise``) ``back``, at least float32."""
+    values = values.contiguous().resolve_neg().to(accumulator(values.dtype))
+    if values.device.type == "cuda":
+        whole = (values.double() * per_unit).round_()
+        return whole.add_(noise.to(values.device)).mul_(back).to(values.dtype)
+    return torch.from_numpy(released(noise.numpy(), values.cpu().numpy(), per_unit, back))
 
-    Args:
-        std: alpha_t, widened, in units of the grid.
-        weights: c_{t,k}.
-        rows: where this noise goes, and earlier noise, the last one first.
-        per_unit: 1 over the value of a unit in the sum.
-        back: what a unit is in the mean.
-    """
 
-    def __init__(
-        self,
-        std: float,
-        weights: Float[np.ndarray, " earlier"],
-        rows: list[Tensor],
-        per_unit: float,
-        back: float,
-    ) -> None:
-        self._std, self._rows, self._per_unit, self._back = std, rows, per_unit, back
-        self._weights = weights[: len(rows) - 1]
-        self._done = 0
-
-    def add(self, values: Tensor, words: ReservedWords, *, fresh: bool) -> Tensor:
-        """What is released of the next coordinates, whose sums are ``values``; to be called in the order of draws."""
-        found = values if fresh else torch.empty_like(values)
-        size = _PIECE.get(values.device.type, _PIECE["cpu"])
-        for start in range(0, len(values), size):
-            piece = values[start : start + size]
-            rows = [row[self._done : self._done + len(piece)] for row in self._rows]
-            self._piece(piece, found[start : start + size], rows, words.after(start))
-            self._done += len(piece)
-        return found
-
-    def _piece(self, values: Tensor, found: Tensor, rows: list[Tensor], words: ReservedWords) -> None:
-        kept, *earlier = rows
-        if values.device.type == "cuda" and kept.device.type == "cuda":
-            noise = torch.zeros(len(values), dtype=torch.float64, device=values.device)
-            for weight, row in zip(self._weights.tolist(), earlier, strict=True):
-                noise.sub_(row.to(values.device), alpha=weight)  # exact
-        else:
-            summed = weighted([row.numpy() for row in earlier], self._weights, len(values))
-            noise = torch.from_numpy(summed).to(values.device)
-        if values.device.type == "cuda":
-            noise = on_device.add_gaussian(noise, self._std, words, step=1.0)
-            kept.copy_(noise.to(torch.int32))
-            found.copy_((values.double() * self._per_unit).round_().add_(noise).mul_(self._back))
-            return
-        drawn = noise.numpy()
-        add_gaussian(drawn, self._std, words, out=drawn, step=1.0)
-        released(drawn, values.numpy(), kept.numpy(), self._per_unit, self._back, found.numpy())
+def _draw_on_gpu(rows: Tensor, steps: Sequence[Step], device: torch.device) -> None:
+    """`banded.draw` by operations of torch, piece by piece; ``rows`` may be on the host."""
+    for start in range(0, rows.shape[1], _PIECE):
+        here = rows[:, start : start + _PIECE].to(device)
+        for step in steps:
+            noise = torch.zeros(here.shape[1], dtype=torch.float64, device=device)
+            for weight, k in zip(step.weights.tolist(), step.earlier, strict=True):
+                noise.sub_(here[k], alpha=weight)  # exact
+            here[step.row] = on_device.add_gaussian(noise, step.std, step.words.after(start), step=1.0)
+        rows[:, start : start + _PIECE] = here

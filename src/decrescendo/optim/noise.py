@@ -21,6 +21,7 @@ from decrescendo.optim.noise_drawing import NoiseStream, beside, with_noise
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.plans.sampling_refusals import uncut
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 
 
 @final
@@ -61,7 +62,7 @@ class NoisyMean:
 def privatise(
     clipped: ClippedSum,
     noise_multiplier: float,
-    sampling: PoissonSampling | RandomAllocation | CyclicPoissonSampling,
+    sampling: PoissonSampling | RandomAllocation | CyclicPoissonSampling | StratifiedPoissonSampling,
     stream: NoiseStream,
     correlated: CorrelatedNoise | None = None,
 ) -> NoisyMean:
@@ -107,13 +108,14 @@ def privatise(
     tensor([1., 2.])
     """
     check_instance("clipped", clipped, ClippedSum, "Noise is added to what a Clipper returned")
-    if not isinstance(sampling, RandomAllocation | CyclicPoissonSampling):
+    if not isinstance(sampling, RandomAllocation | CyclicPoissonSampling | StratifiedPoissonSampling):
         check_instance("sampling", sampling, PoissonSampling)
     _check_stream(stream)
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = float(sampling.expected_batch_size)
-    others = beside(stream)  # before the gradients move it
+    # Before the gradients move it; correlated noise moves it for several steps at once.
+    others = beside(stream, 0 if correlated is None else correlated.taken)
     turns = sampling.bands if isinstance(sampling, CyclicPoissonSampling) else 1
     if turns != (1 if correlated is None else correlated.bands):
         raise InvalidValue(
@@ -130,10 +132,12 @@ def privatise(
         gradients, noise_std = correlated.add(
             clipped.gradients, clipped.sensitivity, divisor, stream, sampling.step
         )
+        std *= correlated.wider
     else:
         gradients, noise_std = with_noise(clipped.gradients, std, divisor, stream), std / divisor
     # Beside the gradients noise is independent, at correlated steps too: a record moves a column of the strategy there
-    # and one number here, by vectors of one length: both together are the release that is counted.
+    # and one number here, by vectors of one length: both together are the release that is counted. What rounding adds
+    # to the first is paid for by noise that is larger for both: (|v| + e)^2 + |s|^2 <= (1 + e)^2.
     own = {} if clipped.beside is None else with_noise({"beside": clipped.beside}, std, divisor, others)
     return NoisyMean(gradients, sampling.release(z), noise_std, own.get("beside"))
 

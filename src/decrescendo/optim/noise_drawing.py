@@ -18,6 +18,8 @@ from decrescendo.errors import InvalidValue
 
 NoiseStream: TypeAlias = SecureStream | Keystream | torch.Generator
 
+# In the order of draws.
+DTYPES = torch.float32, torch.float64
 # Numbers of small tensors that are laid side by side. On a CPU larger blocks come fresh from the operating system each
 # time, which takes as long as the noise; on a GPU each block is waited for, which takes as long as ten million of them.
 _TOGETHER = {"cpu": 2**20, "cuda": 2**24}
@@ -55,14 +57,17 @@ def with_noise(
     return {name: noisy[name] for name in gradients}
 
 
-def beside(stream: NoiseStream) -> NoiseStream:
-    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved.
+def beside(stream: NoiseStream, step: int | None = 0) -> NoiseStream:
+    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved, and for
+    each ``step`` that is taken at one place.
 
-    No place is drawn from twice, so no two sums share one. A ``torch.Generator``, which has no key, is its own.
+    No place is drawn from twice at a step, so no two sums share one. A ``torch.Generator``, which has no key, is its own.
     """
     if isinstance(stream, torch.Generator):
         return stream
-    return Keystream(hmac.digest(stream.key, f"decrescendo:beside:{stream.position}".encode(), "sha256"))
+    return Keystream(
+        hmac.digest(stream.key, f"decrescendo:beside:{stream.position}:{step}".encode(), "sha256")
+    )
 
 
 def in_order(gradients: Mapping[str, Tensor]) -> list[str]:

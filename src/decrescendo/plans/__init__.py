@@ -7,6 +7,7 @@
 `RandomAllocation`       each example once an epoch, in the place of `PoissonSampling`
 `CyclicPoissonSampling`  records take turns by a secret group: the sampling of correlated noise
 `Workload`               what an optimiser makes of the noise of its steps: correlated noise is chosen for it
+`StratifiedPoissonSampling`  rare records more often: each stratum at a public rate of its own
 `curves`                 shapes of noise and clip norms; `schedule_curves` has the papers' by name
 `allocate`               the noise that is felt least, given how much of each step's noise matters (`noise_influence`)
 `Agreement`              what `Plan` (the fixed form) and `AdaptivePlan` (the adaptive form) have in common
@@ -26,10 +27,11 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.progress import Curve, CurveOrValues
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation
 from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.plans.workload import Workload
 
 __all__ = [
     "AdaptivePlan", "Agreement", "BatchSchedule", "Curve", "CurveOrValues", "CyclicPoissonSampling", "Plan",
-    "PoissonSampling", "RandomAllocation", "SCHEDULES", "Schedule", "Workload",
+    "PoissonSampling", "RandomAllocation", "SCHEDULES", "Schedule", "StratifiedPoissonSampling", "Workload",
     "allocate", "calibrate", "calibrate_selection", "curves", "noise_cost", "noise_influence", "schedule_curves",
 ]  # fmt: skip

@@ -21,12 +21,13 @@ from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAll
 from decrescendo.plans.sampling_refusals import check_person, poisson, uncut
 from decrescendo.plans.scale_search import first_guess, settled, steer
 from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.plans.workload import Workload, as_workload
 
 
 def calibrate(
     budget: Budget,
-    sampling: PoissonSampling | RandomAllocation,
+    sampling: PoissonSampling | RandomAllocation | StratifiedPoissonSampling,
     *,
     steps: int | None = None,
     epochs: float | None = None,
@@ -104,8 +105,12 @@ def calibrate(
     (1.2, 1e-06)-DP an example, Pld upper bound · z 0.76... · C 1 · B 275 -> 500 · 10 steps
     """
     check_budget(budget)
-    if not isinstance(sampling, RandomAllocation):
+    if not isinstance(sampling, RandomAllocation | StratifiedPoissonSampling):
         check_instance("sampling", sampling, PoissonSampling)
+    if isinstance(sampling, StratifiedPoissonSampling) and batch is not None:
+        raise InvalidValue(
+            "batches of strata must have one expected size, got batch=. Each stratum has its own rate: leave batch out"
+        )
     count = steps_of(sampling, steps, epochs, batch)
     given: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", given, Accountant, "Try accounting.Pld()")
@@ -172,10 +177,12 @@ def _check_epochs(
 
 
 def _relative(
-    privacy: CurveOrValues | str, sampling: PoissonSampling | RandomAllocation, steps: int
+    privacy: CurveOrValues | str,
+    sampling: PoissonSampling | RandomAllocation | StratifiedPoissonSampling,
+    steps: int,
 ) -> Float[np.ndarray, " steps"]:
     """The privacy curve at every step; where records are allocated, constant within each epoch, or an error."""
-    if isinstance(sampling, PoissonSampling):
+    if not isinstance(sampling, RandomAllocation):
         return evaluate("privacy", privacy, steps)
     each = sampling.steps_per_epoch
     epochs, rest = divmod(steps, each)

@@ -19,6 +19,7 @@ from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAll
 from decrescendo.plans.sampling_refusals import check_person
 from decrescendo.plans.schedule import Schedule
 from decrescendo.plans.strategy import Strategy
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 
 if TYPE_CHECKING:
     from decrescendo.plans.plan import Plan
@@ -36,6 +37,8 @@ ALLOCATED_VERSION = 6
 BANDED_VERSION = 7
 # A plan without privacy: no budget and no guarantee that a reader could take for one.
 BARE_VERSION = 2
+# Strata with rates of their own.
+STRATIFIED_VERSION = 8
 _BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
 _KEYS = {
     "": {"format", "version", "budget", "sampling", "schedule", "guarantee"},
@@ -95,7 +98,7 @@ def _bare_text(plan: "Plan") -> str:
 
 def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
     """A plan from the text of `text_of`; ``source`` names it in errors."""
-    versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION, ALLOCATED_VERSION
+    versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION, ALLOCATED_VERSION, STRATIFIED_VERSION
     keys = dict.fromkeys(versions, _KEYS[""]) | {BARE_VERSION: _BARE_KEYS, BANDED_VERSION: _BANDED_KEYS}
     body = sealed.opened(text, source, FORMAT, *sorted(keys), keys=keys)
     if body["version"] == BARE_VERSION:
@@ -142,6 +145,8 @@ def _check_keys(found: Mapping[str, Any], section: str, source: str, version: in
     keys = _KEYS[section]
     if version == PERSON_VERSION and section in ("budget", "guarantee"):
         keys = keys | _OF_PEOPLE
+    if version == STRATIFIED_VERSION and section == "sampling":
+        keys = {"strata"}
     if version == ALLOCATED_VERSION and section == "sampling":
         keys = {"dataset_size", "steps_per_epoch"}
     if version == BANDED_VERSION and section == "sampling":
@@ -155,6 +160,8 @@ def _check_keys(found: Mapping[str, Any], section: str, source: str, version: in
 def _written(sampling: Sampling) -> dict[str, Any]:
     cap = sampling.max_batch_size
     cut = {} if cap is None else {"max_batch_size": cap}
+    if isinstance(sampling, StratifiedPoissonSampling):
+        return {"strata": {name: list(one) for name, one in sampling.strata.items()}}
     if isinstance(sampling, RandomAllocation):
         return {
             "dataset_size": sampling.dataset_size, "steps_per_epoch": sampling.steps_per_epoch, **cut,
@@ -166,6 +173,8 @@ def _written(sampling: Sampling) -> dict[str, Any]:
 
 
 def _read(section: Mapping[str, Any]) -> Sampling:
+    if "strata" in section:
+        return StratifiedPoissonSampling({name: tuple(one) for name, one in section["strata"].items()})
     moving = isinstance(section.get("expected_batch_size"), list)
     form = RandomAllocation if "steps_per_epoch" in section else BatchSchedule if moving else PoissonSampling
     sampling = CyclicPoissonSampling(**section) if "bands" in section else form(**section)
@@ -175,6 +184,8 @@ def _read(section: Mapping[str, Any]) -> Sampling:
 
 
 def _version(sampling: Sampling) -> int:
+    if isinstance(sampling, StratifiedPoissonSampling):
+        return STRATIFIED_VERSION
     if isinstance(sampling, CyclicPoissonSampling):
         return BANDED_VERSION
     if isinstance(sampling, RandomAllocation):

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from decrescendo.accounting.budget import rounded, row_of
 from decrescendo.accounting.truncated import spent_on_the_cap
 from decrescendo.plans.sampling import RandomAllocation
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 
 if TYPE_CHECKING:
     from decrescendo.plans.plan import Plan
@@ -55,6 +56,9 @@ def described(plan: "Plan") -> str:
 
 def _drawn(plan: "Plan") -> str:
     size = f"({span(plan.batch_size, 6)} expected a batch)"
+    if isinstance(plan.sampling, StratifiedPoissonSampling):
+        rates = ", ".join(f"{name} {rate:.6g}" for name, rate in plan.sampling.stratum_rates.items())
+        return f"with the probability of its stratum a step: {rates} {size}; judged at the largest"
     if isinstance(plan.sampling, RandomAllocation):
         return f"once an epoch of {plan.sampling.steps_per_epoch} steps, in one drawn evenly {size}"
     if plan.bands > 1:

@@ -14,6 +14,7 @@ from decrescendo.base.rng import SecureStream
 from decrescendo.errors import InvalidValue, check_array, check_integer, check_real, uninherited
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling_arguments import LARGEST, at_most_of, check_rng, checked_cap, checked_count
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 
 _THESE = (
     "The promise of a plan holds for these batches only: change their size by a curve (batch=), or truncate them by "
@@ -273,7 +274,9 @@ class RandomAllocation:
         return [at_most_of(cap, batch, rng) for batch in batches]
 
 
-Sampling = PoissonSampling | BatchSchedule | RandomAllocation | CyclicPoissonSampling
+Sampling = (
+    PoissonSampling | BatchSchedule | RandomAllocation | CyclicPoissonSampling | StratifiedPoissonSampling
+)
 
 
 def planned(sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"]) -> Ledger:

@@ -5,6 +5,7 @@ from typing import cast
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 
 
 def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
@@ -19,6 +20,11 @@ def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
         raise InvalidValue(
             f"{what} must have Poisson batches, got {sampling}. There is no theorem here for records that each take "
             "part once an epoch. Take PoissonSampling"
+        )
+    if isinstance(sampling, StratifiedPoissonSampling):
+        raise InvalidValue(
+            f"{what} must have one sample rate for all records, got strata at {sampling.stratum_rates}. Take "
+            "PoissonSampling"
         )
     return cast("PoissonSampling | BatchSchedule", sampling)
 
@@ -68,7 +74,7 @@ def check_sampling(value: object) -> None:
     """``value`` is one of the forms of sampling, or an error."""
     if not isinstance(value, Sampling):
         raise InvalidType(
-            "sampling must be a PoissonSampling, a BatchSchedule, a RandomAllocation or a CyclicPoissonSampling, got "
+            "sampling must be a PoissonSampling or another form of sampling (decrescendo.plans), got "
             f"{type(value).__name__}. Give calibrate a PoissonSampling and a curve of batch sizes, or bands"
         )
 

@@ -22,7 +22,7 @@ from decrescendo.row_independence.dynamic_sizes import raised_with_size
 from decrescendo.row_independence.inputs import drawing, labelled_rows
 from decrescendo.row_independence.known_memory import Guess, Memory
 from decrescendo.row_independence.program import Done, Passed, Program
-from decrescendo.row_independence.python_state import Numbers, growing_with_rows, without_keys
+from decrescendo.row_independence.python_state import UNSEARCHED, Numbers, growing_with_rows, without_keys
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
 from decrescendo.row_independence.rules import declared_changes
 from decrescendo.row_independence.trace import Trace
@@ -173,6 +173,8 @@ class Comparison(Generic[Passed]):
                 f"than before and keeps their number in {names[0]}. Count steps, not examples, or outside of the loss"
             )
         self.memory.assumed |= {assumed("stored-count", without_keys(name)) for name in names}
+        if any(UNSEARCHED in after for _, _, after in self._stored):
+            self.memory.assumed.add(assumed("stored-unsearched"))
 
     def is_known(self, trace: Trace) -> bool:
         """Whether an accepted pass did the same; where one of as many examples did, only that is compared."""

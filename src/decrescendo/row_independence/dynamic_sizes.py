@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.storages import is_whole, storage_key, tensors_of
+from decrescendo.base.torch_private import is_wrapped_by_transform
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.hidden_integers import HiddenInteger
@@ -175,7 +176,7 @@ class DynamicSizes:
 
     def _selected_rows(self, tensor: Tensor) -> RowLayout | Mixed | None:
         """The layout of a tensor's rows if the data selected them; `Mixed` if that is unknown; else ``None``."""
-        if cast("Any", torch)._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if is_wrapped_by_transform(tensor):
             return Mixed("it is one of a transform of torch.func")
         label = self.labels.label(tensor)
         owners = counted_of(label)

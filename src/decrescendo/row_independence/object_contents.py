@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.base.storages import key_of
+from decrescendo.base.torch_private import DISPATCH_OFF
 from decrescendo.row_independence.code_origin import is_own
 
 # Entries of one container, and bytes of one array, that are compared at each pass.
@@ -60,7 +61,7 @@ class Place(tuple[object, ...]):
 
 def place_of(tensor: Tensor) -> Place:
     """The object, its memory and how it lies there; not the numbers in it, which a replay reads where they are."""
-    with suppress(RuntimeError, NotImplementedError), torch._C._DisableTorchDispatch():
+    with suppress(RuntimeError, NotImplementedError), DISPATCH_OFF():
         key, hooked = key_of(tensor), bool(tensor._backward_hooks)
         laid = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         return Place((id(tensor), key, *laid, tensor.requires_grad, hooked))

@@ -6,15 +6,10 @@ import torch
 
 from decrescendo.base.precision import SWITCHES
 
-_C, _BACKENDS = cast("Any", torch)._C, cast("Any", torch).backends
+_BACKENDS = cast("Any", torch).backends
 # Of the precision of products: nothing set at any level is float32's own (torch.backends.cudnn.flags leaves one for
 # the other).
 _EXACT = {"none": "ieee"}
-
-
-def is_traced() -> bool:
-    """Whether operations are written down for another run, with what they were given now (`torch.func.linearize`)."""
-    return _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is not None
 
 
 def settings() -> tuple[object, ...]:

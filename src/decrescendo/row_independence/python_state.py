@@ -25,8 +25,11 @@ from decrescendo.row_independence.object_contents import bytes_of, contents_of, 
 
 # The values found, by the path that leads to each from the loss or the model (``loss.seen``, ``len(loss.names)``).
 Numbers: TypeAlias = dict[str, Any]
-# Most objects visited, and most entries visited of one container; of a longer container only the length is noted.
+# Most objects visited (an assumption says if there are more), and most entries visited of one container; of a longer
+# one only the length is noted.
 _MAX_OBJECTS, _MAX_ENTRIES = 20_000, 1_000
+# An entry of `Numbers` that says that there are more objects than were visited.
+UNSEARCHED = "(more objects)"
 _NUMBERS = (int, float, complex)
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
 # Attributes that every nn.Module has: skipped, except hooks (code of the program) and, by `_modules`, child modules.
@@ -50,7 +53,10 @@ def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> N
     own = set(map(id, model.modules())) if identities else set[int]()
     visited: dict[int, object] = {}  # by id; the objects are kept alive, so that no new one gets the same id
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
-    while left and len(visited) < _MAX_OBJECTS:
+    while left:
+        if len(visited) >= _MAX_OBJECTS:
+            found[UNSEARCHED] = True
+            break
         name, value = left.popleft()
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, _NUMBERS):

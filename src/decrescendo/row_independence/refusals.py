@@ -1,7 +1,8 @@
 """The error messages of refused passes: what must hold, what was found, and the way out."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import LAID_ALONG, NO_RULE, PARTS, Label, Mixed, RowLayout
@@ -31,8 +32,7 @@ GENERATOR = (
 SECOND_DERIVATIVE = (
     "a loss must need first derivatives alone, got one with a second derivative (torch.autograd.grad(.., "
     "create_graph=True) or torch.func.grad of the model, as a gradient penalty takes it). Bound the critic by "
-    "torch.nn.utils.parametrizations.orthogonal, or clip its weights between steps, instead; or take "
-    "decrescendo.clipping.Reference, which passes examples one by one"
+    "torch.nn.utils.parametrizations.orthogonal, or clip its weights between steps, instead"
 )
 # Of constants laid along the examples where a generator that torch does not see was used.
 HOSTS = (
@@ -170,6 +170,35 @@ def refused(found: Refusal) -> UnsupportedModel:
     if found.where:
         error.add_note(f"That operation is called at {found.where}")
     return error
+
+
+# How refusals begin of what is wrong in a pass over a single row, too.
+_OF_ANY_PASS = (
+    "no pass may write the data", "a forward pass must not change", "a pass must not depend on how many examples",
+    "the losses must depend", "loss(model, batch) must return a tensor", "losses must be floating point",
+    "random numbers in a pass", "random numbers of a pass", "a pass must be of its own process",
+    "the backward pass must leave .grad", "an embedding must not rescale",
+    "every use of a trainable parameter must be in the graph",
+)  # fmt: skip
+
+
+@contextmanager
+def naming(way: str) -> Generator[None]:
+    """Inside, a refusal says ``way`` after its remedy, but one of what is wrong in a pass over a single row, too.
+
+    >>> with naming("Or pass rows one by one"):
+    ...     raise refused(Refusal("rows must be independent, got a mean over them", remedy="Divide by a constant"))
+    Traceback (most recent call last):
+    decrescendo.errors.UnsupportedModel: rows must be ... over them. Divide by a constant. Or pass rows one by one
+    """
+    try:
+        yield
+    except UnsupportedModel as error:
+        if not str(error).startswith(_OF_ANY_PASS):
+            error.args = (f"{error}. {way}",)
+            if isinstance(error.refusal, Refusal):
+                error.refusal = replace(error.refusal, remedy=f"{error.refusal.remedy}. {way}")
+        raise
 
 
 def refusal(label: Label, of: str, *, hosts: bool = False, where: str = "") -> Refusal:

@@ -5,11 +5,10 @@ Below autograd, views, ``.data``, hooks, compiled or functional code all look al
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import (
@@ -20,6 +19,7 @@ from decrescendo.base.storages import (
     storage_key,
     tensors_of,
 )
+from decrescendo.base.torch_private import HigherOrderOperator, is_traced, mkldnn_layout
 from decrescendo.row_independence.arguments import Arguments
 from decrescendo.row_independence.labels import (
     Label,
@@ -29,14 +29,12 @@ from decrescendo.row_independence.labels import (
     is_data,
 )
 from decrescendo.row_independence.operation_inputs import OperationInputs, shapes_of
-from decrescendo.row_independence.process_settings import is_traced
 from decrescendo.row_independence.replayed_operations import arguments_of, as_before
 from decrescendo.row_independence.torch_schemas import Operation, operation
 from decrescendo.row_independence.trace import NOTHING, Event, ReplayedOperation
 from decrescendo.row_independence.user_callbacks import is_a_users
 
 OWN_GENERATOR = assumed("rows-own-generator")
-_OPAQUE = cast("Any", torch)._mkldnn
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
 _SUBCLASS = (
@@ -188,7 +186,7 @@ class Tracer(Arguments):
         if all(key_of(tensor) in given.marks for tensor in made):
             return [None] * len(made), False
         found, looked = self._label_data(op, args, kwargs or {}, output, given.tensors, given.known)
-        if any(tensor.layout is _OPAQUE for tensor in made):
+        if any(tensor.layout is mkldnn_layout for tensor in made):
             self.refuse(
                 f"the check must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
                 "Leave out to_mkldnn"

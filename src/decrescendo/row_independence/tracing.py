@@ -17,10 +17,14 @@ from decrescendo.row_independence.labels import constant_of as constant_of
 from decrescendo.row_independence.labels import is_data as is_data
 from decrescendo.row_independence.labels import is_fixed as is_fixed
 from decrescendo.row_independence.process_settings import settings as settings
+from decrescendo.row_independence.python_state import UNSEARCHED as UNSEARCHED
 from decrescendo.row_independence.python_state import Numbers as Numbers
 from decrescendo.row_independence.python_state import changed_places as changed_places
 from decrescendo.row_independence.python_state import numbers_of as numbers_of
+from decrescendo.row_independence.python_state import without_keys as without_keys
+from decrescendo.row_independence.random_stream import Stream as Stream
 from decrescendo.row_independence.refusals import SECOND_DERIVATIVE as SECOND_DERIVATIVE
+from decrescendo.row_independence.refusals import naming as naming
 from decrescendo.row_independence.refusals import reads_a_number as reads_a_number
 from decrescendo.row_independence.refusals import written_by_the_pass as written_by_the_pass
 from decrescendo.row_independence.result import check_own as check_own

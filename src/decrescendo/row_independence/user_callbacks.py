@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.storages import listed, tensors_of
+from decrescendo.base.torch_private import python_is_excluded
 from decrescendo.row_independence.code_origin import is_own
 
-_C = cast("Any", torch)._C
 _INDICES = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 # Functions that make a tensor, or an index, of numbers in lists. Tensors among these torch reads by itself.
 _MAKERS = (
@@ -42,7 +42,7 @@ def read_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list
     """
     if func in _LISTS:
         return listed((*args, *kwargs.values()), is_index=func in _INDICES)
-    if func in _ASKS and _C._dispatch_tls_is_dispatch_key_excluded(_C.DispatchKey.Python):
+    if func in _ASKS and python_is_excluded():
         return tensors_of(args)
     return []
 

@@ -6,13 +6,13 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from decrescendo.base.storages import (
     key_of,
     storage_key,
     tensors_of,
 )
+from decrescendo.base.torch_private import tree_map_only
 from decrescendo.row_independence.basic_rules import drawn, pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.dataflow import Mark

@@ -36,31 +36,28 @@ INLINE void weighted(const int32_t *const *earlier, const double *weights, int64
     }
 }
 
-/* kept[i] = noise[i]; to[i] = (round(from[i] per_unit) + noise[i]) back */
+/* to[i] = (round(from[i] per_unit) + noise[i]) back */
 #define RELEASE(NAME, REAL)                                                                                            \
-    INLINE void NAME(const double *noise, const REAL *from, REAL *to, int32_t *kept, int64_t count, double per_unit,   \
-                     double back)                                                                                      \
+    INLINE void NAME(const int32_t *noise, const REAL *from, REAL *to, int64_t count, double per_unit, double back)    \
     {                                                                                                                  \
-        for (int64_t i = 0; i < count; i++) {                                                                          \
-            to[i] = (REAL)((__builtin_rint((double)from[i] * per_unit) + noise[i]) * back);                            \
-            kept[i] = (int32_t)noise[i];                                                                               \
-        }                                                                                                              \
+        for (int64_t i = 0; i < count; i++)                                                                            \
+            to[i] = (REAL)((__builtin_rint((double)from[i] * per_unit) + (double)noise[i]) * back);                    \
     }
 RELEASE(release_float, float)
 RELEASE(release_double, double)
 
 /* One version for each kind of processor. */
 #define VERSION(NAME, TARGET)                                                                                          \
-    TARGET static void NAME(const int32_t *const *earlier, const double *weights, int64_t bands, double *noise,        \
-                            const void *from, void *to, int32_t *kept, int64_t count, double per_unit, double back,    \
-                            unsigned wide)                                                                             \
+    TARGET static void NAME(const int32_t *const *earlier, const double *weights, int64_t bands, double *sums,         \
+                            const int32_t *noise, const void *from, void *to, int64_t count, double per_unit,          \
+                            double back, unsigned wide)                                                                \
     {                                                                                                                  \
-        if (earlier)                                                                                                   \
-            weighted(earlier, weights, bands, noise, count);                                                           \
+        if (sums)                                                                                                      \
+            weighted(earlier, weights, bands, sums, count);                                                            \
         else if (wide)                                                                                                 \
-            release_double(noise, from, to, kept, count, per_unit, back);                                              \
+            release_double(noise, from, to, count, per_unit, back);                                                    \
         else                                                                                                           \
-            release_float(noise, from, to, kept, count, per_unit, back);                                               \
+            release_float(noise, from, to, count, per_unit, back);                                                     \
     }
 #if defined(__x86_64__)
 VERSION(with_avx512, __attribute__((target("avx512f,avx512vl,avx512dq,fma"))))
@@ -68,20 +65,20 @@ VERSION(with_avx2, __attribute__((target("avx2,fma"))))
 #endif
 VERSION(with_any, )
 
-/* With `earlier`: `noise` from `bands` arrays of earlier noise. Without: `kept` and `to` from `noise` and `from`, float
-   or double (`wide`). `best`: as in gaussian.c, and so is the name. */
+/* With `sums`: these, of `bands` arrays of earlier noise. Without: `to` from `noise` and `from`, float or double
+   (`wide`). `best`: as in gaussian.c, and so is the name. */
 void BANDED(
-    const int32_t *const *earlier, const double *weights, int64_t bands, double *noise, const void *from, void *to,
-    int32_t *kept, int64_t count, double per_unit, double back, unsigned wide, unsigned best)
+    const int32_t *const *earlier, const double *weights, int64_t bands, double *sums, const int32_t *noise,
+    const void *from, void *to, int64_t count, double per_unit, double back, unsigned wide, unsigned best)
 {
 #if defined(__x86_64__)
     if (best >= 2 && versions_here() >= 2)
-        with_avx512(earlier, weights, bands, noise, from, to, kept, count, per_unit, back, wide);
+        with_avx512(earlier, weights, bands, sums, noise, from, to, count, per_unit, back, wide);
     else if (best >= 1 && versions_here() >= 1)
-        with_avx2(earlier, weights, bands, noise, from, to, kept, count, per_unit, back, wide);
+        with_avx2(earlier, weights, bands, sums, noise, from, to, count, per_unit, back, wide);
     else
 #else
     (void)best;
 #endif
-        with_any(earlier, weights, bands, noise, from, to, kept, count, per_unit, back, wide);
+        with_any(earlier, weights, bands, sums, noise, from, to, count, per_unit, back, wide);
 }

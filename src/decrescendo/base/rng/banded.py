@@ -10,13 +10,16 @@ import functools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64, Int32
+from jaxtyping import Float, Float64, Int32, Int64
 
 from decrescendo.base import native
+from decrescendo.base.rng.keystream import ReservedWords
+from decrescendo.base.rng.rounded import adder, counter_of, settled
 from decrescendo.errors import InvalidValue
 
 SOURCE = Path(__file__).with_name("banded.c")
@@ -26,7 +29,8 @@ _STORED, _DIGITS = 31, 53
 _DEVIATIONS = 64.0
 # Bits of the grid below one standard deviation, at least: coarser ones would add to the sensitivity.
 _FINEST_NEEDED = 12
-_CHUNK = 2**16
+# Coordinates at once: those of sixteen steps stay in the cache of one core. And of a release, which is read once.
+_CHUNK, _RELEASED = 2**14, 2**16
 
 
 def grid_of(std: float, weights: Float[np.ndarray, "steps bands"]) -> float:
@@ -54,55 +58,128 @@ def grid_of(std: float, weights: Float[np.ndarray, "steps bands"]) -> float:
     return math.ldexp(1.0, math.ceil(math.log2(_DEVIATIONS * std)) - stored)
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step's noise is drawn with.
+
+    Args:
+        std: of what is new in it, in units of the grid.
+        weights: of the noise of the steps before, the last one first.
+        words: of its coordinates.
+        row: where it goes; ``earlier``: where that of the steps before is.
+    """
+
+    std: float
+    weights: Float64[np.ndarray, " earlier"]
+    words: ReservedWords
+    row: int
+    earlier: Sequence[int]
+
+
+def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
+    """Draw the noise of steps that follow each other: round(std xi - sum_k weights[k] earlier[k]), into ``rows``.
+
+    Coordinates that fit into the cache have all of their steps drawn before the next: so ``rows``, which may be much
+    larger, are read and written once for all steps, not once for each.
+    """
+    size = rows.shape[1]
+    most = min(_CHUNK, size)
+    starts = deque(range(0, size, _CHUNK))  # several threads may take from it
+    open_ones: list[deque[Int64[np.ndarray, "_"]]] = [deque() for _ in steps]
+
+    def work() -> None:
+        noise = np.empty(most)
+        sums = [weighted(rows, step, noise) for step in steps]
+        while starts:
+            try:
+                start = starts.popleft()
+            except IndexError:
+                return
+            count, left = min(_CHUNK, size - start), np.zeros(0, dtype=np.int64)
+            here = noise[:count]
+            for step, found, add_up in zip(steps, open_ones, sums, strict=True):
+                add_up(start, count)
+                words = step.words.after(start)
+                add = adder(here, here, step.std, 1.0, 1.0, words, count, counter_of(words, count))
+                more, _ = add(0, count)
+                left = np.union1d(left, more) if len(more) else left
+                if len(left):  # what follows from a number that is open is made anew, too
+                    found.append(start + left)
+                rows[step.row, start : start + count] = here
+
+    if len(starts) > 1:
+        native.on_all_threads(work)
+    elif starts:
+        work()
+    for step, found in zip(steps, open_ones, strict=True):
+        if found:
+            places = np.concatenate(found)
+            words = np.array([step.words.after(int(place)).reader(1)(0, 1)[0] for place in places])
+            total = np.zeros(len(places))
+            for weight, k in zip(step.weights, step.earlier, strict=True):
+                total -= weight * rows[k, places]  # exact
+            rows[step.row, places] = settled(total, step.std, 1.0, 1.0, words, step.words, places)
+
+
 def weighted(
-    earlier: Sequence[Int32[np.ndarray, " size"]], weights: Float64[np.ndarray, " bands"], size: int
-) -> Float64[np.ndarray, " size"]:
-    """-sum_k ``weights``[k] ``earlier``[k], exactly."""
-    found, function = np.empty(size), kernel()
-    weights = np.ascontiguousarray(weights, dtype=np.float64)
+    rows: Int32[np.ndarray, "bands size"], step: Step, out: Float64[np.ndarray, " most"]
+) -> Callable[[int, int], None]:
+    """A function of (start, count) that puts -sum_k weights[k] earlier[k], from ``start`` on, into ``out``; exactly."""
+    earlier, weights = [rows[k] for k in step.earlier], step.weights
+    if (function := kernel()) is None:
 
-    def walk(start: int, count: int) -> None:
-        if function is None:
-            found[start : start + count] = 0
+        def portable(start: int, count: int) -> None:
+            out[:count] = 0
             for weight, noise in zip(weights, earlier, strict=True):
-                found[start : start + count] -= weight * noise[start : start + count]
-            return
-        rows = (ctypes.c_void_p * max(len(earlier), 1))(*(_at(noise, start) for noise in earlier))
-        there = _at(found, start), None, None, None
-        function(rows, weights.ctypes.data, len(earlier), *there, count, 0.0, 0.0, 0, native.BEST)
+                out[:count] -= weight * noise[start : start + count]
 
-    _on_all_threads(walk, size)
-    return found
+        return portable
+    bases = np.array([noise.ctypes.data for noise in earlier] or [0], dtype=np.uint64)
+    at = bases.copy()
+    given = at.ctypes.data, weights.ctypes.data, len(earlier), out.ctypes.data, None, None, None
+
+    def compiled(start: int, count: int) -> None:
+        np.add(bases, np.uint64(4 * start), out=at)
+        function(*given, count, 0.0, 0.0, 0, native.BEST)
+
+    return compiled
 
 
 def released(
-    noise: Float64[np.ndarray, " size"], values: Float[np.ndarray, " size"], kept: Int32[np.ndarray, " size"],
-    per_unit: float, back: float, out: Float[np.ndarray, " size"],
-) -> None:  # fmt: skip
-    """(round(``values`` ``per_unit``) + ``noise``) ``back`` into ``out``, and the noise into ``kept``; all contiguous.
+    noise: Int32[np.ndarray, " size"], values: Float[np.ndarray, " size"], per_unit: float, back: float
+) -> Float[np.ndarray, " size"]:
+    """(round(``values`` ``per_unit``) + ``noise``) ``back``, in the dtype of ``values``; all contiguous.
 
     Args:
-        noise: whole numbers below 2^31.
+        noise: in units of the grid.
         values: float32 or float64.
         per_unit: 1 over the value of a unit.
         back: what a unit of the result is.
-        out: of the dtype of ``values``; may be ``values``.
     """
+    found, size, wide = np.empty_like(values), values.itemsize, values.dtype == np.float64
+    starts = deque(range(0, len(values), _RELEASED))
     function = kernel()
-    wide = values.dtype == np.float64
+    if function is None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found[:] = (np.rint(values.astype(np.float64) * per_unit) + noise) * back
+        return found
+    source, there, target = (array.ctypes.data for array in (noise, values, found))
 
-    def walk(start: int, count: int) -> None:
-        part = slice(start, start + count)
-        if function is None:
-            with np.errstate(over="ignore", invalid="ignore"):
-                whole = np.rint(values[part].astype(np.float64) * per_unit)
-                out[part] = (whole + noise[part]) * back
-            kept[part] = noise[part]
-            return
-        there = _at(noise, start), _at(values, start), _at(out, start), _at(kept, start)
-        function(None, None, 0, *there, count, per_unit, back, wide, native.BEST)
+    def work() -> None:
+        while starts:
+            try:
+                start = starts.popleft()
+            except IndexError:
+                return
+            at = source + 4 * start, there + size * start, target + size * start
+            count = min(_RELEASED, len(values) - start)
+            function(None, None, 0, None, *at, count, per_unit, back, wide, native.BEST)
 
-    _on_all_threads(walk, len(values))
+    if len(starts) > 1:
+        native.on_all_threads(work)
+    elif starts:
+        work()
+    return found
 
 
 @functools.cache
@@ -116,24 +193,3 @@ def kernel() -> Any:
         )  # fmt: skip
         function.restype = None
     return function
-
-
-def _at(array: np.ndarray, start: int) -> int:
-    return array.ctypes.data + array.itemsize * start
-
-
-def _on_all_threads(walk: Callable[[int, int], None], size: int) -> None:
-    starts = deque(range(0, size, _CHUNK))  # several threads may take from it
-
-    def work() -> None:
-        while starts:
-            try:
-                start = starts.popleft()
-            except IndexError:
-                return
-            walk(start, min(_CHUNK, size - start))
-
-    if len(starts) > 1:
-        native.on_all_threads(work)
-    else:
-        work()

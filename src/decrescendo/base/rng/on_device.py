@@ -9,7 +9,6 @@ import functools
 import hashlib
 import struct
 from collections.abc import Callable
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from decrescendo.base.rng.keystream import ReservedWords
 from decrescendo.base.rng.rounded import KERNEL_ERROR, QUANTILE_ERROR, SOURCE, grid, settled
+from decrescendo.base.torch_private import kernel_of
 from decrescendo.errors import check_real
 
 # Coordinates worked on at once.
@@ -207,7 +207,7 @@ def checked_kernel(device: torch.device) -> Callable[..., Tensor] | None:
     values, scales = torch.linspace(-3, 3, len(numbers), dtype=torch.float64), (1.7, grid(1.7), 1 / 3)
     expected, there = _by_torch(values, *scales, words), numbers.to(device)
     try:
-        kernel = cast("Any", torch).cuda.jiterator._create_jit_fn(kernel_code(), **_numbers(bytes(32)))
+        kernel = kernel_of(kernel_code(), **_numbers(bytes(32)))
         drawn = kernel(torch.zeros_like(there), there, **_numbers(key)).cpu()
         found = _by_kernel(kernel, key, values.to(device), there, *scales).cpu()
     except (RuntimeError, AttributeError):  # no compiler, or another device than NVIDIA's

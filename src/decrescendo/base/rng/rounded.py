@@ -109,13 +109,13 @@ def add_gaussian(
                 f"{array.shape}. In fewer digits the sum itself is not what was bounded"
             )
     step, inverse = step or grid(std), 1 / check_real("divisor", divisor, above=0)
-    counter = _counter(words, len(values))
+    counter = counter_of(words, len(values))
     chunk = CHUNK if counter is None else _KEYED_CHUNK
     starts = deque(range(0, len(values), chunk))  # several threads may take from it
     left: list[tuple[Int[np.ndarray, " some"], UInt64[np.ndarray, " some"]]] = []
 
     def work() -> None:
-        add = _adder(values, found, std, step, inverse, words, min(chunk, len(values)), counter)
+        add = adder(values, found, std, step, inverse, words, min(chunk, len(values)), counter)
         while starts:
             try:
                 start = starts.popleft()
@@ -186,7 +186,7 @@ def _keyed_kernel() -> Any:
     return function
 
 
-def _counter(words: Words, count: int) -> tuple[bytes, int] | None:
+def counter_of(words: Words, count: int) -> tuple[bytes, int] | None:
     """Key and place of these words, where the kernel can draw them itself."""
     if kernel() is None or not isinstance(words, KeyedWords):
         return None
@@ -196,7 +196,7 @@ def _counter(words: Words, count: int) -> tuple[bytes, int] | None:
     return (key, place) if is_able else None
 
 
-def _adder(
+def adder(
     values: np.ndarray,
     out: np.ndarray,
     std: float,
@@ -290,6 +290,8 @@ def settled(
     with np.errstate(over="ignore", invalid="ignore"):
         result = np.where(np.isfinite(values), nearest * (step * inverse), values)
     open_ones = np.flatnonzero(np.isfinite(values) & is_open)
+    if not len(open_ones):
+        return result
     scaled, error = _scaled(values[open_ones], std, step, drawn[open_ones])
     for place, near, off in zip(open_ones, scaled, error, strict=True):
         further = words.further(int(indices[place]))

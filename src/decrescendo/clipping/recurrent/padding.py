@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from decrescendo.base.storages import paused, unseen
+from decrescendo.base.torch_private import pack_padded_sequence
 from decrescendo.clipping.recurrent.packing import in_order, make_packing
 from decrescendo.row_independence.tracing import Label, Mixed, Public, RowLayout, Tracer, constant_of, is_data
 
@@ -101,7 +102,7 @@ def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]
 def packed_up(tracer: Tracer, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pack_padded_sequence`` returns."""
     with torch.no_grad():
-        packed, sizes = cast("Any", torch)._VF._pack_padded_sequence(given, lengths, batch_first)
+        packed, sizes = pack_padded_sequence(given, lengths, batch_first)
     given = given if batch_first else given.transpose(0, 1)
     sequences, length = given.shape[:2]
     with paused():

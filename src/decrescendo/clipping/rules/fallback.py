@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from decrescendo.base.torch_private import tree_flatten, tree_unflatten
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.clipping.rules.rule import Call, scale_and_sum, square_rows, zero_rows

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.torch_private import count_of_dispatch_modes
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, UnsupportedModel
@@ -19,7 +20,6 @@ _BALANCES = ("aux_loss", "z_loss")
 # Of values, alone and in a batch of two: in float32, on a device that may round its products, in half precision.
 _CLOSE, _ROUNDED, _HALF = 1e-4, 1e-3, 5e-2
 _OWN = "write a loss of your own, one value an example from model(**inputs)"
-_ARMED: Any = cast("Any", torch)._C._len_torch_dispatch_stack
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -82,7 +82,7 @@ def loss_and_accuracy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 def _checked(model: nn.Module, batch: Batch) -> tuple[Tensor, object, dict[str, Any]]:
     inputs, rows = _inputs(batch)
     each, output = _each(model, inputs, rows)
-    if rows > 1 and not _ARMED():
+    if rows > 1 and not count_of_dispatch_modes():
         _check_alone(model, inputs, rows)
     return each, output, inputs
 

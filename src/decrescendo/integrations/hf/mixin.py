@@ -285,8 +285,8 @@ class PrivateMixin(_Base):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The trainer's own, with what was released beside the gradients of the steps since the last time."""
         if self._private is not None and "loss" in logs:
-            logs |= told(self._private.readings[self._logged :])
-            self._logged = len(self._private.readings)
+            logs |= told((readings := self._private.progress().readings)[self._logged :])
+            self._logged = len(readings)
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:

@@ -49,7 +49,13 @@ class DataSet:
 
 
 def data_set_of(
-    data: object, collate_fn: Collate | None, people: object, size: int, budget: Budget
+    data: object,
+    collate_fn: Collate | None,
+    people: object,
+    size: int,
+    budget: Budget,
+    *,
+    one_by_one: bool = False,
 ) -> DataSet:
     """``data`` compared with what a plan was made for.
 
@@ -59,11 +65,12 @@ def data_set_of(
         people: an id a row, for a plan that protects people.
         size: rows that the plan was made for.
         budget: of the plan: whom it protects.
+        one_by_one: see `Examples`.
 
     Raises:
         InvalidValue: another number of rows; a person or a record with more rows than the plan allows.
     """
-    table = table_of(data, collate_fn)
+    table = table_of(data, collate_fn, one_by_one=one_by_one)
     if isinstance(data, list) and isinstance(table, Rows) and len(data) == size > 1:
         raise InvalidValue(
             f"columns must be in a tuple where they are as many as there are rows, got a list of {size} tensors, "

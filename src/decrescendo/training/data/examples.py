@@ -16,12 +16,13 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.batches import Ragged, count_rows, joined, leaves_of, map_rows
+from decrescendo.base.batches import OneByOne, Ragged, count_rows, joined, leaves_of, map_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training.processes.bits import checksum
 
 EXAMPLES_APART = assumed("own-collate-fn")
+_WAY_OUT = "Or pass the examples one by one, in any form: EngineSettings(one_example_a_pass=True)"
 
 # From a list of examples (always of one) to a batch of them, as torch's ``collate_fn``.
 Collate = Callable[[list[Any]], Batch]
@@ -47,6 +48,11 @@ class Items(Protocol):
 class Examples:
     """Items that ``collate_fn`` makes batches of, each example by itself.
 
+    Args:
+        items: the examples, before ``collate_fn``.
+        collate_fn: from a list of one example to a batch; ``None`` for torch's ``default_collate``.
+        one_by_one: batches are `OneByOne`, and what ``collate_fn`` makes of an example may be anything.
+
     Attributes:
         items: the examples, before ``collate_fn``.
         count: number of examples.
@@ -66,8 +72,8 @@ class Examples:
         InvalidValue: an example that is made again comes out with other bits.
     """
 
-    def __init__(self, items: Items, collate_fn: Collate | None) -> None:
-        self.items, self._collate = items, collate_fn
+    def __init__(self, items: Items, collate_fn: Collate | None, *, one_by_one: bool = False) -> None:
+        self.items, self._collate, self._one_by_one = items, collate_fn, one_by_one
         self.count = len(items)
         self.held = items if _are_held(items) else None
         self.assumption: Assumption | None = (
@@ -97,6 +103,8 @@ class Examples:
         return self._joined(made)
 
     def _joined(self, examples: list[Any]) -> Batch:
+        if self._one_by_one:
+            return OneByOne(tuple(examples))
         return _stacked(examples) if self._collate is None else joined(examples)
 
     def _one(self, index: int, begin: Callable[[int, int], None], key: int) -> Any:
@@ -105,13 +113,19 @@ class Examples:
         item = self.items[index]
         if self._collate is None:
             _check_numbers(item)
-            return item
+            return _stacked([item]) if self._one_by_one else item
         batch = self._collate([item])
-        found = count_rows(batch)
+        if self._one_by_one:
+            return batch
+        try:
+            found = count_rows(batch)
+        except (InvalidType, InvalidValue) as error:
+            raise type(error)(f"{error}. {_WAY_OUT}") from None
         if found != 1:
             raise InvalidValue(
                 f"collate_fn must make one row of one example, got {found} rows. Leave packing and padding-free "
-                "batches out; several views of an example are a dimension after the first"
+                "batches out; several views of an example are a dimension after the first. "
+                f"{_WAY_OUT}"
             )
         return batch
 

@@ -28,7 +28,8 @@ from decrescendo.training.data.examples import (
 )
 
 ROWS_APART = assumed("own-rows")
-# What is written alike where it is alike.
+# Codes of what is assumed of rows that are not made one by one.
+OWN_ROWS = ("own-rows", "own-tensor-class")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,9 @@ def assumption_of(table: Rows | Examples) -> Assumption | None:
     """What is assumed of the code that makes examples; `None` where none of it is a user's."""
     if isinstance(table, Examples):
         return table.assumption
-    return None if _is_ours(table) else ROWS_APART
+    if (classes := _classes_in(table)) is None:
+        return ROWS_APART
+    return assumed("own-tensor-class", ", ".join(sorted(classes))) if classes else None
 
 
 def held_by(table: Rows | Examples) -> object:
@@ -83,8 +86,23 @@ def check_apart(table: Rows, indices: Int[np.ndarray, " batch"]) -> None:
 
 
 def _is_ours(table: Rows) -> bool:
+    return _classes_in(table) == set()
+
+
+def _classes_in(table: Rows) -> set[str] | None:
+    """Names of the user's classes in columns; ``None`` where rows are not taken from columns."""
     take = table.take
-    return isinstance(take, functools.partial) and take.func is _selected and is_plain(take.args[0])
+    if not isinstance(take, functools.partial) or take.func is not _selected:
+        return None
+    found, left = set[str](), [cast("Any", take.args[0])]
+    while left:
+        value = left.pop()
+        if not is_plain(value):
+            inner = list(value.values() if isinstance(value, Mapping) else value)
+            inner = [] if isinstance(value, Tensor) else inner
+            found |= {type(value).__name__} if type(value) not in (dict, list, tuple) else set()
+            left += inner
+    return found
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
@@ -120,8 +138,9 @@ def rows(data: object, collate_fn: Collate | None = None) -> Rows:
     return Rows(found.count, lambda indices: found.take(Draw(indices)))
 
 
-def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples:
-    """``data`` as `Rows`, or as `Examples` where they are made one by one; see `rows`.
+def table_of(data: object, collate_fn: Collate | None = None, *, one_by_one: bool = False) -> Rows | Examples:
+    """``data`` as `Rows`, or as `Examples` where they are made one by one; see `rows`, and `Examples` for
+    ``one_by_one``.
 
     With a ``collate_fn`` all data are examples: those of tensors, tuples and mappings are their rows.
     """
@@ -140,10 +159,10 @@ def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples
         count = count_rows(data)
         if collate_fn is None:
             return Rows(count, functools.partial(_selected, data))
-        return Examples(ColumnRows(data, count), collate_fn)
+        return Examples(ColumnRows(data, count), collate_fn, one_by_one=one_by_one)
     if hasattr(data, "iloc"):
         data = FrameRows(data)
-    return Examples(_items_of(data), collate_fn)
+    return Examples(_items_of(data), collate_fn, one_by_one=one_by_one)
 
 
 def _selected(columns: Any, indices: Int[np.ndarray, " batch"]) -> Batch:

@@ -1,17 +1,16 @@
 """What `Trainer` checks, compares across ranks and registers in the ledger store before the first step."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.batches import map_rows
+from decrescendo.base.batches import to_device
 from decrescendo.base.rng import Secure, Streams
-from decrescendo.clipping import Engine, EngineSettings, Loss
+from decrescendo.clipping import Batch, Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.telemetry import Telemetry
@@ -172,8 +171,11 @@ def checked_rows(
     """How the rows of ``known`` are drawn, once none is found that has no finite gradient (`training.data.finite`);
     ``looking`` makes an engine that moves no stream of the run."""
     if looking is not None:
-        here = partial(map_rows, lambda rows: rows.to(device))
-        check_finite(known.table, require_finite, lambda batch: looking().per_example_norms(here(batch)))
+
+        def norms(batch: Batch) -> Tensor:
+            return looking().per_example_norms(to_device(batch, device))
+
+        check_finite(known.table, require_finite, norms)
     elif require_finite:
         check_finite(known.table, require_finite)
     return known.table

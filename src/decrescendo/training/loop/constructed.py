@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from decrescendo.base.torch_private import SpectralNorm as SpectralNormParametrization
 from decrescendo.training.processes.bits import local
 
 # Rows of a table of sines from which on it is told from other tables, and how far its rounding may take it off.
@@ -30,7 +30,7 @@ def not_as_constructed(model: nn.Module) -> Iterator[str]:
     """
     seen: set[int] = set()
     for path, module in model.named_modules():
-        if isinstance(module, _SpectralNorm):
+        if isinstance(module, SpectralNormParametrization):
             continue
         normed = [hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
         follows = {f"{name}_{vector}" for name in normed for vector in "uv"}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from decrescendo.base.batches import map_rows
+from decrescendo.base.batches import to_device
 from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, grouping, sampling_and_noise
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType
@@ -19,6 +19,7 @@ from decrescendo.optim.correlated import CorrelatedNoise
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import RandomAllocation, Sampling
 from decrescendo.plans.strategy import Strategy
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training.data.examples import Draw, Examples
 from decrescendo.training.data.loading import made
 from decrescendo.training.data.rows import Rows
@@ -108,10 +109,18 @@ class Drawing:
         self._groups: list[Int[np.ndarray, "_"]] = []
 
     def batches(
-        self, table: Rows | Examples, workers: int, taken: int, whose: Int[np.ndarray, " rows"] | None
+        self,
+        table: Rows | Examples,
+        workers: int,
+        taken: int,
+        whose: Int[np.ndarray, " rows"] | None,
+        strata: object = None,
     ) -> Generator[tuple[Batch | None, int, dict[str, Any]]]:
         """This rank's part of each batch after ``taken`` steps, ``None`` if empty; its number of rows; and the `place`
-        to which it has moved. ``whose``: of each row its person's number, where people are protected."""
+        to which it has moved. ``whose``: of each row its person's number, where people are protected; ``strata``: the
+        name of its stratum, where these have rates of their own."""
+        if isinstance(self._source.sampling, StratifiedPoissonSampling):
+            self._groups = self._source.sampling.members(strata)
         if self._world.rank == 0 and isinstance(self._source.sampling, CyclicPoissonSampling):
             self._groups = self._streams.groups(self._source.sampling, whose)
         self._streams.go_to(self.place)
@@ -119,7 +128,7 @@ class Drawing:
         ahead: deque[tuple[int, dict[str, Any]]] = deque()
         with closing(made(table, self._draws(ahead, taken), workers, self._device)) as batches:
             for batch in batches:
-                yield None if batch is None else map_rows(self._to_device, batch), *ahead.popleft()
+                yield None if batch is None else self._to_device(batch), *ahead.popleft()
 
     def _draws(self, ahead: deque[tuple[int, dict[str, Any]]], taken: int) -> Iterator[Draw]:
         """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves
@@ -135,7 +144,7 @@ class Drawing:
         sampling = self._source.sampling.at(step)
         if isinstance(sampling, RandomAllocation):
             indices = self._allocated(sampling, step)
-        elif isinstance(sampling, CyclicPoissonSampling):
+        elif isinstance(sampling, CyclicPoissonSampling | StratifiedPoissonSampling):
             (indices,) = sampling.batches(1, self._streams.sampling, self._groups)
         else:
             (indices,) = sampling.batches(1, self._streams.sampling)
@@ -158,5 +167,5 @@ class Drawing:
             streams.sampling = stream_at(streams.sampling, after)
         return batches[place]
 
-    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._device, non_blocking=True)
+    def _to_device(self, batch: Batch) -> Batch:
+        return to_device(batch, self._device)

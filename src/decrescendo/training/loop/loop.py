@@ -46,6 +46,7 @@ def train(
     collate_fn: Collate | None = None,
     num_workers: int = 0,
     people: object = None,
+    strata: object = None,
     scheduler: Scheduler | None = None,
     callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
@@ -78,6 +79,7 @@ def train(
         num_workers: processes that make batches ahead of their steps; the batches are the same.
         people: whose row each is, an id a row (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
             one. A person with more rows than the plan allows is refused before the first step.
+        strata: of each row the name of its stratum (its class, its source), for a plan of `StratifiedPoissonSampling`.
         scheduler: of the learning rate, stepped once a step: a scheduler of torch's over ``optimizer``, or a function
             that makes one of it. Its numbers (``T_max``, ``total_steps``) count steps, not epochs. Checkpoints keep it.
         callback: called after every step with a `Progress`, and after the scheduler; the place for scores on public
@@ -120,7 +122,7 @@ def train(
         try:
             with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
                 for batch in trainer.batches(
-                    data, collate_fn, num_workers, people, require_finite=require_finite
+                    data, collate_fn, num_workers, people, require_finite=require_finite, strata=strata
                 ):
                     trainer.step(batch)
                     if show is not None:

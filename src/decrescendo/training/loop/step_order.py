@@ -72,14 +72,19 @@ class StepOrder:
                 "Another step would spend what was not granted"
             )
         given = 0 if batch is None else count_rows(batch)
-        if self.drawn is None or self.settings is None:
-            raise PlanViolation(
-                "each step must take a batch of its own, got a step without a draw from batches(data). "
-                "Using a batch twice is not the sampling that the plan was accounted for"
-            )
+        settings = self.decided()
         if given != self.drawn:
             raise PlanViolation(
                 f"step must be given the batch just drawn, of {self.drawn} rows, got {given} rows. "
                 "Transform rows as you like, but drop or add none"
+            )
+        return settings
+
+    def decided(self) -> Settings:
+        """The settings of the step whose batch was drawn."""
+        if self.drawn is None or self.settings is None:
+            raise PlanViolation(
+                "each step must take a batch of its own, got a step without a draw from batches(data). "
+                "Using a batch twice is not the sampling that the plan was accounted for"
             )
         return self.settings

@@ -51,11 +51,9 @@ from decrescendo.training.processes.world import World, weight_facts, world_of
 from decrescendo.training.run import Run, assumed_of, cpu_weights
 from decrescendo.training.steering import Adaptive, ClipController
 from decrescendo.training.steering.plateau import Plateau
-from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account, Store
 
-# Of the trainings that rank 0 has begun.
-_NUMBERS = count(1)
+_NUMBERS = count(1)  # of the trainings that rank 0 has begun
 
 SAME_ORDER = assumed("same-order")
 
@@ -140,7 +138,7 @@ class Trainer:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController,
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController | Source,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], *, seed: int | Secure,
         scheduler: Scheduler | None = None, settings: EngineSettings | None = None, store: Store | None = None,
         checkpoints: Checkpoints | None = None, name: str = "", world: World | None = None,
@@ -154,9 +152,10 @@ class Trainer:
             self._begin(model, loss, plan, as_one(optimizer), *given)
 
     def _begin(
-        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController, optimizer: torch.optim.Optimizer,
-        seed: int | Secure, scheduler: Scheduler | None, settings: EngineSettings | None, store: Store | None,
-        checkpoints: Checkpoints | None, name: str, telemetry: Telemetry | None,
+        self, model: nn.Module, loss: Loss, plan: Plan | Adaptive | ClipController | Source,
+        optimizer: torch.optim.Optimizer, seed: int | Secure, scheduler: Scheduler | None,
+        settings: EngineSettings | None, store: Store | None, checkpoints: Checkpoints | None, name: str,
+        telemetry: Telemetry | None,
     ) -> None:  # fmt: skip
         beginning.check_given(store, checkpoints, name)
         self._source: Source = source_of(plan, model)
@@ -172,7 +171,7 @@ class Trainer:
         self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
-        chosen = settings or EngineSettings()
+        chosen = self._settings = settings or EngineSettings()
         source = self._source
         self._streams = RunStreams.of(
             beginning.seed_at(place, seed), source.sampling, source.correlation, on_host=chosen.noise_on_host
@@ -221,7 +220,7 @@ class Trainer:
 
     def batches(
         self, data: object, collate_fn: Collate | None = None, num_workers: int = 0, people: object = None, *,
-        require_finite: bool | None = None,
+        require_finite: bool | None = None, strata: object = None,
     ) -> Iterator[Batch | None]:  # fmt: skip
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
@@ -232,7 +231,7 @@ class Trainer:
             data: see `training.rows`; as many rows as the plan's ``dataset_size``.
             collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it; it is given one example
                 at a time, so that no example is padded to the length of another. Examples that come out in different
-                shapes are a `Ragged` batch.
+                shapes are a `Ragged` batch; with ``one_example_a_pass`` it may make anything that the loss takes.
             num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
                 the random numbers of transforms.
             people: whose row each is, an id a row, for a plan that protects people: compared with the number of
@@ -241,6 +240,7 @@ class Trainer:
                 a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
                 a data frame, a list); ``True``: of other data each example is made once for it; ``False``: nowhere. The
                 refusal tells that there is such a row, and nothing else (`training.finite`).
+            strata: of each row the name of its stratum, for a plan of `StratifiedPoissonSampling`.
         """
         with self._world.watched():
             check_integer("num_workers", num_workers, at_least=0)
@@ -248,17 +248,16 @@ class Trainer:
                 check_instance("require_finite", require_finite, bool)
             known = self._known(data, collate_fn, num_workers, people)
             rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
-            return self._draw(rows, num_workers, known.people)
+            return self._draw(rows, num_workers, known.people, strata)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
         """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
-        sampling, taken = self._source.sampling, self._life.taken
-        known = data_set_of(data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget)
-        supposed = {
-            *self._life.supposed,
-            *known.assumptions,
-            *beginning.compared(known, self._world, workers),
-        }
+        sampling, taken, alone = self._source.sampling, self._life.taken, self._settings.one_example_a_pass
+        known = data_set_of(
+            data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget, one_by_one=alone
+        )
+        found = (*known.assumptions, *beginning.compared(known, self._world, workers))
+        supposed = {*self._life.supposed, *found}
         if data is not self._data and beginning.is_order_kept(sampling, taken):
             supposed |= {SAME_ORDER}
         self._data = data
@@ -268,9 +267,9 @@ class Trainer:
         return known
 
     def _draw(
-        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None
+        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None, strata: object
     ) -> Iterator[Batch | None]:
-        drawn = self._drawing.batches(table, workers, self._life.taken, whose)
+        drawn = self._drawing.batches(table, workers, self._life.taken, whose, strata)
         self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:
@@ -334,8 +333,8 @@ class Trainer:
         return self._result(noisy, diagnostics)
 
     def _result(self, noisy: NoisyMean, diagnostics: Diagnostics) -> StepResult:
-        told = self._life.readings[-1] if self._life.readings else None
-        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read, told)
+        told = self._life.readings[-1:]
+        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read, *told)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
@@ -384,11 +383,6 @@ class Trainer:
     def ledger(self) -> Ledger:
         """What has been released so far."""
         return Ledger(self._life.releases)
-
-    @property
-    def readings(self) -> Sequence[Reading]:
-        """What was released beside the gradients so far, by step; empty without telemetry."""
-        return tuple(self._life.readings)
 
     @property
     def steps(self) -> int:
@@ -454,7 +448,7 @@ class Trainer:
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
             early = self._life.taken not in (self._source.steps, self._plateau) and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
-            assumptions = together(self._world, {*self._assumptions(), *ended})
+            assumptions = together(self._world, {*self.assumptions, *ended})
             weights = cpu_weights(self._model, begun=True)
         if self._account is not None:
             self._account.finish()
@@ -465,8 +459,9 @@ class Trainer:
         )  # fmt: skip
         return ending.run_of(self._source, self._life, weights, provenance)
 
-    def _assumptions(self) -> tuple[Assumption, ...]:
-        """Of this life of the run, and of those before."""
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed so far, of this process and those before: `Run.assumptions` of a finished run."""
         self._between.look()
         found = (*ending.assumed_of_clipping(self._engine, self._world), *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
@@ -503,4 +498,4 @@ class Trainer:
             # Or the next life would take what was changed for what was there before.
             self._parts.settle()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
-            self._keeper.keep(self._model, self._optimizer, place, self._assumptions())
+            self._keeper.keep(self._model, self._optimizer, place, self.assumptions)

@@ -270,8 +270,10 @@ def _noise_in_parts(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any
         parameter = held.get(name)
         return value if parameter is None else local(_as(parameter, value.view(parameter.shape)))
 
-    arrays = [{name: own(name, value) for name, value in one.items()} for one in state["earlier"]]
-    return {**state, "earlier": arrays}
+    return {
+        **state,
+        "rows": [{name: own(name, value) for name, value in row.items()} for row in state["rows"]],
+    }
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import RandomAllocation, Sampling
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training.statement.provenance import Provenance
 
 FOLLOWED = (
@@ -67,6 +68,13 @@ def _how(sampling: Sampling, row: str) -> str:
         return (
             f"cyclic Poisson: each {row} draws one of {sampling.bands} groups once, in secret and by a fair coin of "
             f"its own; at step t each {row} of group t mod {sampling.bands} takes part by an independent coin"
+        )
+    if isinstance(sampling, StratifiedPoissonSampling):
+        rates = ", ".join(f"{name} {rate:.6g}" for name, rate in sampling.stratum_rates.items())
+        return (
+            f"stratified Poisson: each {row} takes part in each step by an independent coin of its stratum's "
+            f"probability ({rates}); all are judged at the largest. Assumed: the stratum of each {row} follows from it "
+            "alone"
         )
     return f"Poisson: each {row} takes part in each step by an independent coin"
 

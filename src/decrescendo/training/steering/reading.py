@@ -120,7 +120,8 @@ class Reading:
         more. ``None`` without norms."""
         if not self.telemetry.norms:
             return None
-        last = self.norms[-1]
+        unit, _ = self.telemetry.units(self.clip_norm)
+        last = self._estimate(self.sums[0] / unit, unit, 0.0)
         return Estimate(1 - last.value, last.standard_error, last.noise_std)
 
     def quantile(self, share: float) -> float:
@@ -164,15 +165,12 @@ class Reading:
 
     def shown(self) -> dict["Curve", Estimate]:
         """Of what was asked for, the numbers that curves are made of: loss, accuracy, share clipped."""
-        found: dict[Curve, Estimate | None] = {
-            "loss": self.loss,
-            "accuracy": self.accuracy,
-            "clipped_share": self.clipped,
-        }
+        found: dict[Curve, Estimate | None] = {name: getattr(self, field) for name, field in _FIELDS.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
 Curve = Literal["loss", "accuracy", "clipped_share"]
+_FIELDS: dict[Curve, str] = {"loss": "loss", "accuracy": "accuracy", "clipped_share": "clipped"}
 
 
 def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WINDOW) -> Estimate | None:
@@ -186,7 +184,7 @@ def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WIND
     (0.5, 0.5, 4)
     """
     check_integer("window", window, at_least=1)
-    found = [reading.shown().get(of) for reading in readings[-window:]]
+    found: list[Estimate | None] = [getattr(reading, _FIELDS[of]) for reading in readings[-window:]]
     estimates = [estimate for estimate in found if estimate is not None]
     if not estimates:
         return None

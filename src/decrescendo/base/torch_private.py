@@ -1,0 +1,66 @@
+"""The private names of torch's modules that the library uses: another version of torch is this file's work.
+
+tests/base/test_torch_private.py says of each what the library relies on, and that no other file names one. (Private
+attributes of tensors, modules and optimisers, such as ``tensor._version``, are used where they are needed, and so are
+torch's operators, whose names begin as they like: ``torch.ops.aten._unsafe_view``, ``torch._foreach_mul``.)
+"""
+
+from typing import Any, cast
+
+import torch
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch.nn.utils import parametrize as _parametrize
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_flatten as tree_flatten
+from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map_only as tree_map_only
+from torch.utils._pytree import tree_unflatten as tree_unflatten
+
+_C: Any = cast("Any", torch)._C
+
+# Contexts in which no mode for torch functions, or no dispatch mode, is asked; and which of them are on. (A mode for
+# torch functions the dispatcher would call from TorchScript and from backward passes.)
+FUNCTIONS_OFF: Any = _C.DisableTorchFunction
+DISPATCH_OFF: Any = _C._DisableTorchDispatch
+HAS_FUNCTION_MODES: Any = _C._is_torch_function_mode_enabled
+dispatch_modes: Any = cast("Any", _python_dispatch)._get_current_dispatch_mode_stack
+count_of_dispatch_modes: Any = _C._len_torch_dispatch_stack
+
+# Transforms of torch.func: what one has wrapped, and which runs.
+is_wrapped_by_transform: Any = _C._functorch.is_functorch_wrapped_tensor
+unwrapped_by_transform: Any = _C._functorch.get_unwrapped
+running_transform: Any = _C._functorch.peek_interpreter_stack
+TransformType: Any = _C._functorch.TransformType
+
+
+def is_traced() -> bool:
+    """Whether operations are written down for another run, with what they were given now (`torch.func.linearize`)."""
+    return _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is not None
+
+
+def python_is_excluded() -> bool:
+    """Whether the dispatcher is below Python's dispatch modes."""
+    return _C._dispatch_tls_is_dispatch_key_excluded(_C.DispatchKey.Python)
+
+
+# Whether convolutions may round to TF32: torch's public property warns of being old.
+get_cudnn_tf32: Any = _C._get_cudnn_allow_tf32
+set_cudnn_tf32: Any = _C._set_cudnn_allow_tf32
+
+# The layout of oneDNN; and operations without a public name.
+mkldnn_layout: Any = cast("Any", torch)._mkldnn
+shape_as_tensor: Any = cast("Any", torch)._shape_as_tensor
+pack_padded_sequence: Any = cast("Any", torch)._VF._pack_padded_sequence
+pad_packed_sequence: Any = cast("Any", torch)._VF._pad_packed_sequence
+# The name of a reduction, from the old arguments ``size_average`` and ``reduce``.
+reduction_of: Any = cast("Any", torch).nn._reduction.legacy_get_string
+# The parametrization of spectral norm, and the module with the cache of parametrized weights (``_cache``).
+SpectralNorm: Any = _SpectralNorm
+parametrize: Any = _parametrize
+
+
+def kernel_of(code: str, **numbers: object) -> Any:
+    """From the code of a CUDA kernel, and its constants, to a function of tensors."""
+    return cast("Any", torch).cuda.jiterator._create_jit_fn(code, **numbers)

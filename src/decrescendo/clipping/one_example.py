@@ -1,0 +1,286 @@
+"""Passes of one example each, by plain autograd, for models that are refused as a batch.
+
+No example can depend on another one in a pass that has no other. What is left to check is that nothing is carried from
+one pass to the next: buffers, what Python keeps, random generators of the program's own.
+"""
+
+import copy
+import math
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, NoReturn, TypeAlias, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from decrescendo.base.assumptions import assumed
+from decrescendo.base.batches import Batch, examples_of, map_example
+from decrescendo.base.storages import DispatchMode
+from decrescendo.base.torch_private import tree_leaves
+from decrescendo.clipping.clipped import Loss, accumulator, norm_dtype, trainable_of
+from decrescendo.clipping.engine_settings import EngineSettings
+from decrescendo.clipping.factors import Factors, OnePass, PassNumbers, seen_of
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.memory import is_out_of_memory, too_large
+from decrescendo.clipping.passes import eager
+from decrescendo.clipping.reference import NO_GRADIENT, check_losses, in_a_row, is_scored
+from decrescendo.clipping.restored import gradients_kept, unchanged
+from decrescendo.clipping.telemetry import Telemetry
+from decrescendo.errors import OutOfMemory, UnsupportedModel
+from decrescendo.row_independence.tracing import (
+    UNSEARCHED,
+    Memory,
+    Numbers,
+    Stream,
+    changed_places,
+    drawing,
+    numbers_of,
+    without_keys,
+    written_by_the_pass,
+)
+
+# Gradients by the name of their parameter, of one example.
+_Gradients: TypeAlias = dict[str, Tensor]
+# What is done with each example, and the joint norm of its gradients.
+_Take: TypeAlias = Callable[[OnePass, Float[Tensor, " 1"]], None]
+ONE_BY_ONE = "each example was passed by itself, in Python, as one_example_a_pass=True asks for"
+# How far the gradient of an example may be from itself when it is passed again: sums of a GPU have no fixed order.
+_AGAIN = {"cpu": 1e-5}
+_ELSEWHERE = 1e-3
+# Of a counter that grows by fractions.
+_ROUNDING = 1e-9
+
+_CARRIED = (
+    "an example must have the same loss and gradient when it is passed again after others, got another one: something "
+    "that model or loss keep carries from one example to the next (a running mean, a bank of features, a count of "
+    "calls, a random generator of their own, a clock). Leave it out, or change it between steps"
+)
+
+
+class OneExamplePasses:
+    """Forward and backward passes of one example after another.
+
+    Args:
+        model: its parameters with ``requires_grad`` are trained.
+        loss: ``loss(model, batch)`` returns the loss of one example, shape () or (1,).
+        memory: of the engine: the training data, and what is assumed.
+        seeds: the seed of each pass's random numbers; negative: torch may draw none.
+        factors: `factors_of`, of one example.
+        settings: of the engine.
+        telemetry: what stands beside the sum.
+
+    Guarantee:
+        a pass is given one example and random numbers of its own. In each batch one example is passed again after the
+        others: its loss and gradient are the same, it reads no training data but its own, and it changes no number that
+        Python keeps in model or loss; those that grow alike in every pass (counters) are among the assumptions.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        memory: Memory,
+        seeds: Callable[[], int],
+        factors: Callable[..., Factors],
+        settings: EngineSettings,
+        telemetry: Telemetry | None,
+    ) -> None:
+        self._model, self._loss, self._memory, self._seeds = model, loss, memory, seeds
+        self._factors, self._wide, self._scored = factors, settings.wide, is_scored(telemetry)
+        # The global generators are everybody's.
+        self._lock = threading.RLock()
+        self._depends = False
+
+    def clipped(self, batch: Batch, held: Inventory, limit: float) -> tuple[_Gradients, PassNumbers]:
+        """The sum of clipped gradients, by parameter, and what there is beside it."""
+        sums: _Gradients = {}
+        numbers: list[Tensor] = []
+
+        def take(done: OnePass, norm: Tensor) -> None:
+            found = self._factors(done, norm, 1, limit)
+            for name, gradient in done.gradients.items():
+                counted, factor = found.counted.to(gradient.device), found.factors.to(gradient)
+                part = torch.where(counted, gradient * factor, 0)  # 0 times infinity is not 0
+                sums[name] = part if name not in sums else sums[name].add_(part)
+            numbers.append(found.numbers)
+
+        self._each(batch, held, take)
+        return sums, seen_of(torch.stack(numbers).sum(0), len(numbers))[0]
+
+    def norms(self, batch: Batch, held: Inventory) -> list[Float[Tensor, " 1"]]:
+        """|g_i| of each example."""
+        found: list[Tensor] = []
+        self._each(batch, held, lambda _, norm: found.append(norm))
+        return found
+
+    def _each(self, batch: Batch, held: Inventory, take: _Take) -> None:
+        examples = list(examples_of(batch))
+        parameters = trainable_of(held)
+
+        def passed(example: Batch, seed: int, *, watched: bool = False) -> OnePass:
+            return self._pass(example, seed, held, parameters, watched=watched)
+
+        with self._lock, eager(), unchanged(self._model, held), gradients_kept(parameters.values()):
+            seeds = [self._seeds() for _ in examples]
+            first: list[OnePass] = []
+            before: Numbers = {}
+            for at, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
+                before = self._numbers() if at == len(examples) - 1 else before
+                done = passed(example, seed)
+                first = first or [done]
+                take(done, _norm(done.gradients))
+            between = self._numbers()
+            _check_same(first[0], passed(examples[0], seeds[0], watched=True))
+            self._check_stored(before, between, self._numbers())
+            if not self._depends:
+                raise UnsupportedModel(NO_GRADIENT)
+
+    def _pass(
+        self,
+        example: Batch,
+        seed: int,
+        held: Inventory,
+        parameters: dict[str, nn.Parameter],
+        *,
+        watched: bool,
+    ) -> OnePass:
+        """One example; ``watched``: refuse reads of training data beside it."""
+        versions = [tensor._version for _, tensor in held.tensors()]
+        stream = Stream(seed, _refuse)
+        try:
+            with drawing({p.device for p in held.parameters.values()}, seed), torch.enable_grad():
+                if seed < 0:
+                    stream.begin()
+                own = _copied(example)
+                with _Watch(self._memory, own) if watched else nullcontext():
+                    returned = in_a_row(self._loss(self._model, own))
+                loss, score = check_losses(returned, 1, scored=self._scored, constant=True)
+                self._depends |= loss.requires_grad
+                # An example may have nothing to learn from: an image without boxes.
+                trained = list(parameters.values())
+                found = (
+                    torch.autograd.grad(loss, trained, materialize_grads=True)
+                    if loss.requires_grad
+                    else map(torch.zeros_like, trained)
+                )
+                if seed < 0:
+                    stream.end((), jump=False)
+                stored = [_stored(gradient, wide=self._wide) for gradient in found]
+                return OnePass(loss.detach(), score, dict(zip(parameters, stored, strict=True)))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(too_large(error)) from None
+            # BatchNorm counts a batch, and then finds that one example is too few.
+            changed = [
+                name
+                for (name, tensor), before in zip(held.tensors(), versions, strict=True)
+                if tensor._version != before
+            ]
+            if changed and not isinstance(error, UnsupportedModel):
+                raise UnsupportedModel(written_by_the_pass(changed, held.parameters)) from error
+            raise
+
+    def _numbers(self) -> Numbers:
+        return numbers_of(self._model, self._loss)
+
+    def _check_stored(self, before: Numbers, between: Numbers, after: Numbers) -> None:
+        """Compare what Python keeps round two passes, the second of an example that was passed before."""
+        if UNSEARCHED in after:
+            self._memory.assumed.add(assumed("stored-unsearched"))
+        for name in changed_places(between, after):
+            place = without_keys(name)
+            for key in {name, f"len({name})"} & after.keys():
+                if not _grows_alike(before.get(key), between.get(key), after[key]):
+                    raise UnsupportedModel(
+                        f"a pass must store no number of its example for the next, got one in {place} that changes "
+                        "otherwise from pass to pass than a counter does. Leave it out"
+                    )
+            self._memory.assumed.add(assumed("stored-count", place))
+
+
+class _Watch(DispatchMode):
+    """Refuses operations that read training data beside the example of the pass."""
+
+    def __init__(self, memory: Memory, example: Batch) -> None:
+        super().__init__()
+        self._memory, self._own = memory, Memory()
+        self._own.withhold(_tensors_in(example))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and self._memory.withholds(leaf) and not self._own.withholds(leaf):
+                _refuse(
+                    "a pass must read no training data but its own example, got a loss or model that reads the data "
+                    "themselves (the whole graph, a mean over all rows). Give it what is public, or leave it out"
+                )
+        return func(*args, **(kwargs or {}))
+
+
+def _refuse(why: str) -> NoReturn:
+    raise UnsupportedModel(why)
+
+
+def _copied(example: Batch) -> Batch:
+    """In memory of its own: what a pass writes to it, or puts into its objects, no other pass finds."""
+
+    def own(tensor: Tensor) -> Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    with torch.inference_mode(False):
+        return map_example(own, copy.copy, example)
+
+
+def _tensors_in(value: Any, depth: int = 6) -> list[Tensor]:
+    """Tensors in containers and in the attributes of objects."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        inner = list(value)
+    else:
+        inner = list(value.values()) if isinstance(value, Mapping) else []
+        inner += list(getattr(value, "__dict__", {}).values())
+        inner += [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
+    return [tensor for item in inner if depth for tensor in _tensors_in(item, depth - 1)]
+
+
+def _stored(gradient: Tensor, *, wide: bool) -> Tensor:
+    """A gradient in the dtype that sums are held in."""
+    dense = gradient if gradient.layout is torch.strided else gradient.to_dense()
+    return dense.to(torch.float64 if wide else accumulator(dense.dtype))
+
+
+def _norm(gradients: Mapping[str, Tensor]) -> Float[Tensor, " 1"]:
+    """The joint norm, in float64; never below the exact one."""
+    total: Tensor | None = None
+    for gradient in gradients.values():
+        square = torch.linalg.vector_norm(gradient, dtype=norm_dtype(gradient.device)).square().reshape(1)
+        total = square if total is None else total + square.to(total.device)
+    return cast("Tensor", total).sqrt() * (1 + 2.0**-40)
+
+
+def _check_same(first: OnePass, again: OnePass) -> None:
+    """Refuse an example whose loss or gradient is another one when it is passed again."""
+    one, other, its = first.losses, again.losses, first.gradients
+    norm = float(_norm(its))
+    if not math.isfinite(norm):
+        return
+    part = _AGAIN.get(one.device.type, _ELSEWHERE)
+    moved = float(_norm({name: again.gradients[name] - gradient for name, gradient in its.items()}))
+    if not moved <= part * norm or not torch.allclose(one, other, rtol=part, atol=part, equal_nan=True):
+        raise UnsupportedModel(_CARRIED)
+
+
+def _grows_alike(before: Any, between: Any, after: Any) -> bool:
+    """Whether a number grew by as much in one pass as in another."""
+    if before is None or between is None:
+        return False
+    return bool(abs((after - between) - (between - before)) <= _ROUNDING * max(abs(after), 1))
+
+
+def kept_by(keep: Callable[[str, Tensor], Tensor] | None, sums: _Gradients) -> _Gradients:
+    """What ``keep`` of an engine returns for each sum."""
+    return sums if keep is None else {name: keep(name, total) for name, total in sums.items()}

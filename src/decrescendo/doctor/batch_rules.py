@@ -1,0 +1,236 @@
+"""Rules of the source about what a step does: which rows it draws, how they are clipped, divided and noised."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in
+
+_DRAWS = (
+    "normal",
+    "randn",
+    "randn_like",
+    "normal_",
+    "laplace",
+    "standard_normal",
+    "Normal",
+    "Laplace",
+    "sample",
+)
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clamp", "clip", "clamp_", "clip_")
+# `len(x) == 0`, `x.shape[0] < 2`, `x.numel() == 0` and the like.
+_SIZE = r"(len\([\w.\[\]]+\)|shape\[0\]|size\(0\)|numel\(\)|nelement\(\))"
+_EMPTY = re.compile(rf"{_SIZE} (==|<=) 0|{_SIZE} < [12]\b|^not len\(")
+_GRADIENT = re.compile(r"grads?\b|gradients?\b")
+_PER_EXAMPLE = (
+    "vmap", "grad_sample", "per_sample", "per_example", "microbatch", "backpack", "persample", "sample_grad", "jacrev",
+)  # fmt: skip
+
+
+def is_private(sources: Sources) -> bool:
+    """Whether a training claims to be private."""
+    attached = any("privacy" in ast.unparse(call.func).lower() for _, call in sources.calls("attach"))
+    made = any(
+        True
+        for _ in sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", "OpacusDPTrainer", *MAKERS)
+    )
+    clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
+    return attached or made or (bool(_noises(sources)) and clipped)
+
+
+def _engines(sources: Sources) -> bool:
+    """Whether Opacus, 1.0 or later, makes the loader: then batches are Poisson batches."""
+    own = any(
+        isinstance(node, ast.FunctionDef) and node.name in MAKERS
+        for module in sources.modules for node in ast.walk(module.tree)
+    )  # fmt: skip
+    called = any(True for _ in sources.calls(*MAKERS))
+    return called and (not own or sources.mentions("import opacus", "from opacus"))
+
+
+def _noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
+    """Noise that is drawn for a gradient or for weights, by hand."""
+    found = []
+    for module, call in sources.calls(*_DRAWS):
+        statement = module.statement(call)
+        if name_of(call.func) == "sample" and "normal" not in ast.unparse(call).lower():
+            continue
+        function = module.function(call)
+        words = names_in(statement) if statement is not None else set()
+        words |= {function.name.lower()} if function is not None else set()
+        if (
+            any(re.search(r"grad|noise|dp_|_dp|privat|sigma|perturb", word) for word in words)
+            and "forward" not in words
+        ):
+            found.append((module, call))
+    return found
+
+
+def poisson_off(sources: Sources) -> Iterator[Hit]:
+    """Opacus told to leave the loader as it is."""
+    for module, call in ((m, c) for m in sources.modules for c in m.calls):
+        given = keyword(call, "poisson_sampling")
+        if isinstance(given, ast.Constant) and given.value is False:
+            yield (module, call, "sampling",
+                   "poisson_sampling=False: batches are shuffled, the accountant counts them as Poisson batches",
+                   "amplification by sampling is not proven for such batches")  # fmt: skip
+
+
+def shuffled(sources: Sources) -> Iterator[Hit]:
+    """Accountants of DP-SGD beside loaders that cut a list into batches."""
+    if _engines(sources) or sources.mentions("poisson", "uniformwithreplacement", "bernoulli", "iidbatch"):
+        return
+    for module, call in sources.calls("DataLoader"):
+        shuffle, text = keyword(call, "shuffle"), ast.unparse(module.statement(call) or call).lower()
+        trains = isinstance(shuffle, ast.Constant) and shuffle.value is True
+        if trains or ("train" in text and keyword(call, "batch_sampler") is None):
+            yield (module, call, "sampling",
+                   "batches are cut from a list: accountants of DP-SGD assume that each record is drawn "
+                   "by itself (Poisson)",
+                   "amplification by sampling is not proven for such batches")  # fmt: skip
+            return
+
+
+def unused_loader(sources: Sources) -> Iterator[Hit]:
+    """What make_private returned, and the loop does not use."""
+    for module, call in sources.calls(*MAKERS):
+        statement = module.statement(call)
+        if isinstance(statement, ast.Expr):
+            yield (module, call, "bypass", "what make_private returns is thrown away: the loop has the "
+                                           "old optimiser and loader",
+                   "gradients are neither clipped nor noised: no privacy")  # fmt: skip
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Tuple):
+            continue
+        last, poisson = statement.targets[0].elts[-1], keyword(call, "poisson_sampling")
+        if poisson is not None and not (isinstance(poisson, ast.Constant) and poisson.value):
+            continue  # the old loader, by arrangement
+        if isinstance(last, ast.Name) and not _read_later(module, statement, last.id):
+            yield (module, call, "sampling", "the loader that make_private returns is not used: batches "
+                                             "come from the old one",
+                   "batches are not drawn as the accountant counts them")  # fmt: skip
+
+
+def _read_later(module: Module, statement: ast.stmt, name: str) -> bool:
+    if name.startswith("_"):
+        return False
+    scope = module.function(statement) or module.tree
+    reads = [
+        n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+    ]
+    loops = module.loops(statement)
+    begins = loops[-1].lineno if loops else statement.end_lineno or 0
+    inside = {id(n) for n in ast.walk(statement)}
+    named_outside = any(isinstance(n, ast.Global | ast.Nonlocal) and name in n.names for n in ast.walk(scope))
+    return named_outside or any(n.lineno >= begins and id(n) not in inside for n in reads)
+
+
+def weighted(sources: Sources) -> Iterator[Hit]:
+    """Weights that a sampler has, and no accountant knows."""
+    for module, call in sources.calls("WeightedRandomSampler"):
+        yield (module, call, "sampling", "records are drawn with weights, accountants count one rate for all",
+               "make_private replaces the sampler by a uniform one; without it, the heaviest record's "
+               "rate is in force")  # fmt: skip
+        return
+
+
+def rows_together(sources: Sources) -> Iterator[Hit]:
+    """Layers, losses and collate functions that look at several rows."""
+    if not _engines(sources) and not sources.mentions("groupnorm", "validator"):
+        for module, call in sources.calls("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"):
+            yield (module, call, "rows", "BatchNorm normalises each row by the others, and keeps "
+                                         "statistics without noise",
+                   "clipping does not bound what one record moves")  # fmt: skip
+            break
+    for module, call in sources.calls("pad_sequence", "tokenizer", "pad"):
+        function = module.function(call)
+        padding = keyword(call, "padding")
+        longest = isinstance(padding, ast.Constant) and padding.value in (True, "longest")
+        collates = function is not None and "collate" in function.name.lower()
+        if (name_of(call.func) == "pad_sequence" and collates) or (longest and collates):
+            yield (module, call, "rows", "rows are padded to the longest of their batch, so that each "
+                                         "row's length depends on the others",
+                   "where padding enters a loss or a recurrent layer, one record moves the gradients of "
+                   "others")  # fmt: skip
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and re.search(
+                r"ntxent|infonce|supcon|contrastive|nt_xent|info_nce", name_of(node.func).lower()
+            ):
+                yield (
+                    module,
+                    node,
+                    "rows",
+                    "a contrastive loss compares the rows of a batch",
+                    "clipping does not bound what one record moves",
+                )
+                return
+
+
+def clip_of_batches(sources: Sources) -> Iterator[Hit]:
+    """A clip of the batch's gradient where each example's should be clipped; tensors clipped one by one."""
+    noises = _noises(sources)
+    if _engines(sources) or not noises or sources.mentions(*_PER_EXAMPLE):
+        return
+    clips = [(m, c) for m, c in sources.calls(*_CLIPS)
+             if "grad" in ast.unparse(m.statement(c) or c).lower()]  # fmt: skip
+    if not clips:
+        module, call = noises[0]
+        if not sources.mentions("clip", "norm(", "max_norm", "grad_norm", "sensitivity"):
+            yield (
+                module,
+                call,
+                "sensitivity",
+                "noise is added to what is clipped nowhere",
+                "no noise is large enough for an unbounded sum",
+            )
+        return
+    for module, call in clips:
+        loops = [loop for loop in module.loops(call) if isinstance(loop, ast.For)]
+        if loops and re.search(
+            r"sample|example|microbatch|range\((len|batch|.*size|.*shape)|zip\(",
+            ast.unparse(loops[0].iter).lower(),
+        ):
+            return
+        if any(re.search(r"sample|example|micro", ast.unparse(loop.iter).lower()) for loop in loops[1:]):
+            return
+    module, call = clips[0]
+    yield (module, call, "sensitivity", "the gradient of a whole batch is clipped, not each example's",
+           "one record moves the clipped sum by up to 2 C, whatever the size of the batch: divided noise "
+           "is too small for it")  # fmt: skip
+
+
+def denominators(sources: Sources) -> Iterator[Hit]:
+    """Gradients divided by the number of rows that happened to be drawn."""
+    if _engines(sources):
+        return
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                left, right = node.left, node.right
+            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+                left, right = node.target, node.value
+            else:
+                continue
+            if not _GRADIENT.search(ast.unparse(left).lower()):
+                continue
+            if re.fullmatch(
+                r"(len\(\w*(batch|x|data|input|target|label|y|image)\w*\)|\w+\.(size\(0\)|shape\[0\]))",
+                ast.unparse(right),
+            ):
+                yield (module, node, "denominator", "the sum is divided by the number of rows that were drawn",
+                       "that number is private under Poisson batches: divide by the expected one")  # fmt: skip
+                return
+
+
+def empty_batches(sources: Sources) -> Iterator[Hit]:
+    """Batches that are skipped because nobody is in them."""
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.If) or not any(isinstance(part, ast.Continue) for part in node.body):
+                continue
+            test = ast.unparse(node.test)
+            if _EMPTY.search(test):
+                yield (module, node, "empty batch", "an empty batch is skipped: no noise is added, and no "
+                                                    "step is counted",
+                       "whether anybody was drawn can be seen: an empty batch is a step of noise alone")  # fmt: skip
+                return

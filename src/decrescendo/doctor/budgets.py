@@ -1,0 +1,161 @@
+"""Histories in the certified bracket: what a whole training spends, beside what was asked for and what was printed."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from decrescendo.accounting import Ledger, Pld, Release, epsilon_of, rounded
+from decrescendo.doctor.finding import Certainty, Finding
+from decrescendo.errors import DecrescendoError
+
+Event = dict[str, Any]
+_SLACK = 1.01  # of accountants that search with a tolerance
+_LITTLE = 20.0  # above it a guarantee says next to nothing
+
+
+class Observed:
+    """The events of one training, by kind.
+
+    Args:
+        events: in their order.
+    """
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._kinds: dict[str, list[Event]] = {}
+        for event in events:
+            self._kinds.setdefault(event["kind"], []).append(event)
+
+    def of(self, kind: str) -> list[Event]:
+        """All events of a kind."""
+        return self._kinds.get(kind, [])
+
+    def loader(self, number: int) -> Event | None:
+        """The loader with this number, if batches came from it."""
+        return next((event for event in self.of("loader") if event["id"] == number), None)
+
+
+def epsilon_words(epsilon: float) -> str:
+    """Rounded up; in words where there is none."""
+    return "infinite" if math.isinf(epsilon) else f"{rounded(epsilon, 'up', 4)}"
+
+
+def bracket_of(ledger: Ledger, delta: float) -> tuple[float, float] | None:
+    """Both ends of the bracket, or nothing where it says nothing."""
+    if not ledger.steps:
+        return 0.0, 0.0
+    if not (ledger.noise_multiplier > 0).all():
+        return math.inf, math.inf
+    try:
+        return Pld().bracket(ledger, delta)
+    except (DecrescendoError, ArithmeticError):
+        return None
+
+
+def ledger_of(history: Sequence[Sequence[Any]]) -> Ledger:
+    """A history of Opacus', (noise multiplier, sample rate, steps) each, as a ledger.
+
+    >>> ledger_of([(1.0, 0.01, 5)])
+    Ledger(5 releases, sample_rate 0.01, noise_multiplier 1)
+    """
+    return Ledger(Release(float(rate), float(noise), count=int(steps)) for noise, rate, steps in history)
+
+
+def shuffled_epsilon(noise: float, epochs: int, delta: float) -> float:
+    """What is proven of batches of one size that are cut from a list shuffled each epoch: one record is in one batch
+    an epoch, and if it is exchanged the sum moves by 2 C."""
+    return epsilon_of(delta, 2 * math.sqrt(epochs) / noise) if noise > 0 else math.inf
+
+
+def usual_delta(private: Event) -> float:
+    """Where a training has not said it yet."""
+    return min(1e-5, 1 / max(1, 10 * private["made"]["rows"]))
+
+
+def epochs_of(seen: Observed, private: Event) -> int | None:
+    looped = [event["epochs"] for event in seen.of("noise") if event.get("epochs")]
+    return looped[0] if looped else private["asked"].get("epochs")
+
+
+def _total(seen: Observed, private: Event) -> Ledger | None:
+    """The whole training as it would go on: the loop's epochs, the loader's steps, the schedulers' noise."""
+    epochs, steps = epochs_of(seen, private), private["made"]["steps"]
+    if not epochs or not steps:
+        return None
+    rate, total = 1 / steps, epochs * steps
+    noise = float(private["noise"])
+    observed = [
+        float(event["noise"]) for event in seen.of("noise") if event["optimizer"] == private["optimizer"]
+    ]
+    movers = [event for event in seen.of("scheduler") if len(set(event["ahead"])) > 1]
+    if not movers:
+        return Ledger([Release(rate, observed[-1] if observed else noise, count=total)])
+    ahead, every = movers[0]["ahead"], 1 if movers[0]["steps"] >= len(observed) - 1 > 0 else steps
+    values = [*observed, *(ahead[min(i // every, len(ahead) - 1)] for i in range(total))][:total]
+    counts: list[Release] = []
+    for value in values:
+        if counts and counts[-1].noise_multiplier == value:
+            counts[-1] = Release(rate, value, count=counts[-1].count + 1)
+        else:
+            counts.append(Release(rate, value))
+    return Ledger(counts)
+
+
+def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
+    asked, ledger = private["asked"], _total(seen, private)
+    target = asked.get("target_epsilon")
+    told = asked.get("target_delta") or next((event["delta"] for event in seen.of("epsilon")), None)
+    delta = told if told is not None and 0 < told < 1 else usual_delta(private)
+    if ledger is None:
+        return [], []
+    ends = bracket_of(ledger, delta)
+    if ends is None:
+        return [], []
+    lower, upper = ends
+    facts = [
+        f"{ledger.steps} steps at rate {ledger.sample_rate[0]:.4g}, noise multiplier "
+        f"{ledger.noise_multiplier.min():.4g}..{ledger.noise_multiplier.max():.4g}: epsilon {epsilon_words(upper)} at "
+        f"delta {delta:.3g} if all that was assumed holds"
+    ]
+    findings = []
+    moved = len(set(ledger.noise_multiplier.tolist())) > 1
+    place = next(
+        ((event["at"], event["at_line"]) for event in seen.of("scheduler") if moved), place_of(private)
+    )
+    if target is not None and lower > target * _SLACK:
+        check = "schedule" if moved else "budget"
+        says = (
+            f"the noise multiplier moves from {ledger.noise_multiplier[0]:.4g} to {ledger.noise_multiplier[-1]:.4g} "
+            "after it was calibrated as a constant" if moved
+            else f"the loop goes through {epochs_of(seen, private)} epochs, the noise was calibrated for "
+                 f"{asked.get('epochs')}"
+        )  # fmt: skip
+        findings.append(Finding(
+            check, Certainty.RECOMPUTED, says,
+            f"asked for epsilon {target:g}, the whole training spends {epsilon_words(upper)} at delta "
+            f"{delta:.3g}", *place,
+        ))  # fmt: skip
+    if upper > _LITTLE:
+        findings.append(Finding(
+            "noise", Certainty.RECOMPUTED,
+            f"the whole training has epsilon {epsilon_words(upper)} at delta {delta:.3g}",
+            "such a guarantee bounds nothing that an attacker would want to know", *place_of(private),
+        ))  # fmt: skip
+    return findings, facts
+
+
+def printed(seen: Observed) -> Iterator[Finding]:
+    for event in seen.of("epsilon")[-1:]:
+        history = event["history"]
+        ends = bracket_of(ledger_of(history), event["delta"]) if history and 0 < event["delta"] < 1 else None
+        if ends is not None and event["epsilon"] < ends[0] / _SLACK:
+            yield Finding(
+                "budget", Certainty.RECOMPUTED,
+                f"{event['mechanism']} says epsilon {event['epsilon']:.4g} of its history, whose true epsilon "
+                "is at least "
+                f"{rounded(ends[0], 'down', 4)}",
+                "the number printed is an estimate below the truth", *place_of(event),
+            )  # fmt: skip
+
+
+def place_of(event: Event) -> tuple[str, int]:
+    return event["file"], event["line"]

@@ -1,0 +1,169 @@
+"""Neighbouring data sets compared: by how much one record moved what was released, and the records beside it."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decrescendo.doctor.budgets import Observed
+from decrescendo.doctor.finding import Certainty, Finding
+from decrescendo.doctor.neighbours import released
+
+_SLACK = 1.02  # of float32 sums, and of the 1e-6 that Opacus adds to norms
+_ROUNDING = 1e-4
+_SILENT = 0.1  # a noise multiplier below it hides nothing
+
+
+def compared(folder: Path, seen: Observed) -> tuple[list[Finding], list[str], list[str], bool]:
+    """Findings, facts, what could not be compared, and whether the sum was."""
+    parent, same = released(folder, "parent"), released(folder, "same")
+    if parent is None or same is None:
+        return [], [], ["neighbouring data sets: no release was reached within the steps"], False
+    if not torch.equal(parent["release"], same["release"]):
+        return (
+            [],
+            [],
+            ["neighbouring data sets: the training is not repeatable with the same random numbers"],
+            False,
+        )
+    at = next(((e["file"], e["line"]) for kind in ("noise", "step") for e in seen.of(kind)), ("", 0))
+    others = {
+        role: held
+        for role in ("replaced", "removed", "large")
+        if (held := released(folder, role)) is not None
+    }
+    if parent["random"]:
+        others.pop("removed", None)  # dropout: another number of rows has other masks
+    if parent["kind"] == "sum":
+        return list(_of_sum(parent, others, at)), [_moved_words(parent, others)], [], bool(others)
+    return _of_gradient(folder, parent, others, seen, at)
+
+
+def _distance(one: dict[str, Any], other: dict[str, Any]) -> float:
+    if one["release"].shape != other["release"].shape:
+        return math.inf
+    return float((one["release"] - other["release"]).norm())
+
+
+def _clip(parent: dict[str, Any]) -> float:
+    return parent["std"] / parent["noise"] if parent["noise"] else math.inf
+
+
+def _moved_words(parent: dict[str, Any], others: dict[str, dict[str, Any]]) -> str:
+    moved = ", ".join(
+        f"{role} {_distance(parent, held) / _clip(parent):.3g} C" for role, held in others.items()
+    )
+    return f"the sum moved when one record was {moved}"
+
+
+def _of_sum(
+    parent: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple[str, int]
+) -> Iterator[Finding]:
+    clip = _clip(parent)
+    for role, held in others.items():
+        allowed = 1 if role == "removed" else 2
+        moved = _distance(parent, held) / clip
+        if moved > allowed * _SLACK:
+            yield Finding(
+                "sensitivity", Certainty.PROVEN,
+                f"one record {'removed' if role == 'removed' else 'exchanged'} moved the sum by {moved:.4g} C, and the "
+                f"noise is for {allowed} C",
+                f"the noise multiplier in force is at most {parent['noise'] * allowed / moved:.4g}, not "
+                f"{parent['noise']:.4g}", *at,
+            )  # fmt: skip
+            break
+    rows, removed = parent.get("rows"), others.get("removed")
+    if rows is None:
+        return
+    exchanged = [held for role, held in others.items() if role != "removed" and held.get("rows") is not None]
+    changed = max((_changed(rows[1:], held["rows"][1:]) for held in exchanged), default=0)
+    if changed:
+        moved = max(_distance(parent, held) for held in exchanged) / clip
+        yield Finding(
+            "rows", Certainty.PROVEN,
+            f"exchanging one record changed the gradients of {changed} other records of the batch",
+            f"clipping each does not bound what one record moves (here {moved:.4g} C): let "
+            "no layer, loss or collate function look at other rows (BatchNorm, contrastive losses, "
+            "padding to the longest)",
+            *at,
+        )  # fmt: skip
+    elif removed is not None and _scaled(rows[1:], removed["rows"]):
+        yield Finding(
+            "denominator", Certainty.PROVEN,
+            "with one record less every other record's gradient is larger or smaller by n/(n-1): the loss "
+            "is divided by "
+            "the number of rows once too often, or once too little, for loss_reduction",
+            "a record moves all others: make loss_reduction what the loss does (mean or sum)", *at,
+        )  # fmt: skip
+
+
+def _changed(before: torch.Tensor, after: torch.Tensor) -> int:
+    if before.shape != after.shape:
+        return len(before)
+    scale = before.abs().amax(dim=1) + before.abs().mean()
+    return int(((before - after).abs().amax(dim=1) > _ROUNDING * scale).sum())
+
+
+def _scaled(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether all rows were multiplied by one number, that of a row more or less in a mean."""
+    if before.shape != after.shape or not len(before):
+        return False
+    ratio = float((before * after).sum() / (before * before).sum().clamp_min(1e-300))
+    count = len(before) + 1
+    near = min(abs(ratio - count / (count - 1)), abs(ratio - (count - 1) / count))
+    return near < 0.1 / count and not _changed(before * ratio, after)
+
+
+def _of_gradient(
+    folder: Path,
+    parent: dict[str, Any],
+    others: dict[str, dict[str, Any]],
+    seen: Observed,
+    at: tuple[str, int],
+) -> tuple[list[Finding], list[str], list[str], bool]:
+    """Hand-written loops: noise and movement of the gradient that the optimiser takes, whatever it was divided by."""
+    quiet = released(folder, "quiet")
+    names: dict[str, float] = {}
+    for event in seen.of("claims"):
+        names |= event["names"]
+    counted = seen.of("account")
+    claims = bool(counted) or bool({"noise", "sigma", "epsilon"} & set(names))
+    if quiet is None or not claims:
+        return [], [], ["noise, of which nothing in the run says how much there should be"], False
+    std = _distance(parent, quiet) / math.sqrt(len(parent["release"]))
+    if std == 0 or not math.isfinite(std):
+        finding = Finding(
+            "noise", Certainty.SUSPECTED if len({e["drawn"] for e in seen.of("step")}) > 1 else Certainty.PROVEN,
+            "the gradient that the optimiser takes has no noise", "no privacy, if nothing is noised later", *at,
+        )  # fmt: skip
+        return [finding], [], [], False
+    moved = max((_distance(parent, held) for role, held in others.items() if role != "removed"), default=0.0)
+    if not moved:
+        return [], ["exchanging one record did not move the gradient"], [], False
+    force = 2 * std / moved
+    claimed = (
+        float(counted[0]["noise_multiplier"])
+        if counted and "noise_multiplier" in counted[0]
+        else names.get("noise")
+    )
+    if claimed is None and "sigma" in names:
+        claimed = min(names["sigma"], names["sigma"] / max(names.get("clip", 1.0), 1e-12))
+    fact = f"one record exchanged moved the gradient by {moved / std:.4g} standard deviations of its noise"
+    findings = []
+    if claimed is not None and force < claimed / _SLACK:
+        findings.append(Finding(
+            "sensitivity", Certainty.PROVEN,
+            f"{fact}; a noise multiplier of {claimed:.4g} allows {2 / claimed:.4g}",
+            f"the noise multiplier in force is at most {force:.4g}: clip each example's gradient, not the "
+            "batch's, and add "
+            "noise of the multiplier times the clip norm to the sum", *at,
+        ))  # fmt: skip
+    elif claimed is None and force < _SILENT:
+        findings.append(
+            Finding(
+                "noise", Certainty.PROVEN, fact, f"the noise multiplier in force is at most {force:.4g}", *at
+            )
+        )
+    return findings, [fact], [], claimed is not None

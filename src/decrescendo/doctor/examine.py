@@ -1,0 +1,119 @@
+"""`examine`: runs a script with observers, and says what is wrong with its privacy."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from decrescendo.doctor.budgets import Observed
+from decrescendo.doctor.checkpoint import examine_checkpoint
+from decrescendo.doctor.compare import compared
+from decrescendo.doctor.events import read_events
+from decrescendo.doctor.finding import Diagnosis, Finding, ordered
+from decrescendo.doctor.folder import examine_folder
+from decrescendo.doctor.rules import read_source
+from decrescendo.doctor.source import script_of
+from decrescendo.doctor.verdicts import found_in
+from decrescendo.errors import FileRefused
+
+STEPS = 3
+LONGEST = 180.0  # seconds
+
+
+def examine(
+    path: str | os.PathLike[str],
+    arguments: Sequence[str] = (),
+    *,
+    steps: int = STEPS,
+    timeout: float = LONGEST,
+) -> Diagnosis:
+    """What is wrong with a training.
+
+    Args:
+        path: a script or a notebook, which is run; the folder of a run; or a checkpoint of Opacus'.
+        arguments: the script's own.
+        steps: of the optimiser, after which the script is stopped, >= 1.
+        timeout: seconds after which it is stopped all the same.
+
+    Raises:
+        FileRefused: there is no such file, or it is none of these.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return examine_folder(path)
+    if not path.is_file():
+        raise FileRefused(
+            f"the doctor must be given a script, a folder or a checkpoint, got {path}: no such file"
+        )
+    if path.suffix not in (".py", ".ipynb"):
+        return examine_checkpoint(path)
+    with tempfile.TemporaryDirectory() as kept:
+        script = script_of(path, Path(kept))
+        if not steps:
+            return diagnosis(path, script, None)
+        missing = run_observed(script, arguments, steps, timeout, Path(kept))
+        return diagnosis(path, script, Path(kept), missing)
+
+
+def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str] = ()) -> Diagnosis:
+    """What a script's source makes one suspect, and what observers left in a folder."""
+    findings, unseen = read_source(script)
+    facts: list[str] = []
+    settled: set[str] = set()
+    if kept is not None:
+        more, facts, unknown, settled = _judge(kept)
+        findings, unseen = [*findings, *more], [*unseen, *missing, *unknown]
+    named = [_relative(finding, script, path) for finding in findings]
+    return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))
+
+
+def run_observed(script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path) -> list[str]:
+    """Run a script under observers, which write into a folder; what went wrong, if anything did."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
+    command = [
+        sys.executable,
+        "-m",
+        "decrescendo.doctor.runner",
+        str(kept),
+        str(steps),
+        str(script),
+        *arguments,
+    ]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [f"all that comes after {timeout:g} seconds, when the script was stopped"]
+    if not any(event["kind"] == "end" for event in read_events(kept)):
+        return [f"the run, which ended by itself: {(done.stderr.strip().splitlines() or [''])[-1]}"]
+    return []
+
+
+def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
+    """Findings of a run, facts, what it could not show, and the checks that need no suspicion any more."""
+    seen = Observed(read_events(kept))
+    findings, facts = found_in(seen)
+    unseen = [
+        f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"
+    ]
+    if not seen.of("step") and not seen.of("bypass"):
+        unseen.append("a step of the training: none was reached, so that most is read from the source alone")
+        return findings, [], unseen, set()
+    moved, said, missing, ran = compared(kept, seen)
+    settled = {"sensitivity"} if ran else set()
+    if any(event["private"] for event in seen.of("step")):
+        settled |= {"sampling", "bypass", "delta", "noise"}
+    return [*findings, *moved], [*facts, *said], [*unseen, *missing], settled
+
+
+def _relative(finding: Finding, script: Path, path: Path) -> Finding:
+    """Files below the script's folder by their short names, and a notebook by its own."""
+    where = Path(finding.file)
+    if finding.file and where.resolve() == script.resolve():
+        file = path.name
+    else:
+        file = os.path.relpath(where, path.parent) if finding.file else path.name
+    return Finding(finding.check, finding.certainty, finding.says, finding.costs, file, finding.line)

@@ -1,0 +1,124 @@
+"""Neighbouring data sets, by forks: before a batch is collated the process forks, and each child goes on with one
+record of it changed until the next release. Model, random numbers and code are those of the parent, to the bit."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decrescendo.doctor.events import Events
+
+# "same" shows that a run is repeatable; "quiet" draws no noise, so that the difference is the noise.
+ROLES = ("same", "replaced", "removed", "large", "quiet")
+_LONGEST = 60  # seconds that a child may take
+_LARGEST = 20_000_000  # numbers of a release that are kept: a part of a vector is no longer than all of it
+_SCALE = 1000.0
+_TIMES = 3  # loaders that are forked for: one that evaluates may come before the one that trains
+
+
+def enlarged(sample: Any) -> Any:
+    """A record whose real numbers are a thousand times as large: what clipping must hold."""
+    if isinstance(sample, Tensor):
+        return sample * _SCALE if sample.is_floating_point() else sample
+    if isinstance(sample, Mapping):
+        return {key: enlarged(value) for key, value in sample.items()}
+    if isinstance(sample, (tuple, list)):
+        return type(sample)([enlarged(value) for value in sample])
+    if hasattr(sample, "dtype") and sample.dtype.kind == "f":
+        return sample * _SCALE
+    return sample * _SCALE if isinstance(sample, float) else sample
+
+
+class Neighbours:
+    """Which process this is, and what it releases.
+
+    Args:
+        events: whose folder takes the releases.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events, self._folder = events, events.folder
+        self.role = "parent"
+        self.random_layers = (
+            False  # dropout and the like: other numbers of rows are given other random numbers
+        )
+        self._forked: list[int] = []
+        self._waiting = False
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def due(self, loader: int) -> bool:
+        """Whether to fork before this batch: until there was a release, once a loader."""
+        return (
+            self.role == "parent" and hasattr(os, "fork") and not (self._folder / "parent.pt").exists()
+            and loader not in self._forked and len(self._forked) < _TIMES
+        )  # fmt: skip
+
+    def fork(self, loader: int) -> str:
+        """Make the children, one after another. In each it returns the child's role, in the parent "parent"."""
+        self._forked.append(loader)
+        self._waiting = True
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for role in ROLES:
+            child = os.fork()
+            if child == 0:
+                self._become(role)
+                return role
+            os.waitpid(child, 0)
+        return "parent"
+
+    def _become(self, role: str) -> None:
+        self.role = role
+        self._events.silence()
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LONGEST)
+        torch.save = lambda *_, **__: None  # nothing of a child stays
+
+    def release(self, vector: Callable[[], Tensor], facts: Mapping[str, Any]) -> None:
+        """What would be released now, of which children leave the first and end."""
+        if not self._waiting:
+            return
+        self._waiting = False
+        # Of several loaders the last one that came before a release is the one that trains.
+        kept = vector().detach().to(torch.float64).flatten()[:_LARGEST].clone()
+        path = self._folder / f"{self.role}.pt"
+        # Not by torch.save, which the observers see.
+        torch.serialization.save({"release": kept, "random": self.random_layers, **facts}, path)
+        if self.role != "parent":
+            os._exit(0)
+
+    def ended(self) -> None:
+        """A child that comes to the end of the training has released nothing."""
+        if self.role != "parent":
+            os._exit(1)
+
+
+def changed_indices(role: str, indices: Sequence[int], size: int) -> list[int]:
+    """The batch of a neighbour: without its first record, or with another one in its place."""
+    rest = list(indices[1:])
+    if role == "removed":
+        return rest
+    if role == "replaced":
+        taken = set(indices)
+        other = next((i for i in range(size) if i not in taken), indices[0])
+        return [other, *rest]
+    return list(indices)
+
+
+def released(folder: Path, role: str) -> dict[str, Any] | None:
+    """What a process left, or nothing."""
+    with contextlib.suppress(OSError, RuntimeError):
+        return torch.load(folder / f"{role}.pt", weights_only=True)
+    return None

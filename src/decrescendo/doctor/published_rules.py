@@ -1,0 +1,190 @@
+"""Rules of the source about what is published beside the weights, chosen by scores, or lost from a history."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in
+
+_SENT = (
+    "get_parameters", "get_weights", "send", "save_pretrained", "push_to_hub", "save_model", "save_checkpoint",
+)  # fmt: skip
+_LOGS = (
+    "print", "info", "debug", "log", "add_scalar", "add_scalars", "set_postfix", "set_description", "log_metric",
+    "write",
+)  # fmt: skip
+_SCORE, _OF_TESTS = re.compile(r"loss|^err[dg]|^acc|_acc|top1|correct"), re.compile(r"test|val|eval")
+_PERSONS = re.compile(
+    r"^(user|patient|subject|speaker|author|person|customer|client|member|account|participant|writer)_?ids?$",
+    re.IGNORECASE,
+)
+
+
+def histories(sources: Sources) -> Iterator[Hit]:
+    """Accountants that begin anew."""
+    federated = sources.mentions(
+        "flwr", "nvflare", "federated", "num_rounds", "n_rounds", "global_round", "fedavg"
+    )
+    restores = sources.mentions("load_checkpoint", "accountant_state", "privacy_accountant") or any(
+        re.search(
+            "engine|accountant|privacy", ast.unparse(call.func).lower().removesuffix(".load_state_dict")
+        )
+        for _, call in sources.calls("load_state_dict")
+    )
+    if restores:
+        return
+    for module, call in sources.calls("PrivacyEngine"):
+        function = module.function(call)
+        turning = [loop for loop in module.loops(call) if not _guarded(module, call, loop)]
+        rounds = (
+            federated
+            and function is not None
+            and re.search(r"fit|train|update|round|local", function.name.lower())
+        )
+        # A client that is made anew for each round, by client_fn.
+        made = function is not None and function.name == "__init__" and sources.mentions("def client_fn")
+        repeated = function is not None and _called_in_a_loop(sources, function.name)
+        if turning or ((rounds or made or repeated) and not _guarded(module, call, function)):
+            yield (module, call, "history", "a PrivacyEngine, with an empty history, is made anew each time",
+                   "epsilon of all adds up on the same data; each accountant knows its own steps")  # fmt: skip
+            return
+    for module, call in sources.calls("load_state_dict"):
+        if "optim" in ast.unparse(call.func).lower():
+            yield (module, call, "history", "an earlier training goes on, and its accountant's history is not loaded",
+                   "what was spent before is not in the epsilon that is printed")  # fmt: skip
+            return
+
+
+def _called_in_a_loop(sources: Sources, name: str) -> bool:
+    return any(module.loops(call) for module, call in sources.calls(name))
+
+
+def _guarded(module: Module, call: ast.Call, loop: ast.AST | None) -> bool:
+    """Whether a call is made only while there is none yet: `if engine is None`."""
+    for above in module.around(call):
+        if above is loop:
+            return False
+        if isinstance(above, ast.If) and re.search(
+            r"is None|not .*(engine|init|attached|private)|hasattr|round.* == [01]\b", ast.unparse(above.test)
+        ):
+            return True
+    return False
+
+
+def seeds(sources: Sources) -> Iterator[Hit]:
+    """Noise that whoever knows the seed can draw again."""
+    secure = sources.mentions("secure_mode=true", "secure_rng=true")
+    published = sources.mentions(*(f"{name}(" for name in _SENT), "torch.save(", "flwr", "nvflare")
+    if secure or not published:
+        return
+    for module, call in sources.calls("manual_seed", "seed_everything", "set_seed", "manual_seed_all"):
+        if isinstance(call.func, ast.Attribute) and "rng" in ast.unparse(call.func.value).lower():
+            continue
+        yield (module, call, "seed", "the noise comes from a generator that was seeded here, and the "
+                                     "weights are saved or sent",
+               "who knows or guesses the seed draws the same noise, and takes it off")  # fmt: skip
+        return
+
+
+def logs(sources: Sources) -> Iterator[Hit]:
+    """Losses and scores on private rows that are printed, logged or sent."""
+    for module in sources.modules:
+        for call in module.calls:
+            if name_of(call.func) not in _LOGS or not _trains_around(module, call):
+                continue
+            given = [*call.args, *(k.value for k in call.keywords)]
+            names = {word for argument in given for word in names_in(argument)}
+            names = names.union(*(names_in(value) for value in _built(module, call, names)))
+            if any(_SCORE.search(name) and not _OF_TESTS.search(name) for name in names):
+                yield (module, call, "beside", "losses or scores on the training rows are printed or "
+                                               "logged, without noise",
+                       "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
+                return
+
+
+def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr]:
+    """What was put, in the same function, into names that are printed."""
+    scope = module.function(call) or module.tree
+    for node in ast.walk(scope):
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign)
+            else node.target
+            if isinstance(node, ast.AugAssign)
+            else None
+        )
+        if (
+            target is not None
+            and name_of(target).lower() in names
+            and isinstance(node, ast.Assign | ast.AugAssign)
+        ) and any(isinstance(part, ast.JoinedStr) for part in ast.walk(node.value)):
+            yield node.value
+
+
+def _trains_around(module: Module, call: ast.Call) -> bool:
+    scope, loops = module.function(call), module.loops(call)
+    inside: ast.AST | None = scope if scope is not None else loops[-1] if loops else None
+    calls = [node for node in ast.walk(inside) if isinstance(node, ast.Call)] if inside is not None else []
+    # Some engines take the losses in their optimiser's step.
+    return any(
+        name_of(node.func) in ("backward", "manual_backward")
+        or (name_of(node.func) == "step" and keyword(node, "loss"))
+        for node in calls
+    )
+
+
+def statistics(sources: Sources) -> Iterator[Hit]:
+    """Means, ranges and vocabularies of private rows."""
+    for module, call in sources.calls(
+        "fit_transform", "fit", "build_vocab", "build_vocab_from_iterator", "get_dummies"
+    ):
+        name, held = name_of(call.func), ast.unparse(call.func).lower()
+        if name in ("fit", "fit_transform") and not re.search(
+            r"scal|encod|normaliz|vectoriz|pca|imput|tfidf|ct\b|preproc", held
+        ):
+            continue
+        yield (module, call, "beside", "means, ranges or a vocabulary are computed from the private rows, "
+                                       "without noise",
+               "they go into every row, and often into what is published: take public ones")  # fmt: skip
+        return
+
+
+def selections(sources: Sources) -> Iterator[Hit]:
+    """The best of several, by a score on rows that are private."""
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            if (
+                isinstance(node, ast.Compare)
+                and any(isinstance(o, ast.Lt | ast.Gt | ast.LtE | ast.GtE) for o in node.ops)
+                and any("best" in name for name in names_in(node))
+            ):
+                yield (module, node, "selection", "the best model is chosen by its score",
+                       "free only if the score is of public rows: else each look costs, and the "
+                       "choice tells of them")  # fmt: skip
+                return
+    for module, call in sources.calls(
+        "EarlyStopping", "optimize", "GridSearchCV", "create_study", "ReduceLROnPlateau", "ModelCheckpoint"
+    ):
+        yield (module, call, "selection", "a model or a setting is chosen by scores",
+               "free only if they are of public rows: else every trial counts")  # fmt: skip
+        return
+
+
+def units(sources: Sources) -> Iterator[Hit]:
+    """Columns that say whose a row is."""
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            key = node.value if isinstance(node, ast.Constant) else None
+            if (
+                isinstance(key, str)
+                and _PERSONS.match(key)
+                and not isinstance(module.parents.get(node), ast.Compare)
+            ):
+                if isinstance(module.statement(node), ast.Expr) and "argument" in ast.unparse(
+                    module.statement(node) or node
+                ):
+                    continue
+                yield (module, node, "unit", f"rows have a column {key!r}: one person may have many rows",
+                       "epsilon is of one row; of a person with k rows it grows about k times: sample and "
+                       "clip by person")  # fmt: skip
+                return

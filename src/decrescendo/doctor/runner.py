@@ -1,0 +1,44 @@
+"""Runs a script with observers in place: ``python -m decrescendo.doctor.runner FOLDER STEPS SCRIPT ARGUMENTS``."""
+
+import contextlib
+import importlib.util
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from decrescendo.doctor.events import Events
+from decrescendo.doctor.neighbours import Neighbours
+from decrescendo.doctor.watch_opacus import OpacusWatch
+from decrescendo.doctor.watch_torch import Enough, TorchWatch
+
+
+def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
+    """Run ``script`` as its user would, until so many steps were observed."""
+    events = Events(folder)
+    neighbours = Neighbours(events)
+    torch_watch = TorchWatch(events, neighbours, steps)
+    opacus_watch = OpacusWatch(torch_watch) if importlib.util.find_spec("opacus") is not None else None
+    if opacus_watch is not None:
+        opacus_watch.start()
+    torch_watch.start()
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).parent)
+    ending = {"how": "whole", "error": ""}
+    try:
+        with contextlib.suppress(SystemExit):
+            runpy.run_path(script, run_name="__main__")
+    except Enough:
+        ending["how"] = "enough"
+    except BaseException as error:
+        ending = {"how": "error", "error": f"{type(error).__name__}: {error}"}
+        traceback.print_exc()
+    finally:
+        neighbours.ended()
+        if opacus_watch is not None:
+            opacus_watch.finish()
+        events.write("end", ending)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -1,0 +1,266 @@
+"""Observes torch: loaders, optimisers, noise, seeds and files, for Opacus' trainings and for hand-written ones."""
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import fetch as fetching
+
+from decrescendo.doctor.events import Events, user_frame
+from decrescendo.doctor.loops import epochs_asked, named_numbers
+from decrescendo.doctor.neighbours import Neighbours, changed_indices, enlarged
+
+
+class Enough(BaseException):
+    """So many steps were observed as were asked for."""
+
+
+_DRAWS = ("normal", "randn", "randn_like")
+
+
+class TorchWatch:
+    """What torch does for the user's training.
+
+    Args:
+        events: where it is written.
+        neighbours: which process this is.
+        steps: after so many steps of the optimiser the training ends.
+    """
+
+    def __init__(self, events: Events, neighbours: Neighbours, steps: int) -> None:
+        self.events, self.neighbours, self.steps = events, neighbours, steps
+        self.private = 0  # optimisers that Opacus made
+        self.inside = False  # a step of Opacus' optimiser
+        self.done = self._stops = self.fetched = self.drawn = self.bypassed = 0
+        self._depth, self._random = 0, torch.get_rng_state()
+        self._buffers: set[int] = set()
+        self._loaders: set[int] = set()
+
+    def start(self) -> None:
+        """Put the observers in."""
+        self._watch_loaders()
+        self._watch_steps()
+        self._watch_noise()
+        self._watch_files()
+
+    # Loaders.
+
+    def _watch_loaders(self) -> None:
+        made: Any = DataLoader.__init__
+        asked: dict[int, dict[str, Any]] = {}
+
+        @functools.wraps(made)
+        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
+            workers = kwargs.pop("num_workers", 0)
+            for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+                kwargs.pop(name, None)  # of worker processes, of which there are none here
+            args = (*args[:5], 0, *args[6:]) if len(args) > 5 else args
+            made(loader, *args, **kwargs)
+            frame = user_frame()
+            asked[id(loader)] = {
+                "workers": workers, "made_file": frame.f_code.co_filename if frame else "",
+                "made_line": frame.f_lineno if frame else 0,
+            }  # fmt: skip
+
+        DataLoader.__init__ = init  # type: ignore[method-assign]
+        iterate = DataLoader.__iter__
+        watch = self
+
+        @functools.wraps(iterate)
+        def iter_(loader: Any) -> Any:
+            iterator = iterate(loader)
+            fetcher = getattr(iterator, "_dataset_fetcher", None)
+            if isinstance(fetcher, fetching._MapDatasetFetcher):
+                watch._wrap(fetcher, loader, {**asked.get(id(loader), {}), **facts_of(loader)})
+            return iterator
+
+        DataLoader.__iter__ = iter_  # type: ignore[method-assign]
+
+    def _wrap(self, fetcher: Any, loader: Any, facts: dict[str, Any]) -> None:
+        fetch = fetcher.fetch
+
+        def changed(indices: Any) -> Any:
+            self.fetched = id(loader)
+            if id(loader) not in self._loaders:
+                self._loaders.add(id(loader))
+                self.events.write("loader", {"id": id(loader), **facts})
+            many = isinstance(indices, (list, tuple)) and len(indices) >= 2
+            if not many or not self.neighbours.due(id(loader)):
+                return fetch(indices)
+            role = self.neighbours.fork(id(loader))
+            if role == "large" and fetcher.collate_fn is not None:
+                collate = fetcher.collate_fn
+                fetcher.collate_fn = functools.partial(_with_first_enlarged, collate)
+                try:
+                    return fetch(indices)
+                finally:
+                    fetcher.collate_fn = collate
+            return fetch(changed_indices(role, indices, len(loader.dataset)))
+
+        fetcher.fetch = changed
+
+    # Steps.
+
+    def _watch_steps(self) -> None:
+        modules.register_module_forward_pre_hook(self._before_forward)
+        modules.register_module_forward_hook(self._after_forward, always_call=True)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+
+    def _before_forward(self, module: nn.Module, args: Any) -> Any:
+        self._depth += 1
+        if self._depth == 1:
+            self._random = torch.get_rng_state()
+        if self._depth > 1 or not torch.is_grad_enabled() or not args:
+            return None
+        if isinstance(module, nn.modules.loss._Loss) or not isinstance(args[0], Tensor) or not args[0].dim():
+            return None
+        self._watch_buffers(module)
+        if not module.training or self.fetched or not self.neighbours.due(0):
+            return None
+        # No loader made this batch: change a record where the model takes it. Its label stays.
+        role, batch = self.neighbours.fork(0), args[0].clone()
+        if role == "replaced":
+            batch[0] = batch[1] if len(batch) > 1 else batch[0].flip(-1) if batch[0].dim() else batch[0]
+        elif role == "large" and batch.is_floating_point():
+            batch[0] *= 1000.0
+        return (batch, *args[1:])
+
+    def _watch_buffers(self, module: nn.Module) -> None:
+        if not module.training or id(module) in self._buffers:
+            return
+        self._buffers.add(id(module))
+        kept = [
+            name
+            for name, part in module.named_modules()
+            if part.training and getattr(part, "track_running_stats", False)
+        ]
+        if kept:
+            self.events.write("buffers", {"layers": kept[:5]})
+
+    def _after_forward(self, module: nn.Module, args: Any, result: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+        if not self._depth and not torch.equal(self._random, torch.get_rng_state()):
+            self.neighbours.random_layers = True
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.inside:
+            return
+        groups = [p for group in optimizer.param_groups for p in group["params"]]
+        if self.private:
+            if any(getattr(p, "grad_sample", None) is not None for p in groups):
+                self.bypassed += 1
+                self.events.write("bypass", {"loader": self.fetched})
+                if self.bypassed >= self.steps:
+                    raise Enough
+            return
+        gradients = [p.grad for p in groups if p.grad is not None]
+        if gradients:
+            frame = user_frame()
+            names = named_numbers(frame)
+            facts = {"kind": "gradient", "numbers": sum(g.numel() for g in gradients)}
+            if self.done == 0:
+                self.events.write(
+                    "claims", {"names": names, "epochs": epochs_asked(frame), "drawn": self.drawn}
+                )
+            self.neighbours.release(lambda: torch.cat([g.detach().flatten() for g in gradients]), facts)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.private and not self.inside:
+            return
+        self.done += 1
+        self.events.write("step", {"private": self.inside, "loader": self.fetched, "drawn": self.drawn})
+        if self.done >= self.steps:
+            self._stops += 1
+            if self._stops > 3:  # somebody catches everything
+                os.kill(os.getpid(), signal.SIGTERM)
+            raise Enough
+
+    # Noise and seeds.
+
+    def _watch_noise(self) -> None:
+        for name in _DRAWS:
+            setattr(torch, name, self._drawing(getattr(torch, name)))
+        Tensor.normal_ = self._drawing(Tensor.normal_)  # type: ignore[method-assign]
+        for name in ("normal", "laplace", "randn", "standard_normal"):
+            setattr(np.random, name, self._drawing(getattr(np.random, name)))
+        seeded = torch.manual_seed
+
+        @functools.wraps(seeded)
+        def manual_seed(seed: Any) -> Any:
+            frame = user_frame()
+            if frame is not None:
+                self.events.write("seed", {"seed": int(seed)})
+            return seeded(seed)
+
+        torch.manual_seed = manual_seed
+
+    def _drawing(self, draw: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(draw)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            drawn = draw(*args, **kwargs)
+            if self._depth:
+                return drawn
+            self.drawn += 1
+            if self.neighbours.role != "quiet":
+                return drawn
+            return drawn.zero_() if isinstance(drawn, Tensor) else drawn * 0
+
+        return watched
+
+    # Files.
+
+    def _watch_files(self) -> None:
+        save, load = torch.save, torch.load
+
+        @functools.wraps(save)
+        def saving(content: Any, *args: Any, **kwargs: Any) -> None:
+            keys = sorted(map(str, content)) if isinstance(content, dict) else []
+            self.events.write("save", {"keys": keys[:20]})
+            save(content, *args, **kwargs)
+
+        @functools.wraps(load)
+        def loading(*args: Any, **kwargs: Any) -> Any:
+            content = load(*args, **kwargs)
+            keys = sorted(map(str, content)) if isinstance(content, dict) else []
+            self.events.write("load", {"keys": keys[:20]})
+            return content
+
+        setattr(torch, "save", saving)  # noqa: B010
+        setattr(torch, "load", loading)  # noqa: B010
+
+
+def _with_first_enlarged(collate: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
+    return collate([enlarged(rows[0]), *rows[1:]])
+
+
+def facts_of(loader: Any) -> dict[str, Any]:
+    """How a loader draws its batches."""
+    sampler, batches = loader.sampler, loader.batch_sampler
+    if (
+        type(batches).__name__ == "BatchSplittingSampler"
+    ):  # Opacus', which cuts batches into parts of one step
+        batches = batches.sampler
+    weights = getattr(sampler, "weights", None)
+    rows = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
+    return {
+        "sampler": type(sampler).__name__,
+        "batches": type(batches).__name__,
+        "size": loader.batch_size or getattr(batches, "batch_size", None),
+        "rate": getattr(loader, "sample_rate", None) or getattr(batches, "sample_rate", None),
+        "drop_last": bool(loader.drop_last) or bool(getattr(batches, "drop_last", False)),
+        "rows": rows,
+        "steps": len(loader) if hasattr(loader, "__len__") and rows else None,
+        "heaviest": None
+        if weights is None
+        else float(torch.as_tensor(weights).max() / torch.as_tensor(weights).sum()),
+        "dataset": id(loader.dataset),
+    }

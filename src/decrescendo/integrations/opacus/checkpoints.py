@@ -1,0 +1,42 @@
+"""Checkpoints as Opacus writes them: read without running code that is in them."""
+
+import pickle
+from typing import Any
+
+import torch
+
+from decrescendo.errors import FileRefused, InvalidValue
+
+_PARTS = ("module_state_dict", "privacy_accountant_state_dict")
+
+
+def written(content: dict[str, Any], path: Any, how: dict[str, Any]) -> None:
+    """``content`` at ``path``, by `torch.save`."""
+    torch.save(content, path, **how)
+
+
+def read(path: Any, how: dict[str, Any]) -> dict[str, Any]:
+    """The content of a checkpoint.
+
+    Raises:
+        FileRefused: another file, or one that holds other objects than tensors, numbers and texts.
+    """
+    if "weights_only" in how and not how["weights_only"]:
+        raise InvalidValue(
+            "a checkpoint must be read with weights_only=True, got False in torch_load_kwargs. A file may run any "
+            "code otherwise: leave it out"
+        )
+    try:
+        content: Any = torch.load(path, **how | {"weights_only": True})
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise FileRefused(
+            "a checkpoint must hold tensors, numbers and texts alone, got another file or other objects "
+            f"({type(error).__name__}). Save a state_dict() in place of an object"
+        ) from error
+    missing = [part for part in _PARTS if not isinstance(content, dict) or part not in content]
+    if missing:
+        raise FileRefused(
+            f"a checkpoint must have {_PARTS[0]} and {_PARTS[1]}, got none of {missing[0]}. Give one that "
+            "save_checkpoint wrote"
+        )
+    return content

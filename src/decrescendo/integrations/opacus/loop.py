@@ -1,0 +1,287 @@
+"""`Loop`: the steps of one training whose loop is the user's own, taken when it calls ``optimizer.step()``."""
+
+from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, default_collate
+
+from decrescendo.accounting import Ledger
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.batches import Batch, Ragged, count_rows, map_rows, slice_rows
+from decrescendo.base.rng import Secure
+from decrescendo.clipping import EngineSettings
+from decrescendo.errors import InvalidValue, PlanViolation
+from decrescendo.integrations.opacus.calls import Reads, Ref
+from decrescendo.integrations.opacus.program import Program
+from decrescendo.integrations.opacus.recording import Tape
+from decrescendo.integrations.opacus.reductions import program_of
+from decrescendo.integrations.opacus.source import OpenEnded, rest_of
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.training import Run, Trainer
+from decrescendo.training import rows as rows_of
+from decrescendo.training.loop.beginning import seed_at
+
+_READ = "numbers that the loop read from its batches are not in the loss, which was another one at some steps"
+
+
+class _LoopLoss:
+    """The loss that the loop computes, of each example."""
+
+    def __init__(self) -> None:
+        self.program: Program | None = None
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        if self.program is None:
+            raise PlanViolation("a loss must be computed in the loop first, got none. Call loss.backward()")
+        return self.program(model, batch)
+
+
+class Loop:
+    """The steps of one training.
+
+    Args:
+        module: the user's model.
+        optimizer: the user's optimiser.
+        loader: the user's loader: its data, collate function and workers.
+        sampling: Poisson sampling at one over the length of the loader.
+        seed: of batches, noise and masks.
+        earlier: what was released before this training's first batch is drawn.
+        noise_multiplier: z, where there is no plan.
+        max_grad_norm: C, where there is no plan.
+        plan: noise and clip norm of every step.
+
+    Attributes:
+        trainer: what takes the steps; ``None`` before the first batch is drawn.
+        tape: what the loop computes of the batch, or part of one, that it has.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: DataLoader[Any],
+        sampling: PoissonSampling,
+        seed: int | Secure,
+        earlier: Callable[[], Ledger],
+        *,
+        noise_multiplier: float = 0.0,
+        max_grad_norm: float = 0.0,
+        plan: Plan | None = None,
+    ) -> None:
+        self._module, self._optimizer, self._loader = module, optimizer, loader
+        self._sampling, self._seed, self._earlier, self.plan = sampling, seed, earlier, plan
+        self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
+        self._loss, self._settings = _LoopLoss(), EngineSettings()
+        self.trainer: Trainer | None = None
+        self._source: OpenEnded | None = None
+        self._batches: Iterator[Batch | None] = iter(())
+        # The batch drawn, while it waits for its step; what the loop computed of it, or of the part that it has.
+        self._waiting, self._batch = False, cast("Batch | None", None)
+        self.tape: Tape | None = None
+        self._program: Program | None = None
+        self._is_first = self._is_last = True
+        self._reads = Reads()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What this training has released."""
+        return Ledger() if self.trainer is None else self.trainer.ledger
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is assumed of this training so far."""
+        return () if self.trainer is None else self.trainer.assumptions
+
+    @property
+    def run(self) -> Run:
+        """The finished training, of one with a plan."""
+        if self.plan is None or self.trainer is None:
+            raise PlanViolation(
+                "a run must have a plan and at least one step, got none. Take make_private_with_epsilon, and train"
+            )
+        return self.trainer.finish()
+
+    @property
+    def expected_batch_size(self) -> float:
+        """B."""
+        return self._sampling.expected_batch_size
+
+    @property
+    def _next(self) -> int:
+        return min(self.ledger.steps, self.plan.steps - 1) if self.plan is not None else 0
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z of the next step."""
+        return self._noise_multiplier if self.plan is None else float(self.plan.noise_multiplier[self._next])
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None:
+        self._set("noise_multiplier", value)
+
+    @property
+    def max_grad_norm(self) -> float:
+        """C of the next step."""
+        return self._max_grad_norm if self.plan is None else float(self.plan.clip_norm[self._next])
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float) -> None:
+        self._set("max_grad_norm", value)
+
+    def _set(self, name: str, value: float) -> None:
+        if self.plan is None:
+            setattr(self, f"_{name}", value)
+        elif value != getattr(self, name):
+            raise PlanViolation(
+                f"{name} must stay what make_private_with_epsilon calibrated, got {name}={value:g}. Give it the "
+                "schedule (privacy=, max_grad_norm=), or take make_private and ask get_epsilon"
+            )
+
+    def _begin(self) -> None:
+        """Before the first draw: what was released earlier counts as the first steps of the plan, and its noise is not
+        drawn again."""
+        earlier = self._earlier()
+        if self.plan is None:
+            plan: Any = OpenEnded(self._sampling, self)
+            self._source = plan
+        else:
+            plan = self.plan = rest_of(self.plan, earlier)
+        self.trainer = Trainer(
+            self._module, self._loss, plan, self._optimizer, seed=seed_at(earlier.steps, self._seed),
+            settings=self._settings,
+        )  # fmt: skip
+        self._batches = self.trainer.batches(
+            self._loader.dataset, self._collate, self._loader.num_workers, require_finite=False
+        )
+
+    @property
+    def _collate(self) -> Any:
+        own = self._loader.collate_fn
+        return None if own is default_collate else own
+
+    def in_parts(self, most: int) -> None:
+        """The memory of a step is that of so many rows, where no step was taken yet."""
+        if self.trainer is None:
+            self._settings = EngineSettings(microbatch_size=most)
+
+    def epoch(self, most: int | None) -> Generator[Batch]:
+        """As many batches as the user's loader has, in parts of at most so many rows."""
+        for place in range(len(self._loader)):
+            if place or not self._waiting:
+                self._draw()
+            yield from self._parts(most)
+
+    def _draw(self) -> None:
+        if self._waiting:
+            raise _not_stepped()
+        if self.trainer is None:
+            self._begin()
+        try:
+            self._batch = next(self._batches)
+        except StopIteration:
+            raise PlanViolation(
+                "a training must end with the epochs that it was calibrated for, got another batch asked for. Say more "
+                "epochs in make_private_with_epsilon"
+            ) from None
+        if isinstance(self._batch, Ragged):
+            raise InvalidValue(
+                "all examples must have one shape, got several in a batch. Pad them to one fixed length, whoever else "
+                "is in the batch"
+            )
+        self._waiting = True
+
+    def _parts(self, most: int | None) -> Generator[Batch]:
+        batch = self._batch
+        if batch is None:
+            yield self._recorded(self._none(), 0)
+            if self._waiting:  # the loop passed it over: it is a step all the same
+                self._take(None)
+            return
+        rows = count_rows(batch)
+        count = 1 if most is None else -(-rows // most)
+        bounds = np.linspace(0, rows, count + 1).round().astype(int).tolist()
+        for place, (start, stop) in enumerate(pairwise(bounds)):
+            self._is_first, self._is_last = place == 0, place == count - 1
+            yield self._recorded(slice_rows(batch, start, stop), stop - start)
+            if self.tape is not None:
+                raise _not_stepped()
+
+    def _recorded(self, batch: Batch, rows: int) -> Batch:
+        self.tape, self._program = Tape(rows, self._ended, self._reads), None
+        return self.tape.batch(batch)
+
+    def _none(self) -> Batch:
+        """A batch of no rows, as the loop knows batches."""
+        device = next(self._module.parameters()).device
+        one = rows_of(self._loader.dataset, self._collate).take(np.zeros(1, dtype=np.int64))
+        return map_rows(lambda rows: rows[:0].to(device), one)
+
+    def _ended(self, tape: Tape, loss: Ref) -> None:
+        """The loop called ``backward`` of this loss."""
+        if tape is not self.tape or self._program is not None:
+            raise PlanViolation(
+                "loss.backward() must be called once a batch, got it twice. Add the losses up, and call it once"
+            )
+        if tape.rows:
+            self._program = program_of(tape, loss, self._module)
+
+    def step(self) -> None:
+        """One step with the batch just drawn; with a part of one that is not the last, what it computes is compared."""
+        tape, program = self.tape, self._program
+        if not self._waiting or tape is None:
+            raise PlanViolation(
+                "each step must take a batch of its own, got a step without a draw from the loader. Call "
+                "optimizer.step() once a batch"
+            )
+        self._check_settings()
+        if tape.rows:
+            if program is None:
+                raise PlanViolation(
+                    "loss.backward() must come before optimizer.step(), of a loss computed from the batch of the "
+                    "private loader by the private model, got none. Use what make_private returned, and tensors only"
+                )
+            self._adopt(program)
+        tape.close()
+        self.tape = self._program = None
+        if not tape.rows or self._is_last:
+            self._take(self._batch)
+
+    def _adopt(self, program: Program) -> None:
+        if program.same(self._loss.program):
+            return
+        if not self._is_first:
+            raise PlanViolation(
+                "all parts of a batch must compute the same loss, got another one than of the first part. Leave "
+                "numbers that change from part to part out of it"
+            )
+        if self._loss.program is not None and self._reads.any and self.trainer is not None:
+            self.trainer.assume(_READ)
+        self._loss.program = program
+
+    def _check_settings(self) -> None:
+        given = None if self._source is None else self._source.settings
+        if given is not None and (given.noise_multiplier, given.clip_norm) != (
+            self.noise_multiplier,
+            self.max_grad_norm,
+        ):
+            raise PlanViolation(
+                "noise and clip norm of a step must be set before its batch is drawn, got others between draw and "
+                "step. Step schedulers after optimizer.step()"
+            )
+
+    def _take(self, batch: Batch | None) -> None:
+        self._waiting, self._batch, self.tape = False, None, None
+        if self.trainer is not None:
+            self.trainer.step(batch)
+
+
+def _not_stepped() -> PlanViolation:
+    return PlanViolation(
+        "each batch must be followed by optimizer.step(), got a batch that was drawn and not stepped on. For larger "
+        "batches give the loader a larger batch_size, and take BatchMemoryManager; evaluate with a loader of your own"
+    )

@@ -1,0 +1,122 @@
+"""`Program`: the loss of each example, computed as a recorded loop computes it for a batch of that example alone."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from decrescendo.base.batches import Batch, map_rows
+from decrescendo.clipping.each_row import PerExample
+from decrescendo.clipping.memory import is_out_of_memory
+from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
+from decrescendo.integrations.opacus.calls import Call, Ref, RowCount
+
+# ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
+Kind: TypeAlias = Literal["call", "mean", "sum", "first"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One call of a program, and how it is done for each example."""
+
+    call: Call
+    kind: Kind
+
+    def run(self, model: nn.Module, values: dict[Ref, Any], rows: int) -> None:
+        """Compute its outputs into ``values``, for a batch of so many rows."""
+
+        def given(value: Any) -> Any:
+            if isinstance(value, torch.Size):
+                return torch.Size(map(given, value))
+            return values[value] if isinstance(value, Ref) else rows if isinstance(value, RowCount) else value
+
+        if self.call.training not in (None, model.training):
+            raise PlanViolation(
+                "the model must be in the mode of its call until optimizer.step(), got train() or eval() between. "
+                "Evaluate after the step"
+            )
+
+        args, kwargs = tree_map(given, (self.call.args, self.call.kwargs))
+        with nullcontext() if self.call.grad else torch.no_grad():
+            if self.kind == "call":
+                found = (model if self.call.func is None else self.call.func)(*args, **kwargs)
+            else:
+                found = args[0] if self.kind == "first" else _by_row(args[0], rows, self.kind)
+        tensors = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+        values.update(zip(self.call.outputs, tensors, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The loss of each example, as one recorded loop computes it."""
+
+    steps: tuple[Step, ...]
+    result: Ref
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        """One loss a row of ``batch``."""
+        values: dict[Ref, Any] = {}
+        writes = any(step.call.writes for step in self.steps)
+
+        def note(column: Tensor) -> Tensor:
+            values[Ref(len(values))] = column.clone() if writes else column
+            return column
+
+        map_rows(note, batch)
+        rows = len(values[Ref(0)])
+        with PerExample(rows):
+            for step in self.steps:
+                _run(step, model, values, rows)
+        return values[self.result]
+
+    def same(self, other: "Program | None") -> bool:
+        """Whether both compute the same, with the same constants."""
+        if other is None or len(self.steps) != len(other.steps) or self.result != other.result:
+            return False
+        return all(map(_same_step, self.steps, other.steps))
+
+
+def _run(step: Step, model: nn.Module, values: dict[Ref, Any], rows: int) -> None:
+    """One step, over another number of rows than it was recorded with."""
+    try:
+        step.run(model, values, rows)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if step.call.func is None or isinstance(error, DecrescendoError) or is_out_of_memory(error):
+            raise
+        raise UnsupportedModel(
+            "a loop must compute its loss from a batch of any number of examples, got an error of "
+            f"{getattr(step.call.func, '__name__', 'a function')} over {rows}: {str(error).splitlines()[0]}. Make "
+            "tensors from those of the batch (torch.ones_like, x.new_zeros(x.shape[0])), and sizes from x.shape"
+        ) from error
+
+
+def _by_row(value: Tensor, rows: int, kind: Kind) -> Tensor:
+    if value.dim() == 0 and rows == 1:
+        return value.reshape(1)
+    if value.dim() == 0 or value.shape[0] % rows:
+        raise UnsupportedModel(
+            f"a loss must have as many places for each example, got a {kind} over shape {tuple(value.shape)} for "
+            f"{rows} examples. Keep the examples first, and end with .mean()"
+        )
+    each = value.reshape(rows, -1)
+    return each.mean(1) if kind == "mean" else each.sum(1)
+
+
+def _same_step(one: Step, other: Step) -> bool:
+    a, b = one.call, other.call
+    if (a.func, a.outputs, a.grad, one.kind) != (b.func, b.outputs, b.grad, other.kind):
+        return False
+    (mine, form), (its, its_form) = tree_flatten((a.args, a.kwargs)), tree_flatten((b.args, b.kwargs))
+    return form == its_form and all(map(_same, mine, its))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        alike = one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
+        return one is other or (alike and torch.equal(one, other))
+    if isinstance(one, RowCount) and isinstance(other, RowCount):
+        return True
+    return type(one) is type(other) and bool(one == other)

@@ -1,0 +1,268 @@
+"""From a recorded loop to a `Program`: where it makes one number of a batch, each example gets its own."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from decrescendo.clipping.each_row import PerExample
+from decrescendo.errors import UnsupportedModel
+from decrescendo.integrations.opacus.calls import Call, Ref, Stale
+from decrescendo.integrations.opacus.program import Program, Step
+from decrescendo.integrations.opacus.recording import Tape
+
+_MEANS = frozenset((torch.mean, Tensor.mean))
+_SUMS = frozenset((torch.sum, Tensor.sum))
+# What is linear in its one argument that is a loss, or adds two.
+_UNARY = frozenset(
+    (torch.clone, Tensor.clone, Tensor.float, Tensor.double, Tensor.to, Tensor.neg, torch.neg, Tensor.cpu, Tensor.cuda,
+     Tensor.contiguous, Tensor.mean, torch.mean, Tensor.sum, torch.sum)
+)  # fmt: skip
+_ADDS = frozenset(
+    (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__,
+     Tensor.add_, Tensor.sub_)
+)  # fmt: skip
+_TIMES = frozenset((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.mul_))
+_OVER = frozenset(
+    (torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.true_divide, Tensor.div_)
+)
+
+_NOTHING = nn.Module()
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """A number that is the mean, or the sum, of one of each example.
+
+    Args:
+        is_sum: the sum, which must still be divided by the number of examples.
+        places: numbers that were added up; 0 if nobody knows.
+    """
+
+    is_sum: bool
+    places: int = 0
+
+
+def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
+    """The program of a loop whose backward pass began at ``loss``.
+
+    Raises:
+        UnsupportedModel: the loss is not the mean, over the examples of the batch, of what the loop computes for one.
+    """
+    own = set(map(id, module.parameters()))
+    found: dict[Ref, _Loss] = {}
+    steps: list[Step] = []
+    for call in _needed(tape, loss):
+        _check_constants(call, own, tape)
+        steps.append(_step_of(call, tape, found, module))
+    if loss not in found or found[loss].is_sum:
+        got = "the sum" if loss in found else f"what {_name(tape, loss)} returns"
+        raise UnsupportedModel(
+            f"the loss must be the mean over the examples of the batch, got {got}. End it with .mean(), or take "
+            "reduction='mean'"
+        )
+    return _numbered(steps, loss, tape.columns)
+
+
+def _numbered(steps: list[Step], loss: Ref, first: int) -> Program:
+    """A program whose tensors are numbered as it uses them, whatever else the loop computed."""
+    new: dict[Ref, Ref] = {}
+    made = {ref for step in steps for ref in step.call.outputs if ref.number >= first}
+
+    def named(value: Any) -> Any:
+        if not isinstance(value, Ref) or value not in made:
+            return value
+        return new.setdefault(value, Ref(first + len(new)))
+
+    for place, step in enumerate(steps):
+        args, kwargs = tree_map(named, (step.call.args, step.call.kwargs))
+        outputs = tuple(map(named, step.call.outputs))
+        steps[place] = replace(step, call=replace(step.call, args=args, kwargs=kwargs, outputs=outputs))
+    return Program(tuple(steps), named(loss))
+
+
+def _needed(tape: Tape, loss: Ref) -> list[Call]:
+    """The calls that the loss depends on, in their order, and those that write into tensors."""
+    wanted, kept = {loss}, list[Call]()
+
+    def memory(ref: Ref) -> int:
+        return tape.values[ref].untyped_storage().data_ptr()
+
+    for call in reversed(tape.calls):
+        if wanted.intersection(call.outputs) or (
+            call.writes and _target(call, tape) & set(map(memory, wanted))
+        ):
+            wanted.update(_refs(call))
+            kept.append(call)
+    return kept[::-1]
+
+
+def _target(call: Call, tape: Tape) -> set[int]:
+    """The memory that a call in place may write into."""
+    first = call.kwargs.get("out", call.args[0] if call.args else None)
+    return {tape.values[first].untyped_storage().data_ptr()} if isinstance(first, Ref) else set()
+
+
+def _step_of(call: Call, tape: Tape, found: dict[Ref, _Loss], module: nn.Module) -> Step:
+    """How a call is done for each example; ``found`` is told which of its outputs are losses."""
+    losses = [found[ref] for ref in _refs(call) if ref in found]
+    if losses:
+        step, made = _of_losses(call, losses, found, tape.rows)
+        found[call.outputs[0]] = made
+        return step
+    numbers = [ref for ref in call.outputs if tape.values[ref].dim() == 0]
+    if call.func is None:
+        for ref in numbers:
+            found[ref] = _Loss(is_sum=False)
+        if numbers:
+            _check_model(call, tape, module, numbers)
+        return Step(call, "call")
+    kind = _reduces(call, tape) if numbers else ""
+    if not kind:
+        return Step(call, "call")
+    step = Step(call, kind if call.func in _MEANS | _SUMS else "call")
+    made = _Loss(kind == "sum", tape.values[next(_refs(call))].numel() if step.kind == "sum" else 0)
+    _check_value(step, tape, made, numbers[0])
+    found[call.outputs[0]] = made
+    return step
+
+
+def _reduces(call: Call, tape: Tape) -> Literal["mean", "sum", ""]:
+    """How a call makes one number of all places, if it does."""
+    if call.func in _MEANS | _SUMS:
+        first = call.args[0] if call.args else None
+        if not isinstance(first, Ref) or (tape.values[first].dim() == 0 and tape.rows > 1):
+            return ""
+        return "mean" if call.func in _MEANS else "sum"
+    how = _reduction(cast("Any", call.func), call)
+    return "sum" if how == "sum" else "mean" if how in ("mean", "batchmean") else ""
+
+
+def _reduction(func: Callable[..., Any], call: Call) -> str:
+    signature = _signature(func)
+    if signature is None or "reduction" not in signature.parameters:
+        return ""
+    bound = signature.bind(*call.args, **call.kwargs)
+    bound.apply_defaults()
+    if bound.arguments.get("size_average") is not None or bound.arguments.get("reduce") is not None:
+        return ""
+    return str(bound.arguments["reduction"])
+
+
+@cache
+def _signature(func: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(func)
+    except ValueError:
+        return None
+
+
+def _of_losses(call: Call, losses: list[_Loss], found: dict[Ref, _Loss], rows: int) -> tuple[Step, _Loss]:
+    """A call with losses among its arguments, which must be linear in them."""
+    others = [
+        value
+        for value in tree_leaves((call.args, call.kwargs))
+        if not (isinstance(value, Ref) and value in found)
+    ]
+    data = any(isinstance(value, Ref) for value in others)
+    one, divisor = losses[0], others[0] if len(others) == 1 else None
+    alike = all(loss.is_sum == one.is_sum for loss in losses)
+    if call.func in _UNARY and len(losses) == 1 and not data:
+        averages = call.func in _MEANS | _SUMS  # of one number: itself
+        return Step(call, "first" if averages else "call"), one
+    if call.func in _ADDS and alike and not data:
+        return Step(call, "call"), replace(one, places=0)
+    if call.func in _TIMES and len(losses) == 1 and not data:
+        return Step(call, "call"), replace(one, places=0)
+    if call.func in _OVER and len(losses) == 1 and not data and call.args and call.args[0] in found:
+        return _over(call, one, divisor, rows)
+    raise UnsupportedModel(
+        "the loss must be a weighted sum of means over the examples, got "
+        f"{getattr(call.func, '__name__', 'the model')} of a number that is made from the whole batch. Compute it for "
+        "each example, and end with .mean()"
+    )
+
+
+def _over(call: Call, one: _Loss, divisor: Any, rows: int) -> tuple[Step, _Loss]:
+    """A loss over a number; of a sum, over the number of examples or of all places, it is the mean."""
+    if one.is_sum and isinstance(divisor, (int, float)) and divisor in (rows, one.places):
+        if divisor == rows:
+            return Step(replace(call, args=call.args[:1], kwargs={}), "first"), _Loss(is_sum=False)
+        own = replace(call, args=(call.args[0], one.places // rows), kwargs={})
+        return Step(own, "call"), _Loss(is_sum=False)
+    return Step(call, "call"), replace(one, places=0)
+
+
+def _check_value(step: Step, tape: Tape, made: _Loss, ref: Ref) -> None:
+    """That the mean, or sum, of the examples' losses is the number that the loop got."""
+    values = dict(tape.values)
+    with torch.no_grad(), PerExample(tape.rows):
+        step.run(_NOTHING, values, tape.rows)
+    _compare(
+        values[ref], tape.values[ref], tape.rows, getattr(step.call.func, "__name__", ""), is_sum=made.is_sum
+    )
+
+
+def _check_model(call: Call, tape: Tape, module: nn.Module, numbers: list[Ref]) -> None:
+    """The same of a loss that the model itself computes."""
+    values, now = dict(tape.values), torch.get_rng_state()
+    try:
+        if call.random is not None:
+            torch.set_rng_state(call.random)
+        with torch.no_grad(), PerExample(tape.rows):
+            Step(call, "call").run(module, values, tape.rows)
+    finally:
+        torch.set_rng_state(now)
+    for ref in numbers:
+        _compare(
+            values[ref], tape.values[ref], tape.rows, f"the loss of {type(module).__name__}", is_sum=False
+        )
+
+
+def _compare(each: Tensor, number: Tensor, rows: int, name: str, *, is_sum: bool) -> None:
+    whole = each.sum() if is_sum else each.mean()
+    close = 1e-4 if number.dtype in (torch.float32, torch.float64) else 5e-2
+    if each.shape != (rows,) or not torch.allclose(
+        whole.double(), number.detach().double(), rtol=close, atol=1e-6, equal_nan=True
+    ):
+        raise UnsupportedModel(
+            f"the loss must be the mean over the examples of the batch of what each has by itself, but {name} weighs "
+            "examples by each other: weights of classes, ignored labels, examples of several lengths. Compute one "
+            "loss an example, and end with .mean()"
+        )
+
+
+def _check_constants(call: Call, own: set[int], tape: Tape) -> None:
+    """Refuse what is made of other examples: tensors of earlier batches, numbers read from the batch, tensors with
+    gradients that are no weights of the model."""
+    for value in tree_leaves((call.args, call.kwargs)):
+        if isinstance(value, Stale):
+            raise UnsupportedModel(
+                "a loss must be computed from the batch just drawn, got a tensor made from an earlier one. Its "
+                "examples would count without being clipped: keep nothing of a batch for the next"
+            )
+        if value in tape.reads:
+            raise UnsupportedModel(
+                "a loss must be computed by functions of torch alone, got a number in it that the loop read from the "
+                "batch, or from an earlier one (item, float): it is made of all examples. Leave it out"
+            )
+        if isinstance(value, Tensor) and value.requires_grad and id(value) not in own:
+            raise UnsupportedModel(
+                "a loss must be computed from the loader's batch by functions of torch and the private model, got a "
+                "part of it with other gradients (of a batch that went through NumPy, of weights alone, of another "
+                "model). Keep the batch in tensors, take the optimizer's weight_decay, or put the rest into the model"
+            )
+
+
+def _refs(call: Call) -> Any:
+    return (leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Ref))
+
+
+def _name(tape: Tape, ref: Ref) -> str:
+    made = next((call.func for call in reversed(tape.calls) if ref in call.outputs), None)
+    return getattr(made, "__name__", "the model")

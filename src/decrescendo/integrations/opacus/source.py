@@ -1,0 +1,103 @@
+"""`OpenEnded`: a training whose noise and clip norm are the optimiser's at each step, as long as the loop goes on."""
+
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+
+from decrescendo.accounting import Guarantee, Ledger
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
+from decrescendo.errors import PlanViolation
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.strategy import Strategy
+from decrescendo.training.steering import Settings
+from decrescendo.training.steering.reading import Reading
+
+# More steps than anybody takes.
+_MANY = 2**40
+
+
+@runtime_checkable
+class Noised(Protocol):
+    """Who says how much noise the next step has."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z of the next step."""
+        ...
+
+    @property
+    def max_grad_norm(self) -> float:
+        """C of the next step."""
+        ...
+
+
+@final
+class OpenEnded:
+    """In place of a plan: nothing is promised before the run, each release is accounted as it was made."""
+
+    stopped = ended = ""
+    steps = _MANY
+    correlation: Strategy | None = None
+    decided_clip_norm: tuple[float, ...] = ()
+
+    def __init__(self, sampling: PoissonSampling, noised: Noised) -> None:
+        self.sampling, self._noised = sampling, noised
+        self.agreed = Plan.without_privacy(sampling, steps=1)
+        self.settings: Settings | None = None
+
+    @property
+    def spent(self) -> "OpenEnded":
+        """Nobody asks for progress."""
+        return self
+
+    def at_step(self, step: int) -> float:
+        """Not known before the steps are taken."""
+        raise PlanViolation(f"epsilon must be asked of what was released, got step={step}. See get_epsilon")
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """That nobody reads private values and sets the noise by them."""
+        return (assumed("declared", "the loop set noise and clip norm of each step by public values alone"),)
+
+    def next_settings(self, taken: int) -> Settings:
+        """The optimiser's own, as they are now."""
+        del taken
+        self.settings = Settings(self._noised.noise_multiplier, self._noised.max_grad_norm)
+        return self.settings
+
+    def follow(self, settings: Settings | None, stopped: str) -> None:
+        """One process: nobody is followed."""
+
+    def heed(self, reading: Reading) -> None:
+        """Nothing is released beside the gradients."""
+
+    def epsilon_spent(self, ledger: Ledger) -> float:
+        """At no delta in particular nothing is known."""
+        raise PlanViolation(f"epsilon must be asked at a delta, got {ledger}. See get_epsilon")
+
+    def guarantee(self, ledger: Ledger) -> Guarantee:
+        """There is none that was promised."""
+        raise PlanViolation(f"a run must have a plan, got {ledger}. Take make_private_with_epsilon")
+
+
+def rest_of(plan: Plan, earlier: Ledger) -> Plan:
+    """What is left of a plan whose first steps were taken ``earlier``."""
+    if not earlier.steps:
+        return plan
+    taken = earlier.steps
+    noise = np.repeat(earlier.noise_multiplier, earlier.count)
+    rates = np.repeat(earlier.sample_rate, earlier.count)
+    planned = plan.ledger
+    if taken >= plan.steps or not (
+        np.array_equal(noise, plan.noise_multiplier[:taken])
+        and np.allclose(rates, planned.sample_rate[:taken], rtol=1e-12)
+    ):
+        raise PlanViolation(
+            f"what was released earlier must be the first steps of the calibrated plan, got {taken} others. Both "
+            "together would spend more than target_epsilon: take make_private, whose get_epsilon adds both up"
+        )
+    rest = Schedule(plan.noise_multiplier[taken:], plan.clip_norm[taken:])
+    return Plan(plan.budget, plan.sampling, rest, plan.guarantee)

@@ -1,0 +1,171 @@
+"""What the library relies on of each private name of torch; and that no other file names one of torch's modules."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from decrescendo.base import torch_private as private
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+# Modules, and what is in them; but for operators.
+IMPORTED = re.compile(
+    r"^from torch[\w.]*\._\w[\w.]* import|^from torch[\w.]* import .*\b_[a-z]|^import torch\._", re.M
+)
+ASKED = re.compile(r'(?:cast\("Any", torch[\w.]*\)|(?<![\w."\'`])torch)(?:\.[a-z]\w*)*\._[A-Za-z]\w*')
+OPERATORS = re.compile(r"\.ops\.|_foreach_|\._ctc_loss")
+# Captured passes import the context of a default device by themselves.
+LEFT = {"clipping/captured.py": 1}
+
+
+def names_in(text: str) -> list[str]:
+    lines = [line for line in text.split("\n") if not re.match(r"\s*#|(from|import) ", line)]
+    asked = [name for name in ASKED.findall("\n".join(lines)) if not OPERATORS.search(name)]
+    return [*IMPORTED.findall(text), *asked]
+
+
+def test_no_other_file_names_a_private_module_or_function() -> None:
+    found = {
+        str(path.relative_to(SOURCE / "decrescendo")): names_in(path.read_text(encoding="utf-8"))
+        for path in (SOURCE / "decrescendo").rglob("*.py")
+    }
+    named = {path: len(names) for path, names in found.items() if names}
+    assert named.pop("base/torch_private.py") > 3
+    assert named == LEFT
+
+
+def test_a_private_name_is_found() -> None:
+    """The power of the test above."""
+    for text in (
+        "from torch.utils._pytree import tree_leaves", "from torch.utils import _pytree", "import torch._dynamo",
+        'x = cast("Any", torch)._C._len()', "x = torch.jit._state.on()",
+    ):  # fmt: skip
+        assert names_in(text), text
+    assert not names_in("x = torch.nn.functional.linear(y); z._version; self._torch._x")
+
+
+class Seen(private.TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_sees_operations_and_is_listed() -> None:
+    assert private.count_of_dispatch_modes() == 0
+    with Seen() as mode:
+        torch.ones(2) + 1
+        assert private.dispatch_modes() == [mode]
+        assert private.count_of_dispatch_modes() == 1
+        with private.DISPATCH_OFF():
+            torch.ones(2).neg()
+    assert torch.ops.aten.add.Tensor in mode.calls
+    assert torch.ops.aten.neg.default not in mode.calls
+
+
+def test_function_modes_are_known_and_turned_off() -> None:
+    class Functions(torch.overrides.TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += 1
+            return func(*args, **(kwargs or {}))
+
+    assert not private.HAS_FUNCTION_MODES()
+    with Functions() as mode:
+        assert private.HAS_FUNCTION_MODES()
+        torch.ones(2).neg()
+        before = mode.seen
+        with private.FUNCTIONS_OFF():
+            torch.ones(2).neg()
+        assert mode.seen == before > 0
+
+
+def test_transforms_wrap_tensors_and_say_which_runs() -> None:
+    found = []
+
+    def square(x: torch.Tensor) -> torch.Tensor:
+        found.append((private.is_wrapped_by_transform(x), private.running_transform().key()))
+        assert not private.is_wrapped_by_transform(private.unwrapped_by_transform(x))
+        return x.square().sum()
+
+    torch.func.grad(square)(torch.ones(2))
+    torch.func.vmap(square)(torch.ones(2, 2))
+    assert found == [(True, private.TransformType.Grad), (True, private.TransformType.Vmap)]
+    assert private.running_transform() is None
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's own tracer
+def test_a_traced_function_is_known() -> None:
+    found = []
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        found.append(private.is_traced())
+        return x * 2
+
+    torch.func.linearize(double, torch.ones(2))
+    assert any(found)
+    assert not private.is_traced()
+
+
+def test_below_dispatch_modes_pythons_key_is_excluded() -> None:
+    assert not private.python_is_excluded()
+    with private.DISPATCH_OFF():
+        assert private.python_is_excluded()
+
+
+def test_trees_are_flattened_and_put_together_again() -> None:
+    tree = {"a": [1, torch.ones(2)], "b": (None, 2.0)}
+    leaves, spec = private.tree_flatten(tree)
+    assert private.tree_leaves(tree)[0] == 1
+    assert len(leaves) == 4
+    assert private.tree_unflatten(leaves, spec)["b"] == (None, 2.0)
+    changed = private.tree_map_only(torch.Tensor, torch.neg, tree)
+    assert changed["a"][1].tolist() == [-1.0, -1.0]
+    assert changed["a"][0] == 1
+
+
+def test_tf32_of_cudnn_is_read_and_set() -> None:
+    before = private.get_cudnn_tf32()
+    private.set_cudnn_tf32(not before)
+    assert private.get_cudnn_tf32() is not before
+    private.set_cudnn_tf32(before)
+
+
+def test_operations_without_a_public_name() -> None:
+    assert private.shape_as_tensor(torch.zeros(2, 3)).tolist() == [2, 3]
+    packed, sizes = private.pack_padded_sequence(torch.arange(6.0).reshape(2, 3), torch.tensor([3, 1]), True)
+    assert packed.tolist() == [0, 3, 1, 2]
+    assert sizes.tolist() == [2, 1, 1]
+    padded, lengths = private.pad_packed_sequence(packed, sizes, True, 0.0, 3)
+    assert padded.tolist() == [[0, 1, 2], [3, 0, 0]]
+    assert lengths.tolist() == [3, 1]
+    with pytest.warns(UserWarning, match="will be deprecated"):
+        assert private.reduction_of(False, None) == "sum"
+    assert isinstance(torch.ops.higher_order.cond, private.HigherOrderOperator)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch is built without oneDNN")
+def test_the_layout_of_onednn() -> None:
+    assert torch.ones(2).to_mkldnn().layout is private.mkldnn_layout
+
+
+def test_parametrized_weights_have_a_cache_and_spectral_norm_a_class() -> None:
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2))
+    assert isinstance(layer.parametrizations.weight[0], private.SpectralNorm)
+    with private.parametrize.cached():
+        layer(torch.ones(1, 2))
+        assert len(private.parametrize._cache) == 1
+    assert private.parametrize._cache == {}
+
+
+@pytest.mark.gpu
+def test_a_kernel_is_made_of_its_code() -> None:
+    code = "template <typename T> T doubled(T x) { return 2 * x; }"
+    assert private.kernel_of(code)(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]

@@ -1,0 +1,181 @@
+"""Checkpoints, runs and rewritten scripts: what the doctor says without running anything of the user's."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import doctor_trainings as trainings
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import decrescendo as dc
+from decrescendo.cli import app
+from decrescendo.doctor import examine, rewrite
+from decrescendo.doctor.budgets import bracket_of, ledger_of, shuffled_epsilon
+from decrescendo.errors import FileRefused, InvalidValue
+
+
+def _checkpoint(path: Path, history: object, mechanism: str = "prv") -> Path:
+    state = {"history": history, "mechanism": mechanism}
+    torch.save({"module_state_dict": {"w": torch.zeros(2)}, "privacy_accountant_state_dict": state}, path)
+    return path
+
+
+def test_a_checkpoints_history_is_judged_by_the_bracket(tmp_path: Path) -> None:
+    found = examine(_checkpoint(tmp_path / "c.pt", [(1.0, 0.01, 500), (0.8, 0.01, 500)]))
+    ends = bracket_of(ledger_of([(1.0, 0.01, 500), (0.8, 0.01, 500)]), 1e-5)
+    assert ends is not None
+    assert not found.findings
+    assert any(
+        f"epsilon {dc.accounting.rounded(ends[1], 'up', 4)} at delta 1e-05" in fact for fact in found.facts
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "mechanism", "check"),
+    [([], "prv", "history"), ([(0.0, 0.01, 5)], "rdp", "noise"), ([(0.3, 0.1, 900)], "rdp", "noise"),
+     ([(1.0, 0.01, 50)], "gdp", "budget")],
+)  # fmt: skip
+def test_what_is_wrong_with_a_history_is_found(
+    tmp_path: Path, history: object, mechanism: str, check: str
+) -> None:
+    found = examine(_checkpoint(tmp_path / "c.pt", history, mechanism))
+    assert check in {finding.check for finding in found.findings}
+
+
+def test_a_checkpoint_without_an_accountant_is_a_finding(tmp_path: Path) -> None:
+    torch.save({"model": {"w": torch.zeros(1)}, "epoch": 3}, tmp_path / "c.pt")
+    assert [finding.check for finding in examine(tmp_path / "c.pt").findings] == ["history"]
+
+
+@pytest.mark.parametrize(
+    "history", [[("a", "b", "c")], [(1.0, 2.0, 3)], [(1.0,)], [(1.0, 0.1, -1)], [(float("nan"), 0.1, 1)]]
+)
+def test_a_hostile_history_is_refused(tmp_path: Path, history: object) -> None:
+    with pytest.raises(FileRefused, match="history"):
+        examine(_checkpoint(tmp_path / "c.pt", history))
+
+
+class _Harmful:
+    def __reduce__(self) -> object:
+        return os.mkdir, (os.environ["HARM"],)
+
+
+def test_no_code_in_a_checkpoint_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARM", str(tmp_path / "harm"))
+    torch.save({"history": [], "mechanism": "prv", "x": _Harmful()}, tmp_path / "a.pt")
+    (tmp_path / "b.pt").write_bytes(pickle.dumps(_Harmful()))
+    (tmp_path / "c.pt").write_bytes(b"nothing")
+    for name in ("a.pt", "b.pt", "c.pt"):
+        with pytest.raises(FileRefused, match="without running code"):
+            examine(tmp_path / name)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_folder_of_ours_is_judged_again_and_one_with_checkpoints_read(tmp_path: Path) -> None:
+    data = torch.randn(40, 3), torch.randint(2, (40,))
+    model = torch.nn.Linear(3, 2)
+    plan = dc.calibrate(dc.Budget(2.0, 1e-3), dc.PoissonSampling(40, 8), steps=3, clip=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dc.train(model, dc.training.cross_entropy, data, plan, optimizer, seed=0).save(tmp_path / "run")
+    found = examine(tmp_path / "run")
+    assert not found.findings, found.describe()
+    assert any("Pld upper bound" in fact for fact in found.facts)
+    (tmp_path / "theirs").mkdir()
+    _checkpoint(tmp_path / "theirs" / "c.pt", [])
+    assert [finding.check for finding in examine(tmp_path / "theirs").findings] == ["history"]
+
+
+def test_shuffled_batches_cost_what_a_gaussian_release_an_epoch_costs() -> None:
+    # Exchanging a record moves one sum an epoch by 2 C: with noise 2 C one epoch is one release at mu = 1.
+    assert shuffled_epsilon(2.0, 1, 1e-5) == pytest.approx(dc.accounting.epsilon_of(1e-5, 1.0))
+    assert shuffled_epsilon(2.0, 4, 1e-5) == pytest.approx(dc.accounting.epsilon_of(1e-5, 2.0))
+
+
+def _fixed(folder: Path, text: str) -> tuple[str, tuple[str, ...]]:
+    script = folder / "train.py"
+    script.write_text(text)
+    written = rewrite(script)
+    compile(written.text, "fixed", "exec")
+    return written.text, written.left
+
+
+def test_the_clean_training_needs_other_imports_alone(tmp_path: Path) -> None:
+    text, left = _fixed(tmp_path, trainings.CLEAN["plain"])
+    assert "from decrescendo.integrations.opacus import PrivacyEngine" in text
+    assert "from opacus" not in text
+    assert not left
+
+
+def test_faults_with_one_right_repair_are_repaired(tmp_path: Path) -> None:
+    text, left = _fixed(tmp_path, trainings.FAULTY["shuffled"][1])
+    assert "poisson_sampling=" not in text.replace("# TODO: poisson_sampling=False", "")
+    assert len(left) == 1
+    text, _ = _fixed(tmp_path, trainings.FAULTY["thrown away"][1])
+    assert "model, plain, rows = engine.make_private_with_epsilon" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "turn"), [("noise falls each step", "t"), ("noise falls each epoch", "(t // len(rows))")]
+)
+def test_a_noise_scheduler_becomes_a_schedule_that_is_calibrated(
+    tmp_path: Path, name: str, turn: str
+) -> None:
+    text, _ = _fixed(tmp_path, trainings.FAULTY[name][1])
+    gamma = "0.95" if turn == "t" else "0.5"
+    assert f"privacy=[1 / {gamma} ** {turn} for t in range(3 * len(rows))]" in text
+    assert "scheduler.step()" not in text
+
+
+def test_a_loop_by_hand_is_not_rewritten(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="make_private"):
+        _fixed(tmp_path, trainings.CLEAN_BY_HAND["vmap"])
+
+
+def test_the_command_reads_pages_json_and_exit_codes(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(trainings.FAULTY["losses printed"][1])
+    ask = ["doctor", str(script), "--steps", "0"]
+    done = CliRunner().invoke(app, [*ask, "--json", "--ci"])
+    assert done.exit_code == 1
+    assert [f["check"] for f in json.loads(done.stdout)["findings"]] == ["beside"]
+    assert CliRunner().invoke(app, [*ask, "--ci", "--ignore", "beside"]).exit_code == 0
+    done = CliRunner().invoke(
+        app, [*ask, "--page", str(tmp_path / "page.md"), "--fix", str(tmp_path / "fixed.py")]
+    )
+    assert done.exit_code == 0
+    assert "| beside" in (tmp_path / "page.md").read_text()
+    assert "decrescendo.integrations.opacus" in (tmp_path / "fixed.py").read_text()
+    assert CliRunner().invoke(app, [*ask, "--ignore", "nothing"]).exit_code == 2
+
+
+def test_notebooks_and_files_that_are_none(tmp_path: Path) -> None:
+    notebook = tmp_path / "train.ipynb"
+    cells = [
+        {"cell_type": "code", "source": ["!pip install opacus\n", trainings.FAULTY["losses printed"][1]]}
+    ]
+    notebook.write_text(json.dumps({"cells": cells}))
+    assert [f.check for f in examine(notebook, steps=0).findings] == ["beside"]
+    notebook.write_text("{}")
+    with pytest.raises(FileRefused, match="notebook"):
+        examine(notebook, steps=0)
+    (tmp_path / "no.py").write_text("def (")
+    with pytest.raises(FileRefused, match="Python"):
+        examine(tmp_path / "no.py", steps=0)
+    with pytest.raises(FileRefused, match="no such file"):
+        examine(tmp_path / "absent.py")
+
+
+def test_the_reading_of_public_trainings_is_whole() -> None:
+    from decrescendo.doctor import CHECKS
+
+    content = json.loads((Path(__file__).parent / "public_trainings.json").read_text())
+    trained = content["trainings"]
+    assert len(trained) >= 30
+    named = [check for one in trained for check in (*one["read"], *one["doctor"])]
+    assert set(named) <= set(CHECKS)
+    found = sum(len(set(one["read"]) & set(one["doctor"])) for one in trained)
+    assert found >= 0.9 * sum(len(one["read"]) for one in trained)
+    assert sum(len(set(one["doctor"]) - set(one["read"])) for one in trained) <= len(trained) / 10

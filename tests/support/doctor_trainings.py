@@ -1,0 +1,183 @@
+"""Small trainings with one fault each, and without one: our own, and as short as they can be."""
+
+_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from opacus import PrivacyEngine
+
+x = torch.randn(600, 8)
+y = (x[:, 0] > 0).long()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+plain = torch.optim.SGD(model.parameters(), lr=0.1)
+rows = DataLoader(TensorDataset(x, y), batch_size=60, shuffle=True)
+engine = PrivacyEngine()
+"""
+_CALIBRATED = """
+model, optimizer, loader = engine.make_private_with_epsilon(
+    module=model, optimizer=plain, data_loader=rows, target_epsilon=2.0, target_delta=1e-5, epochs=3, max_grad_norm=1.0
+)
+"""
+_LOSS = "nn.functional.cross_entropy(model(a), b)"
+_LOOP = f"""
+for epoch in range(3):
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = {_LOSS}
+        loss.backward()
+        optimizer.step()
+    engine.get_epsilon(1e-5)
+"""
+_CLEAN = _HEAD + _CALIBRATED + _LOOP
+_SCHEDULER = (
+    "from opacus.schedulers import ExponentialNoise\nscheduler = ExponentialNoise(optimizer, gamma={})\n"
+)
+
+
+def _given(noise: float) -> str:
+    return (
+        "model, optimizer, loader = engine.make_private(module=model, optimizer=plain, data_loader=rows, "
+        f"noise_multiplier={noise}, max_grad_norm=1.0)\n"
+    )
+
+
+CLEAN = {
+    "plain": _CLEAN,
+    "dropout": _CLEAN.replace("nn.ReLU()", "nn.ReLU(), nn.Dropout(0.3)"),
+    "clip norms that move": _HEAD + _given(1.0) + _LOOP + "    optimizer.max_grad_norm *= 0.9\n",
+    "summed": _CLEAN.replace("max_grad_norm=1.0", 'max_grad_norm=1.0, loss_reduction="sum"')
+    .replace("(model(a), b)", '(model(a), b, reduction="sum")'),
+    "evaluated first": _CLEAN.replace(
+        _LOOP, "with torch.no_grad():\n    for a, b in DataLoader(TensorDataset(x, y), batch_size=200):\n"
+        "        model(a)\n" + _LOOP
+    ),
+    "in functions": _HEAD + "def main():\n" + "\n".join(
+        "    " + line for line in ("global model\n" + _CALIBRATED + _LOOP).splitlines()
+    ) + "\nmain()\n",
+}  # fmt: skip
+
+# The check that must find it, and the training.
+FAULTY = {
+    "shuffled": ("sampling", _CLEAN.replace("max_grad_norm=1.0", "max_grad_norm=1.0, poisson_sampling=False")),
+    "the old loader": ("sampling", _CLEAN.replace("in loader", "in rows")),
+    "weights": ("sampling", _CLEAN.replace(
+        "shuffle=True", "sampler=torch.utils.data.WeightedRandomSampler(torch.arange(600.0) + 1, 600)")),
+    "more epochs": ("budget", _CLEAN.replace("range(3)", "range(9)")),
+    "noise falls each step": ("schedule", (_HEAD + _CALIBRATED + _SCHEDULER.format(0.95) + _LOOP)
+                              .replace("optimizer.step()", "optimizer.step(); scheduler.step()")),
+    "noise falls each epoch": ("schedule", _HEAD + _CALIBRATED + _SCHEDULER.format(0.5) + _LOOP
+                               + "    scheduler.step()\n"),
+    "a sum taken for a mean": ("denominator", _CLEAN.replace("(model(a), b)", '(model(a), b, reduction="sum")')),
+    "contrastive": ("rows", _CLEAN.replace(
+        _LOSS, "nn.functional.cross_entropy(model(a) @ model(a).detach().T, torch.arange(len(a)))")),
+    "centred": ("rows", _CLEAN.replace("model(a)", "model(a - a.mean(0))")),
+    "padded": ("rows", _CLEAN.replace("model(a)", "model(a * a.abs().max())")),
+    "no noise": ("noise", _HEAD + _given(0.0) + _LOOP),
+    "hardly noise": ("noise", _HEAD + _given(0.2) + _LOOP),
+    "delta": ("delta", _CLEAN.replace("1e-5", "1e-2")),
+    "the old optimiser": ("bypass", _CLEAN.replace("optimizer.step()", "plain.step()")),
+    "thrown away": ("bypass", _CLEAN.replace("model, optimizer, loader = engine", "engine")
+                    .replace("optimizer.", "plain.").replace("in loader", "in rows")),
+    "two engines": ("history", _HEAD + _CALIBRATED
+                    .replace("engine.", "PrivacyEngine().") + _CLEAN.replace(_HEAD, "").replace(
+        "module=model", "module=nn.Sequential(nn.Linear(8, 2))").replace(
+        "optimizer=plain", "optimizer=torch.optim.SGD(model.parameters(), lr=0.1)").replace(
+        "model, optimizer, loader = engine", "model = nn.Linear(8, 2)\nmodel, optimizer, loader = engine").replace(
+        "module=nn.Sequential(nn.Linear(8, 2))", "module=model")),
+    "resumed": ("history", _CLEAN.replace(
+        "engine = ", "torch.save({'epoch': 3, 'model': model.state_dict()}, 'kept.pt')\n"
+        "model.load_state_dict(torch.load('kept.pt')['model'])\nengine = ")),
+    "clipped to more": ("sensitivity", _CLEAN.replace(
+        _LOOP, "kept = optimizer.clip_and_accumulate\n"
+        "def clip():\n    optimizer.max_grad_norm = 4.0\n    kept()\n    optimizer.max_grad_norm = 1.0\n"
+        "optimizer.clip_and_accumulate = clip\n" + _LOOP)),
+    "seeded": ("seed", _CLEAN
+               .replace("x = ", "torch.manual_seed(0)\nx = ") + "torch.save(model.state_dict(), 'model.pt')\n"),
+    "losses printed": ("beside", _CLEAN.replace("optimizer.step()", "optimizer.step()\n        "
+                                                                    "print(epoch, loss.item())")),
+    "the best kept": ("selection", "best = 9.0\n" + _CLEAN + "    if loss < best:\n        best = loss\n"),
+    "empty batches skipped": ("empty batch", _CLEAN.replace(
+        "        optimizer.zero_grad()", "        if len(a) == 0:\n            continue\n        "
+                                         "optimizer.zero_grad()")),
+    "several rows a person": ("unit", _CLEAN.replace("y = ", "user = dict(user_id=3)['user_id']\ny = ")),
+}  # fmt: skip
+
+_BY_HAND = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(600, 8)
+y = (x[:, 0] > 0).long()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+noise_multiplier, max_grad_norm = 1.0, 0.5
+
+class Poisson:
+    def __iter__(self):
+        for _ in range(10):
+            yield torch.nonzero(torch.rand(600) < 0.1).flatten().tolist()
+    def __len__(self):
+        return 10
+
+def loss(weights, row, label):
+    return nn.functional.cross_entropy(functional_call(model, weights, (row[None],)), label[None])
+
+loader = DataLoader(TensorDataset(x, y), batch_sampler=Poisson())
+for epoch in range(3):
+    for a, b in loader:
+        weights = {name: p.detach() for name, p in model.named_parameters()}
+        samples = vmap(grad(loss), (None, 0, 0))(weights, a, b)
+        norms = torch.stack([s.flatten(1).norm(dim=1) for s in samples.values()]).norm(dim=0)
+        factors = (max_grad_norm / (norms + 1e-9)).clamp(max=1)
+        for name, p in model.named_parameters():
+            total = torch.einsum("n,n...->...", factors, samples[name])
+            noise = torch.randn_like(p) * noise_multiplier * max_grad_norm
+            p.grad = (total + noise) / 60
+        optimizer.step()
+"""
+_LOOPED = (
+    _BY_HAND[: _BY_HAND.index("        weights = {")]
+    + """
+        totals = [torch.zeros_like(p) for p in model.parameters()]
+        for row, label in zip(a, b):
+            model.zero_grad()
+            nn.functional.cross_entropy(model(row[None]), label[None]).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+            for total, p in zip(totals, model.parameters()):
+                total += p.grad
+        for total, p in zip(totals, model.parameters()):
+            p.grad = (total + torch.randn_like(total) * noise_multiplier * max_grad_norm) / 60
+        optimizer.step()
+"""
+)
+_OF_BATCHES = (
+    _BY_HAND[: _BY_HAND.index("        weights = {")]
+    + """
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a), b).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+        for p in model.parameters():
+            p.grad += torch.randn_like(p) * noise_multiplier * max_grad_norm / 60
+        optimizer.step()
+"""
+)
+_OWN_BATCHES = _LOOPED.replace(
+    "    for a, b in loader:",
+    "    for _ in range(10):\n        drawn = torch.rand(600) < 0.1\n        a, b = x[drawn], y[drawn]",
+)
+
+CLEAN_BY_HAND = {"vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES}
+FAULTY_BY_HAND = {
+    "noise over the batch": ("sensitivity", _BY_HAND.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
+    "noise without the clip norm": ("sensitivity", _LOOPED.replace("max_grad_norm) / 60", "0.1) / 60")),
+    "the batch is clipped": ("sensitivity", _OF_BATCHES),
+    "nothing is clipped": ("sensitivity", _BY_HAND.replace("(max_grad_norm / (norms + "
+                                                           "1e-9)).clamp(max=1)", "torch.ones_like(norms)")),
+    "shuffled": ("sampling", _BY_HAND.replace("batch_sampler=Poisson()", "batch_size=60, shuffle=True")),
+    "no noise": ("noise", _BY_HAND.replace("torch.randn_like(p)", "torch.zeros_like(p)")),
+    "own batches, noise over the "
+    "batch": ("sensitivity", _OWN_BATCHES.replace("max_grad_norm) / 60", "max_grad_norm / 60) / 60")),
+    "batch norm": ("beside", _OF_BATCHES.replace("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU()")),
+}  # fmt: skip

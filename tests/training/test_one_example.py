@@ -1,0 +1,117 @@
+"""A training with one example a pass: records of any form, one of them in each batch that ``collate_fn`` makes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from one_example_models import Gin, Graph, graphs
+from torch import Tensor, nn
+
+import decrescendo as dc
+from decrescendo.base.batches import OneByOne
+from decrescendo.clipping import EngineSettings
+from decrescendo.errors import InvalidType, UnsupportedModel
+
+ONE = EngineSettings(one_example_a_pass=True)
+PLAN = dc.calibrate(dc.Budget(4.0, 1e-3), dc.PoissonSampling(24, 6), steps=4, clip=0.5)
+
+
+def records() -> list[Graph]:
+    torch.manual_seed(0)
+    return list(graphs(24).batch.examples)
+
+
+def only(given: list[Graph]) -> Graph:
+    (graph,) = given
+    return graph
+
+
+def loss(model: nn.Module, graph: Graph) -> Tensor:
+    return model(graph)
+
+
+def trained(data: Any, *, loss: Any = loss, collate_fn: Any = only, seed: int = 3, **others: Any) -> dc.Run:
+    torch.manual_seed(1)
+    model = Gin(6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return dc.train(
+        model, loss, data, PLAN, optimizer, seed=seed, collate_fn=collate_fn, settings=ONE, **others
+    )
+
+
+def test_graphs_are_trained_and_their_independence_is_no_assumption() -> None:
+    run = trained(records())
+    assert run.steps == 4
+    assert run.rows_independent
+    assert [found.code for found in run.assumptions] == ["own-collate-fn"]
+
+
+@pytest.mark.slow
+def test_other_processes_make_the_same_batches() -> None:
+    one, other = trained(records()), trained(records(), num_workers=1)
+    assert all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+
+
+def test_a_training_goes_on_from_a_checkpoint_with_the_same_masks(tmp_path: Path) -> None:
+    def dropped(model: nn.Module, graph: Graph) -> Tensor:
+        return model(Graph(nn.functional.dropout(graph.x, 0.5), graph.edges, graph.y, graph.of))
+
+    whole = trained(records(), loss=dropped)
+    folder = dc.Checkpoints(tmp_path, every=1)
+    parts = []
+    for steps in (2, 4):
+        torch.manual_seed(1)
+        model = Gin(6)
+        trainer = dc.training.Trainer(
+            model, dropped, PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=3, settings=ONE,
+            checkpoints=folder,
+        )  # fmt: skip
+        for batch in trainer.batches(records(), only):
+            assert batch is None or isinstance(batch, OneByOne)
+            trainer.step(batch)
+            if trainer.ledger.steps == steps:
+                break
+        trainer.keep()
+        parts.append({name: value.detach().clone() for name, value in model.state_dict().items()})
+    assert all(torch.equal(whole.weights[name], parts[-1][name]) for name in parts[-1])
+
+
+def test_tensors_need_no_collate_fn_and_every_row_counts_alone() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(24, 3)
+
+    def mixing(model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) - batch.mean()).square().mean()
+
+    def run(settings: EngineSettings | None) -> dc.Run:
+        torch.manual_seed(1)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return dc.train(model, mixing, x, PLAN, optimizer, seed=3, settings=settings)
+
+    assert run(ONE).rows_independent
+    with pytest.raises(UnsupportedModel):
+        run(None)
+
+
+def test_the_refusal_of_records_that_are_no_rows_names_this_way() -> None:
+    torch.manual_seed(1)
+    model = Gin(6)
+    with pytest.raises(InvalidType, match="one_example_a_pass=True"):
+        dc.train(
+            model, loss, records(), PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=3, collate_fn=only
+        )
+
+
+def test_a_model_that_is_led_by_earlier_examples_is_refused_before_anything_is_released() -> None:
+    seen: list[Tensor] = []
+
+    def bank(model: nn.Module, graph: Graph) -> Tensor:
+        found = model(graph)
+        seen.append(found.detach())
+        return found * sum(seen)
+
+    with pytest.raises(UnsupportedModel, match="the same loss and gradient"):
+        trained(records(), loss=bank)
+    assert len(seen) < 24
