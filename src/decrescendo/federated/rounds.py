@@ -214,7 +214,7 @@ class Rounds:
         with self._turns.whole():
             self.opened = None
             if self._correlated is not None:
-                self._correlated.skip(self._books.spent)
+                self._correlated.skip(self._books.spent, self.noise)
             if self._placement is Placement.CENTRAL:
                 self._books.releases.append(self._books.release_of(self._books.spent))
             self._write(None)

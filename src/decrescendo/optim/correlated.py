@@ -156,6 +156,7 @@ class CorrelatedNoise:
         self._keep_on(torch.device("cpu") if self._on_host else device)
         while self._drawn <= step:
             self._draw(stream, device)
+        stream.reserve(1)  # noise beside the gradients' is keyed by its place, which must be another at each step
         row, unit = self._rows[step % (self.bands - 1)], self.grid * clip_norm
         parts = dict(zip(layout.names, row.split(layout.own), strict=True))
         noisy = {
@@ -165,9 +166,10 @@ class CorrelatedNoise:
         self.taken = step + 1
         return noisy, float(self._std[step] * self.wider * clip_norm / divisor)
 
-    def skip(self, step: int) -> None:
+    def skip(self, step: int, stream: Keystream | SecureStream) -> None:
         """Nothing is released of the step after ``step`` steps: its noise counts all the same for later steps."""
         self._check_next(step)
+        stream.reserve(1)
         self.taken = step + 1
 
     def _check_next(self, step: int) -> None:
