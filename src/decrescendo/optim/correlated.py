@@ -156,7 +156,9 @@ class CorrelatedNoise:
         self._keep_on(torch.device("cpu") if self._on_host else device)
         while self._drawn <= step:
             self._draw(stream, device)
-        stream.reserve(1)  # noise beside the gradients' is keyed by its place, which must be another at each step
+        stream.reserve(
+            1
+        )  # noise beside the gradients' is keyed by its place, which must be another at each step
         row, unit = self._rows[step % (self.bands - 1)], self.grid * clip_norm
         parts = dict(zip(layout.names, row.split(layout.own), strict=True))
         noisy = {

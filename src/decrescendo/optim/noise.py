@@ -114,8 +114,7 @@ def privatise(
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = float(sampling.expected_batch_size)
-    # Before the gradients move it; correlated noise moves it for several steps at once.
-    others = beside(stream, 0 if correlated is None else correlated.taken)
+    others = beside(stream)  # before the gradients move it
     turns = sampling.bands if isinstance(sampling, CyclicPoissonSampling) else 1
     if turns != (1 if correlated is None else correlated.bands):
         raise InvalidValue(

@@ -57,18 +57,14 @@ def with_noise(
     return {name: noisy[name] for name in gradients}
 
 
-def beside(stream: NoiseStream, step: int | None = 0) -> NoiseStream:
-    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved, and
-    for each ``step`` that is taken at one place.
+def beside(stream: NoiseStream) -> NoiseStream:
+    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved.
 
-    No place is drawn from twice at a step, so no two sums share one. A ``torch.Generator``, which has no key, is its
-    own.
+    No place is drawn from twice, so no two sums share one. A ``torch.Generator``, which has no key, is its own.
     """
     if isinstance(stream, torch.Generator):
         return stream
-    return Keystream(
-        hmac.digest(stream.key, f"decrescendo:beside:{stream.position}:{step}".encode(), "sha256")
-    )
+    return Keystream(hmac.digest(stream.key, f"decrescendo:beside:{stream.position}".encode(), "sha256"))
 
 
 def in_order(gradients: Mapping[str, Tensor]) -> list[str]:
