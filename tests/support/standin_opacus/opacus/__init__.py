@@ -80,7 +80,8 @@ class PrivacyEngine:
     ) -> Any:  # fmt: skip
         return self.make_private(
             module=module, optimizer=optimizer, data_loader=data_loader, max_grad_norm=max_grad_norm,
-            noise_multiplier=calibrated(target_epsilon, target_delta, len(data_loader), epochs), poisson_sampling=poisson_sampling,
+            noise_multiplier=calibrated(target_epsilon, target_delta, len(data_loader), epochs),
+            poisson_sampling=poisson_sampling,
             loss_reduction=loss_reduction,
         )  # fmt: skip
 
