@@ -115,6 +115,8 @@ def test_faults_with_one_right_repair_are_repaired(tmp_path: Path) -> None:
     assert len(left) == 1
     text, _ = _fixed(tmp_path, trainings.FAULTY["thrown away"][1])
     assert "model, plain, rows = engine.make_private_with_epsilon" in text
+    _, left = _fixed(tmp_path, trainings.FAULTY["the old loader"][1])
+    assert "is not used" in left[0]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import sys
 import warnings
 from pathlib import Path
 
-import opacus  # noqa: F401
+import opacus
 
 from decrescendo.doctor.runner import main
 
 warnings.simplefilter("ignore")
+if hasattr(opacus, "calibrated"):  # the stand-in: once for all forks
+    opacus.calibrated(2.0, 1e-5, 10, 3)
 for line in sys.stdin:
     script, kept = json.loads(line)
     child = os.fork()

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from decrescendo.doctor.batch_rules import empty_batches, weighted
+from decrescendo.doctor.batch_rules import empty_batches, unused_loader, weighted
 from decrescendo.doctor.source import MAKERS, Module, Sources, keyword, name_of, read
 from decrescendo.errors import InvalidValue
 
@@ -90,9 +90,10 @@ class _Writer:
         scheduled = self._schedulers()
         for call in self._module.calls:
             self._call(call, scheduled)
-        for rule in (weighted, empty_batches):
-            for _, node, _, says, costs in rule(self._sources):
-                self._note(node, f"{says}: {costs}")
+        for rule in (weighted, empty_batches, unused_loader):
+            for _, node, check, says, costs in rule(self._sources):
+                if check != "bypass":  # which `_maker` repairs
+                    self._note(node, f"{says}: {costs}")
         return self._applied()
 
     def _offset(self, line: int, column: int) -> int:

@@ -1,14 +1,23 @@
 """What the doctor observes of Opacus, in a hundred lines, for machines without it: the same names, the same order of
 calls, linear layers alone. Tests take the real one where it is installed."""
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from decrescendo import Budget, PoissonSampling, calibrate
 from opacus.accountants.accountant import RDPAccountant
 from opacus.optimizers import DPOptimizer
+
+
+@functools.cache
+def calibrated(epsilon: float, delta: float, steps: int, epochs: int) -> float:
+    sampling = PoissonSampling(steps * 10, 10)
+    plan = calibrate(Budget(epsilon, delta), sampling, epochs=epochs, clip=1.0)
+    return float(plan.ledger.noise_multiplier[0])
 
 
 class UniformWithReplacementSampler:
@@ -69,14 +78,10 @@ class PrivacyEngine:
         self, *, module: nn.Module, optimizer: Any, data_loader: Any, target_epsilon: float, target_delta: float,
         epochs: int, max_grad_norm: float, poisson_sampling: bool = True, loss_reduction: str = "mean",
     ) -> Any:  # fmt: skip
-        from decrescendo import Budget, PoissonSampling, calibrate
-
-        steps = len(data_loader)
-        sampling = PoissonSampling(steps * 10, 10)
-        plan = calibrate(Budget(target_epsilon, target_delta), sampling, epochs=epochs, clip=max_grad_norm)
         return self.make_private(
             module=module, optimizer=optimizer, data_loader=data_loader, max_grad_norm=max_grad_norm,
-            noise_multiplier=float(plan.ledger.noise_multiplier[0]), poisson_sampling=poisson_sampling,
+            noise_multiplier=calibrated(target_epsilon, target_delta, len(data_loader), epochs),
+            poisson_sampling=poisson_sampling,
             loss_reduction=loss_reduction,
         )  # fmt: skip
 
