@@ -1,4 +1,4 @@
-"""Finished runs done again: does today's code give the numbers that a line states?"""
+"""Finished runs repeated: does today's code give the numbers that a line states?"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from decrescendo_papers.experiments.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A line and its run done again.
+    """A line and its run, repeated.
 
     Args:
         line: as it is kept.
@@ -53,5 +53,5 @@ def sample(folder: Path, count: int, seed: int, tasks: Sequence[str] = ()) -> li
 
 
 def repeat(line: Result, run: Callable[[Spec], Result] = perform) -> Repeated:
-    """The run of ``line`` done again."""
+    """The run of ``line``, repeated."""
     return Repeated(line, run(line.spec))

@@ -158,8 +158,8 @@ class Trainer:
         telemetry: Telemetry | None,
     ) -> None:  # fmt: skip
         beginning.check_given(store, checkpoints, name)
-        self._source: Source = source_of(plan, model)
-        agreed = self._source.agreed
+        source = self._source = source_of(plan, model)
+        agreed = source.agreed
         self._telemetry = telemetry = beginning.telemetry_of(telemetry, plan, agreed)
         beginning.check_unit(agreed.budget)
         self._parts = self._world.hold(model)
@@ -172,7 +172,6 @@ class Trainer:
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
         chosen = self._settings = settings or EngineSettings()
-        source = self._source
         self._streams = RunStreams.of(
             beginning.seed_at(place, seed), source.sampling, source.correlation, on_host=chosen.noise_on_host
         )
@@ -184,8 +183,8 @@ class Trainer:
         self._looking = (
             None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=beginning.no_stream)
         )
-        supposed = (*self._source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
-        self._life = beginning.life_of(store, place, settings, supposed, telemetry)
+        known = (*source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
+        self._life = beginning.life_of(store, place, settings, known, telemetry)
         self._keeper: Keeper | None = None
         if checkpoints is not None:
             self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._life)

@@ -28,7 +28,7 @@ MANY_SEEDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A row that a moving schedule is held against.
+    """A row that a moving schedule is compared with.
 
     Args:
         question: as a heading asks it.
@@ -145,7 +145,7 @@ def _one_question(filled: Filled, key: str) -> str:
     return "\n\n".join(
         [
             f"## {control.question}",
-            f"{control.why} So each moving schedule is held against {control.words}, at the same certified epsilon, "
+            f"{control.why} So each moving schedule is compared with {control.words}, at the same certified epsilon, "
             "seed by seed (in points; above zero, the moving schedule is better). Two-sided "
             "paired t-tests; Holm's correction among the single columns and, apart from them, among the rows of all "
             "columns, where each seed's differences are averaged over the columns first.",
