@@ -136,7 +136,7 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Paired:
 
 
 def _power(effect: float, pairs: int) -> float:
-    """Of a two-sided paired t-test at `LEVEL`; ``effect`` is the mean over the standard deviation of the differences."""
+    """Of a two-sided paired t-test at `LEVEL`; ``effect``: mean over standard deviation of the differences."""
     beyond = float(stats.t.ppf(1 - LEVEL / 2, pairs - 1))
     return float(stats.nct.sf(beyond, pairs - 1, effect * math.sqrt(pairs)))
 
