@@ -47,6 +47,12 @@ def reproduce_command(
     from decrescendo_papers.experiments.reproduce import requested, requested_curves, requested_persons
     from decrescendo_papers.experiments.table import BLOCKS
 
+    if dry_run and not results.is_dir():
+        err.print(
+            f"warning: there is no folder {results} here, so no run counts as finished. Run this in the folder papers "
+            "of the repository, or name the folder with --results",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
     if HONG in names:
         if len(names) > 1 or cells or block:
             raise InvalidValue(
