@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+import cloudpickle
 import pytest
-from joblib.externals import cloudpickle
 
 from decrescendo_papers.experiments.own_curves import beside
 from decrescendo_papers.experiments.tasks import TASKS
