@@ -47,6 +47,50 @@ def test_constant_noise_need_not_be_said(privacy: CurveOrValues) -> None:
     assert np.ptp(calibrated().noise_multiplier) == 0
 
 
+NOISES = [
+    "constant",
+    3.0,
+    curves.linear(2.0, 0.7),
+    [3.0, 1.0, 2.0],
+    np.array([1e-3, 1.0, 7.0]),
+    torch.tensor([2.0, 1.0, 3.0]),
+]
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=str)
+def test_a_curve_of_noise_is_one_of_privacy_upside_down_to_the_bit(noise: Any) -> None:
+    values = curves.evaluate("noise", noise, 3)
+    plan = calibrated(noise=noise)
+    assert plan == calibrated(privacy=1 / values)
+    assert plan.noise_multiplier == pytest.approx(values / values[0] * plan.noise_multiplier[0])
+
+
+def test_noise_moves_between_epochs_where_each_record_takes_part_once_in_each() -> None:
+    once = RandomAllocation(1000, steps_per_epoch=2)
+    z = curves.linear(2.0, 1.0)
+    given: dict[str, Any] = {"steps": 4, "clip": 1.0}
+    assert dc.calibrate(BUDGET, once, noise=z, **given) == dc.calibrate(
+        BUDGET, once, privacy=lambda u: 1 / z(u), **given
+    )
+    with pytest.raises(InvalidValue, match="noise must be constant within each epoch of 2 steps"):
+        dc.calibrate(BUDGET, once, noise=[1.0, 2.0, 2.0, 2.0], **given)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"privacy": "constant", "noise": 1.0}, "at most one of privacy and noise must be given, got both"),
+        ({"noise": [1.0, 0.0, 1.0]}, r"noise must be > 0 at every step, got noise\[1\]=0.0"),
+        ({"noise": [1.0, 1e-320, 1.0]}, "privacy must be finite"),
+        ({"noise": [1.0, 2.0]}, "noise must have"),
+        ({"noise": curves.linear(2.0, 1.0), "bands": 2}, "noise must be left out with bands"),
+    ],
+)  # fmt: skip
+def test_noise_that_says_nothing_or_too_much_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        calibrated(**change)
+
+
 def test_a_number_stands_for_a_curve_in_every_other_place() -> None:
     u = curves.progress(4)
     assert curves.join([1.0, curves.constant(2.0)], [0.5])(u).tolist() == [1, 1, 2, 2]

@@ -5,7 +5,14 @@ import functools
 from torch import nn
 
 from decrescendo.training import Task, accuracy, cross_entropy
+from decrescendo_papers.data import Dataset
 from decrescendo_papers.experiments.tasks import PAPER, TASKS, find_task
+
+
+@functools.cache
+def _loaded(name: str) -> Dataset:
+    """Once a process: other processes are given the name, and load by themselves."""
+    return find_task(name).load()
 
 
 def as_task(name: str) -> Task:
@@ -15,16 +22,15 @@ def as_task(name: str) -> Task:
     (60000, 250)
     """
     known = find_task(name)
-    load = functools.cache(known.load)
 
     def build(seed: int) -> nn.Module:
         return known.build(PAPER, seed)
 
     def score(model: nn.Module) -> dict[str, float]:
-        return {"test_accuracy": accuracy(model, *load().test)}
+        return {"test_accuracy": accuracy(model, *_loaded(name).test)}
 
     return Task(
-        model=build, loss=cross_entropy, data=lambda: load().train, rows=known.rows,
+        model=build, loss=cross_entropy, data=lambda: _loaded(name).train, rows=known.rows,
         score=score, batch=known.batch, epochs=known.epochs, clip=known.clip, optimizer=known.optimizer,
         learning_rate=known.learning_rate,
     )  # fmt: skip

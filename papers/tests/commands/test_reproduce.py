@@ -20,6 +20,17 @@ def test_a_dry_run_lists_runs_and_curves_that_are_missing(invoke: Invoke, tmp_pa
     assert len(lines) == 2 + 2 + 4
 
 
+def test_a_dry_run_where_no_results_are_warns(invoke: Invoke, tmp_path: Path) -> None:
+    """Outside of the folder papers everything would seem to be missing."""
+    result = invoke("reproduce", "figure1", "--seeds", 1, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith(
+        "warning: there is no folder results/runs here, so no run counts as finished."
+    )
+    (tmp_path / "results/runs").mkdir(parents=True)
+    assert "warning" not in invoke("reproduce", "figure1", "--seeds", 1, "--dry-run").stderr
+
+
 def test_names_that_are_not_there_are_refused_in_one_line(invoke: Invoke) -> None:
     result = invoke("reproduce", "table99", "--dry-run")
     assert result.exit_code == 2

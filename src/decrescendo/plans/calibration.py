@@ -31,7 +31,8 @@ def calibrate(
     *,
     steps: int | None = None,
     epochs: float | None = None,
-    privacy: CurveOrValues | Literal["constant"] = "constant",
+    privacy: CurveOrValues | Literal["constant"] | None = None,
+    noise: CurveOrValues | Literal["constant"] | None = None,
     clip: CurveOrValues,
     batch: CurveOrValues | None = None,
     accountant: Accountant | None = None,
@@ -51,6 +52,8 @@ def calibrate(
         privacy: curve (or array) of relative mu_t; only its shape matters, so a number, "constant" and nothing all say
             that the noise stays as it is. With a `RandomAllocation` a curve is read
             once an epoch, at its last step, and an array must be constant within each: the proof stops there.
+        noise: in place of ``privacy``: curve (or array) of relative noise multipliers z_t = 1/mu_t, of which only the
+            shape matters, too. The plan is that of ``privacy`` = 1/z, to the bit.
         clip: curve (or array) of C_t, or a number, which stays as it is. It never changes epsilon.
         batch: curve (or array) of expected batch sizes B_t, in place of the one of ``sampling``: each step draws at its
             own rate B_t/N and divides by its own B_t. By default all are alike.
@@ -60,7 +63,7 @@ def calibrate(
         bands: b: from 2 on the noises of b steps in a row are correlated, so that what one step adds a later one takes
             away, and records take turns in b secret groups (`CyclicPoissonSampling`); "auto" tries 1, 2, 4, .. and
             keeps the plan of the least cost. Where it is above 1, or with a ``workload``, the noise of each step
-            follows from the workload, too, and ``privacy`` is left out.
+            follows from the workload, too, and ``privacy`` and ``noise`` are left out.
         workload: what the training makes of the noise: a `Workload`, or learning rates (curve or array). By default,
             with several bands, a constant rate without momentum.
 
@@ -72,8 +75,8 @@ def calibrate(
 
     Raises:
         ImpossibleBudget: no scale meets the budget; the message has the nearest that can be met.
-        InvalidValue, InvalidType: an argument out of range, both or neither of ``steps`` and ``epochs``, or a curve
-            that is not positive at some step.
+        InvalidValue, InvalidType: an argument out of range, both or neither of ``steps`` and ``epochs``, both of
+            ``privacy`` and ``noise``, or a curve that is not positive at some step.
 
     >>> print(calibrate(Budget(1.2, 1e-6), PoissonSampling(60_000, 250), epochs=2, clip=1.5))
     (1.2, 1e-06)-DP an example, Pld upper bound · z 0.8... · C 1.5 · 480 steps
@@ -85,6 +88,14 @@ def calibrate(
     ... )
     >>> print(plan)
     (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
+
+    The same by a curve of noise multipliers: a noise that falls by a fifth.
+
+    >>> falling = calibrate(
+    ...     Budget(1.2, 1e-6), PoissonSampling(60_000, 250), steps=500, noise=curves.linear(1.0, 0.8), clip=1.0
+    ... )
+    >>> print(falling)
+    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1 · 500 steps
 
     With noise that is correlated, for a learning rate that falls as a cosine:
 
@@ -119,7 +130,7 @@ def calibrate(
         poisson(sampling, "a plan for people with several examples")
         check_person(budget.examples_per_person, sampling)
     judge = (given if isinstance(given, Truncated) else Truncated(given)).protecting(budget)
-    relative = _relative(privacy, sampling, count)
+    relative = _relative(privacy, noise, sampling, count)
     relative = relative / relative.max()
     clips = evaluate("clip", clip, count)
     _check_epochs(sampling, given, batch)
@@ -127,9 +138,13 @@ def calibrate(
     if isinstance(sampling, PoissonSampling) and batch is not None:
         drawn = _moving(sampling, evaluate("batch", batch, count))
     if bands != 1 or workload is not None:
-        _check_follows(privacy)
-        poisson_drawn = poisson(drawn, "noise that follows a workload or is correlated")
-        return correlated(budget, poisson_drawn, clips, given, bands, as_workload(workload))
+        if any(curve is not None and not _says_constant(curve) for curve in (privacy, noise)):
+            raise InvalidValue(
+                f"{'privacy' if noise is None else 'noise'} must be left out with bands and with a workload, got both: "
+                "the noise of each step follows from the workload"
+            )
+        what = "noise that follows a workload or is correlated"
+        return correlated(budget, poisson(drawn, what), clips, given, bands, as_workload(workload))
     rates = drawn.rates(count)
 
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
@@ -152,12 +167,8 @@ def calibrate(
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 
-def _check_follows(privacy: CurveOrValues | str) -> None:
-    if not (isinstance(privacy, str) and privacy == "constant"):
-        raise InvalidValue(
-            "privacy must be left out with bands and with a workload, got both: the noise of each step follows from "
-            "the workload"
-        )
+def _says_constant(curve: object) -> bool:
+    return isinstance(curve, str) and curve == "constant"
 
 
 def _check_epochs(
@@ -179,13 +190,31 @@ def _check_epochs(
 
 
 def _relative(
-    privacy: CurveOrValues | str,
+    privacy: CurveOrValues | str | None,
+    noise: CurveOrValues | str | None,
     sampling: PoissonSampling | RandomAllocation | StratifiedPoissonSampling,
     steps: int,
 ) -> Float[np.ndarray, " steps"]:
-    """The privacy curve at every step; where records are allocated, constant within each epoch, or an error."""
+    """Relative mu_t at every step, from the one curve that was given."""
+    if noise is None:
+        return _at_steps("privacy", "constant" if privacy is None else privacy, sampling, steps)
+    if privacy is not None:
+        raise InvalidValue(
+            "at most one of privacy and noise must be given, got both: each is 1 over the other"
+        )
+    with np.errstate(over="ignore"):  # evaluated again: of noise near zero 1/z is no number
+        return evaluate("privacy", 1 / _at_steps("noise", noise, sampling, steps), steps)
+
+
+def _at_steps(
+    name: str,
+    curve: CurveOrValues | str,
+    sampling: PoissonSampling | RandomAllocation | StratifiedPoissonSampling,
+    steps: int,
+) -> Float[np.ndarray, " steps"]:
+    """A curve at every step; where records are allocated, constant within each epoch, or an error."""
     if not isinstance(sampling, RandomAllocation):
-        return evaluate("privacy", privacy, steps)
+        return evaluate(name, curve, steps)
     each = sampling.steps_per_epoch
     epochs, rest = divmod(steps, each)
     if rest:
@@ -193,13 +222,13 @@ def _relative(
             f"steps must be of whole epochs of {each} steps, got steps={steps}. The theorem is for epochs in "
             f"which every record takes part: take {sampling.whole(steps)}"
         )
-    if callable(privacy):
-        return np.repeat(evaluate("privacy", privacy, epochs), each)
-    found = evaluate("privacy", privacy, steps)
+    if callable(curve):
+        return np.repeat(evaluate(name, curve, epochs), each)
+    found = evaluate(name, curve, steps)
     moving = np.flatnonzero((found.reshape(epochs, each) != found[::each, None]).any(1))
     if moving.size:
         raise InvalidValue(
-            f"privacy must be constant within each epoch of {each} steps, got values that move within epoch "
+            f"{name} must be constant within each epoch of {each} steps, got values that move within epoch "
             f"{moving[0] + 1}. The theorem is for equal noise in all steps of an epoch: change it between epochs, "
             "or take PoissonSampling"
         )

@@ -49,7 +49,7 @@ def __dir__() -> list[str]:
 
 
 # Of these only the shape matters: "constant" says all that there is to say.
-_SHAPES = ("privacy", "influence", "each")
+_SHAPES = ("privacy", "noise", "influence", "each")
 
 
 def evaluate(name: str, curve: CurveOrValues | str, steps: int) -> Float[np.ndarray, " steps"]:

@@ -149,6 +149,7 @@ def draw_scores(
     *,
     title: str,
     compared: Sequence[str] = (),
+    score: str = "",
 ) -> None:
     """One line a method, the mean over seeds; the band is from the lowest to the highest seed.
 
@@ -160,6 +161,7 @@ def draw_scores(
         path: the PNG file to write.
         title: what was measured, on what data.
         compared: the method that others are compared with, and those, with the same steps and seeds; empty: one panel.
+        score: what is drawn, in its own unit; empty: a test accuracy, in percent.
 
     Raises:
         InvalidValue: no scores, or none of a name in ``compared``.
@@ -171,36 +173,37 @@ def draw_scores(
         if name not in scores:
             raise InvalidValue(f"compared must hold names among {', '.join(scores)}, got {name!r}")
     figure, panels = new_figure(columns=2 if compared else 1, width=12.0 if compared else 7.0, height=4.4)
-    panel = panels[0]
-    seeds = max(len(score.values) for score in scores.values())
-    for i, (name, score) in enumerate(scores.items()):
+    panel, unit = panels[0], 1.0 if score else 100.0
+    seeds = max(len(one.values) for one in scores.values())
+    for i, (name, one) in enumerate(scores.items()):
         colour = COLOURS[i % len(COLOURS)]
-        low, high = score.spread
-        panel.plot(score.steps, 100 * score.mean, color=colour, linestyle=LINES[i % len(LINES)], label=name)
-        if len(score.values) > 1:
-            panel.fill_between(score.steps, 100 * low, 100 * high, color=colour, alpha=0.18, linewidth=0)
+        low, high = one.spread
+        panel.plot(one.steps, unit * one.mean, color=colour, linestyle=LINES[i % len(LINES)], label=name)
+        if len(one.values) > 1:
+            panel.fill_between(one.steps, unit * low, unit * high, color=colour, alpha=0.18, linewidth=0)
     band = f"mean of {seeds} seeds, band from lowest to highest" if seeds > 1 else "one seed"
-    label(panel, f"{title}\n({band})", "test accuracy (%)")
+    label(panel, f"{title}\n({band})", score or "test accuracy (%)")
     panel.set_xlim(left=0)
-    panel.set_ylim(top=min(100.0, panel.get_ylim()[1]))
+    if not score:
+        panel.set_ylim(top=min(100.0, panel.get_ylim()[1]))
     if compared:
-        _draw_differences(scores, compared, panels[1])
+        _draw_differences(scores, compared, panels[1], unit)
     legend(figure, panel, columns=2)
     save(figure, Path(path))
 
 
-def _draw_differences(scores: Mapping[str, Scores], compared: Sequence[str], panel: Any) -> None:
+def _draw_differences(scores: Mapping[str, Scores], compared: Sequence[str], panel: Any, unit: float) -> None:
     base, seeds = np.asarray(scores[compared[0]].values, dtype=np.float64), len(scores[compared[0]].values)
     for i, (name, score) in enumerate(scores.items()):
         if name not in compared:
             continue
         colour, line = COLOURS[i % len(COLOURS)], LINES[i % len(LINES)]
-        differences = 100 * (np.asarray(score.values, dtype=np.float64) - base)
+        differences = unit * (np.asarray(score.values, dtype=np.float64) - base)
         mean = differences.mean(axis=0)
         panel.plot(score.steps, mean, color=colour, linestyle=line)
         if seeds > 1:
             two = 2 * differences.std(axis=0, ddof=1) / np.sqrt(seeds)
             panel.fill_between(score.steps, mean - two, mean + two, color=colour, alpha=0.18, linewidth=0)
     band = f"mean of {seeds} paired seeds, band of two standard errors" if seeds > 1 else "one seed"
-    label(panel, f"Against {compared[0]}\n({band})", "difference (points)")
+    label(panel, f"Against {compared[0]}\n({band})", "difference (points)" if unit != 1 else "difference")
     panel.set_xlim(left=0)

@@ -1,7 +1,7 @@
 """Two methods seed by seed: which was better, or that it was a tie."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,8 @@ from scipy import stats
 # Sums of the same numbers differ between processors by 1e-16 to 1e-13 of the largest of them; what is told apart on
 # purpose differs by one test example of at most a million: 1e-6 and more.
 SAME = 1e-9
+LEVEL, POWER = 0.05, 0.8  # a difference is called significant where its p value is below the level
+SMALLEST = 0.0001  # p values below are not told apart
 
 Verdict = Literal["better", "worse", "tie", "one seed", "none"]
 
@@ -71,6 +73,25 @@ class Paired:
         return float(stats.ttest_1samp(self.differences, 0.0).pvalue)
 
     @property
+    def seeds_to_decide(self) -> int | None:
+        """How many pairs a two-sided paired t-test at `LEVEL` needs to find a difference as large as this mean with
+        probability `POWER`, if the differences scatter as these do; ``None`` where these do not say: fewer than two
+        pairs, pairs that all differ by the same, or a mean of zero.
+
+        >>> Paired((1.0, -0.5, 1.5, 0.0)).seeds_to_decide, Paired((1.0, -1.0)).seeds_to_decide
+        (29, None)
+        """
+        if self.seeds < 2 or self._equal or self.mean == 0:
+            return None
+        effect = abs(self.mean) / float(np.std(self.differences, ddof=1))
+        # With a known deviation fewer would do, by hardly more than two.
+        known = ((stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER)) / effect) ** 2
+        pairs = max(2, math.floor(known))
+        while _power(effect, pairs) < POWER:
+            pairs += 1
+        return pairs
+
+    @property
     def _rounding(self) -> float:
         return SAME * max(self.size, *map(abs, self.differences), 0.0)
 
@@ -112,3 +133,33 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Paired:
         tuple(round(one[seed] - other[seed], 9) for seed in sorted(one.keys() & other.keys())),
         largest(one, other),
     )
+
+
+def _power(effect: float, pairs: int) -> float:
+    """Of a two-sided paired t-test at `LEVEL`; ``effect``: mean over standard deviation of the differences."""
+    beyond = float(stats.t.ppf(1 - LEVEL / 2, pairs - 1))
+    return float(stats.nct.sf(beyond, pairs - 1, effect * math.sqrt(pairs)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P values corrected for their number: Holm 1979, which controls the chance of any false alarm.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    values = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty_like(values)
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
+    return [float(value) for value in corrected]
+
+
+def p_in_words(value: float | None) -> str:
+    """To four digits behind the point; "-" where there is no test.
+
+    >>> p_in_words(0.01), p_in_words(1e-9), p_in_words(None)
+    ('0.0100', '< 0.0001', '-')
+    """
+    if value is None:
+        return "-"
+    return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"

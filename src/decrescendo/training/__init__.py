@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
     from decrescendo.training.run import Run, cpu_weights, versions
     from decrescendo.training.search.comparing import Comparison, compare
+    from decrescendo.training.search.comparison_runs import ComparedRun
     from decrescendo.training.search.private_search import PrivateSearch, parse_trials
     from decrescendo.training.search.private_tuning import search_privately
     from decrescendo.training.search.recipe import Recipe
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "persistence.checkpoint": ("Checkpoint", "Checkpoints", "Releases", "Stateful"),
     "search.comparing": ("Comparison", "compare"),
+    "search.comparison_runs": ("ComparedRun",),
     "tasks.evaluate": ("accuracy", "mean_loss"),
     "tasks.fitting": (
         "OPTIMIZERS", "Decay", "cross_entropy", "cross_entropy_and_accuracy", "decay_scheduler", "fit", "initialised",
@@ -103,8 +105,8 @@ __all__ = [
     "Stateful", "Statement", "Assumption", "Provenance", "Declaration", "Adaptive", "steering", "Task", "find_task",
     "fit", "train_task", "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy",
     "digits", "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
-    "Settings", "Space", "Between", "Among", "default_space", "free_space", "compare", "Comparison", "tune", "Recipe",
-    "PrivateSearch", "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
+    "Settings", "Space", "Between", "Among", "default_space", "free_space", "compare", "Comparison", "ComparedRun",
+    "tune", "Recipe", "PrivateSearch", "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
     "without_batch_norm", "Reading", "Estimate", "smoothed", "cross_entropy_and_accuracy",
 ]  # fmt: skip
 

@@ -5,6 +5,7 @@ Folders are looked for in the folder that the command runs in: ``papers`` of the
 
 from decrescendo.cli import listen, make_app
 from decrescendo_papers.cli.check import check_command
+from decrescendo_papers.cli.compare import compare_command
 from decrescendo_papers.cli.influence import influence_command
 from decrescendo_papers.cli.reproduce import report_command, reproduce_command
 from decrescendo_papers.cli.search import search_command
@@ -17,6 +18,7 @@ COMMANDS = {
     "report": report_command,
     "check": check_command,
     "search": search_command,
+    "compare": compare_command,
     "influence": influence_command,
 }
 app = make_app("papers", "The tables and figures of the papers behind decrescendo, run again and certified.")

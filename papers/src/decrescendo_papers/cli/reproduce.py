@@ -63,6 +63,7 @@ def reproduce_command(
     if wanted:
         say(f"{len(wanted)} cost curves, {len(absent)} missing")
     if dry_run:
+        _say_where(results)
         for spec in (*todo, *(spec for spec, _ in absent), *behind):
             say(spec.name)
         return
@@ -78,6 +79,15 @@ def reproduce_command(
         raise typer.Exit(1)
 
 
+def _say_where(results: Path) -> None:
+    if not results.is_dir():
+        err.print(
+            f"warning: there is no folder {results} here, so no run counts as finished. Run this in the folder papers "
+            "of the repository, or name the folder with --results",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+
+
 def _hong(runs: Path, folder: Path, seeds: int, jobs: int, device: str, dry_run: bool) -> None:
     import torch
 
@@ -89,6 +99,7 @@ def _hong(runs: Path, folder: Path, seeds: int, jobs: int, device: str, dry_run:
         f"{len(absent)} influences and {len(todo)} runs missing, as far as is known before earlier stages end"
     )
     if dry_run:
+        _say_where(runs)
         for name in (
             *(f"influence of {study.spec.name}, seed {seed}" for study, seed in absent),
             *(spec.name for spec in todo),

@@ -5,12 +5,13 @@ from typing import Literal
 
 import numpy as np
 
+from decrescendo.report import LEVEL as LEVEL  # the pages take all that compares from here
 from decrescendo.report import Paired, largest
+from decrescendo.report import holm as holm
+from decrescendo.report import p_in_words as p_in_words
 
-# A difference is called significant below this; with fewer seeds than that no sentence compares anything.
-LEVEL = 0.05
+# With fewer seeds no sentence compares anything.
 ENOUGH = 3
-SMALLEST = 0.0001  # p values below are not told apart
 Decided = Literal["holds", "fails", "undecided"]
 
 
@@ -34,21 +35,10 @@ def p_of(pair: Paired) -> float | None:
     return pair.p_value if pair.seeds >= ENOUGH else None
 
 
-def p_in_words(value: float | None) -> str:
-    """To four digits behind the point; "-" where there is no test.
-
-    >>> p_in_words(0.01), p_in_words(1e-9), p_in_words(None)
-    ('0.0100', '< 0.0001', '-')
-    """
-    if value is None:
-        return "-"
-    return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"
-
-
 def p_phrase(value: float | None) -> str:
     """The same as "p = ..", "p < ..", or nothing.
 
-    >>> p_phrase(SMALLEST), p_phrase(1e-9), p_phrase(None)
+    >>> p_phrase(0.0001), p_phrase(1e-9), p_phrase(None)
     ('p = 0.0001', 'p < 0.0001', '')
     """
     words = p_in_words(value)
@@ -83,16 +73,3 @@ def pooled(pairs: Sequence[Mapping[int, float]], others: Sequence[Mapping[int, f
         ),
         largest(*pairs, *others),
     )
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P values corrected for their number: Holm 1979, which controls the chance of any false alarm.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    values = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(values, kind="stable")
-    corrected = np.empty_like(values)
-    corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
-    return [float(value) for value in corrected]

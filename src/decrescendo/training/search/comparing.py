@@ -1,19 +1,22 @@
 """Plans compared on public data that stand in for the private ones."""
 
 import math
+import os
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-import numpy as np
-
-from decrescendo.accounting import Unit
-from decrescendo.errors import InvalidValue, check_instance, check_integer
+from decrescendo.base import markdown, write_whole
+from decrescendo.base.sealed import check_writable
+from decrescendo.errors import InvalidValue, MissingExtra, check_instance, check_integer, check_real
 from decrescendo.plans.plan import Plan
-from decrescendo.training.data.rows import table_of
-from decrescendo.training.search.tuning import as_many
-from decrescendo.training.tasks.fitting import fit
+from decrescendo.report import LEVEL, POWER, Paired, Scores, draw_scores, holm, p_in_words, paired
+from decrescendo.training.search.comparison_runs import ComparedRun, RunSettings, Wanted, run_all
 from decrescendo.training.tasks.task import Task
+
+_PUBLIC = "On rows that were said to be public: for trainings on others nothing was paid."
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,41 @@ class Comparison:
 
     Args:
         scores: of each plan, one a seed; the same seeds for all.
+        learning_rates: that each plan's scores are of; empty where nothing is known of them.
+        tried: the learning rates that each plan was trained at; of several, its scores are those at the rate with the
+            highest mean.
+        curves: of each plan, the score over the steps, one row a seed.
     """
 
     scores: Mapping[str, tuple[float, ...]]
+    learning_rates: Mapping[str, float] = field(default_factory=dict[str, float])
+    tried: tuple[float, ...] = ()
+    curves: Mapping[str, Scores] = field(default_factory=dict[str, Scores])
 
     @property
     def best(self) -> str:
-        """The plan with the highest mean. Whether it is better than the others, `describe` says."""
+        """The plan with the highest mean. Whether it is better than the others, `table` says."""
         return max(self.scores, key=lambda name: statistics.fmean(self.scores[name]))
+
+    @property
+    def differences(self) -> dict[str, Paired]:
+        """Of every plan but the first: its scores minus the first plan's, seed by seed.
+
+        >>> found = Comparison({"constant": (0.5, 0.6), "moving": (0.6, 0.8)}).differences["moving"]
+        >>> found.differences, round(found.p_value, 3), found.seeds_to_decide
+        ((0.1, 0.2), 0.205, 4)
+        """
+        first, *others = (dict(enumerate(found)) for found in self.scores.values())
+        names = list(self.scores)[1:]
+        return {name: paired(other, first) for name, other in zip(names, others, strict=True)}
+
+    @property
+    def p_values(self) -> dict[str, float]:
+        """Of the paired t-tests behind `differences`, corrected for their number after Holm; of those plans alone that
+        a test says something of."""
+        found = {name: pair.p_value for name, pair in self.differences.items()}
+        tested = {name: value for name, value in found.items() if value is not None}
+        return dict(zip(tested, holm(list(tested.values())), strict=True))
 
     def describe(self) -> str:
         """A line a plan: mean and standard deviation over seeds, and how far it is from the first, seed by seed, with
@@ -47,23 +77,99 @@ class Comparison:
             if len(found) > 1:
                 line += f" (sd {statistics.stdev(found):.4f})"
             if name != first:
-                apart = [one - other for one, other in zip(found, self.scores[first], strict=True)]
-                error = f" (se {statistics.stdev(apart) / len(apart) ** 0.5:.4f})" if len(apart) > 1 else ""
-                line += f"  {statistics.fmean(apart):+.4f}{error} from {first}, {len(apart)} seeds"
+                apart = self.differences[name]
+                error = f" (se {apart.error:.4f})" if len(found) > 1 else ""
+                line += f"  {apart.mean:+.4f}{error} from {first}, {len(found)} seeds"
             lines.append(line)
-        lines.append("On rows that were said to be public: for trainings on others nothing was paid.")
-        return "\n".join(lines)
+        return "\n".join([*lines, _PUBLIC])
+
+    def table(self) -> str:
+        """A row a plan, in Markdown: mean and standard deviation over seeds; the paired difference to the first plan
+        with its standard error, its p value, that after Holm, what they say, and how many seeds would decide.
+
+        >>> found = Comparison({"constant": (0.50, 0.60, 0.55), "moving": (0.61, 0.69, 0.66)})
+        >>> print(found.table())  # doctest: +ELLIPSIS
+        | plan     |   mean |     sd | minus constant |     se |      p | p after Holm | verdict | seeds to decide |
+        | -------- | -----: | -----: | -------------: | -----: | -----: | -----------: | ------- | --------------: |
+        | constant | 0.5500 | 0.0500 |                |        |        |              |         |                 |
+        | moving   | 0.6533 | 0.0404 |        +0.1033 | 0.0067 | 0.0041 |       0.0041 | better  |               2 |
+        <BLANKLINE>
+        3 seeds. Differences are paired by seed ...
+        """
+        first, *_ = self.scores
+        rates = bool(self.learning_rates)
+        header = [
+            "plan",
+            *["learning rate"] * rates,
+            "mean",
+            "sd",
+            f"minus {first}",
+            "se",
+            "p",
+            "p after Holm",
+        ]
+        rows: list[list[str]] = []
+        for name, found in self.scores.items():
+            spread = f"{statistics.stdev(found):.4f}" if len(found) > 1 else "-"
+            rate = [f"{self.learning_rates[name]:g}"] if rates else []
+            against = [""] * 6 if name == first else self._against_first(name)
+            rows.append([name, *rate, f"{statistics.fmean(found):.4f}", spread, *against])
+        align = "l" + "r" * (len(header) - 1) + "lr"
+        lines = markdown.table([*header, "verdict", "seeds to decide"], rows, align)
+        return f"{lines}\n\n{self._notes()}"
+
+    def _against_first(self, name: str) -> list[str]:
+        pair, p = self.differences[name], self.p_values.get(name)
+        verdict = "-" if p is None else "undecided" if p >= LEVEL else "better" if pair.mean > 0 else "worse"
+        error = f"{pair.error:.4f}" if pair.seeds > 1 else "-"
+        needed = pair.seeds_to_decide
+        return [
+            f"{pair.mean:+.4f}", error, p_in_words(pair.p_value), p_in_words(p), verdict,
+            "-" if needed is None else str(needed),
+        ]  # fmt: skip
+
+    def _notes(self) -> str:
+        count = len(next(iter(self.scores.values())))
+        notes = [
+            f"{count} seed{'s' * (count != 1)}. Differences are paired by seed. P values are those of two-sided "
+            f"t-tests, corrected for {len(self.p_values)} of them after Holm; below {LEVEL:g} a plan is called better "
+            f"or worse. The last column is how many seeds one test would need to find such a difference with "
+            f"probability {POWER:g}, assumed that it is the true one and that differences scatter as these do."
+        ]
+        if len(self.tried) > 1:
+            rates = ", ".join(f"{rate:g}" for rate in self.tried)
+            notes.append(
+                f"Each plan is at its own best learning rate of {rates}: the one with the highest mean over the same "
+                "seeds, so means are a little too high, for every plan. Confirm a verdict at these rates, with more "
+                "seeds."
+            )
+        return "\n\n".join([*notes, _PUBLIC])
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Draw the scores over the steps, and their differences to the first plan where all have the same steps.
+
+        Raises:
+            InvalidValue: no curves.
+            MissingExtra: matplotlib is not installed.
+        """
+        steps = {tuple(curve.steps) for curve in self.curves.values()}
+        compared = tuple(self.curves) if len(steps) == 1 and len(self.curves) > 1 else ()
+        draw_scores(self.curves, path, title="Plans on public rows", compared=compared, score="score")
 
 
 def compare(
     plans: Mapping[str, Plan],
-    public: Task,
+    task: Task,
     *,
     seeds: int = 3,
-    learning_rate: float | None = None,
+    jobs: int = 1,
+    out: str | os.PathLike[str] | None = None,
+    learning_rate: float | Sequence[float] | None = None,
     momentum: float = 0.0,
     lr_decay: str = "none",
     averaging: float = 0.0,
+    points: int = 5,
+    tell: Callable[[ComparedRun], None] | None = None,
 ) -> Comparison:
     """Train by each plan on public data, with the noise that the private rows would have, and score the models.
 
@@ -74,13 +180,23 @@ def compare(
 
     Args:
         plans: by name, in the order in which they are told; the first is what the others are compared with.
-        public: model, loss, optimiser, rows and score; the first score counts. Its other settings are not used.
+        task: on public rows: model, loss, optimiser, rows and score; the first score counts, and more is better. Its
+            other settings are not used.
         seeds: runs a plan, from seed 0, >= 1; with one nothing can be said about a difference.
-        learning_rate: > 0; by default the task's. A schedule may want a rate of its own: compare at several.
+        jobs: processes, >= 1, with one thread of torch each; the numbers do not depend on it. In several processes the
+            task must be one that cloudpickle can send: its functions may be a script's.
+        out: folder for ``runs.jsonl`` (a sealed line for each finished run), ``table.md`` and ``figure.png``. Runs that
+            are there, of the same plan, seed, rate, settings and task, are not repeated: a comparison that was killed
+            goes on, and one with more seeds or plans trains only what is new.
+        learning_rate: > 0; by default the task's. Of several, each plan is scored at the one with its highest mean: a
+            schedule may want a rate of its own.
         momentum, lr_decay, averaging: as in `fit`.
+        points: at how many steps, evenly spread, a run is scored, >= 1; the last step is one of them.
+        tell: told each run when it is finished, and those that were.
 
     Raises:
         InvalidValue: no plan, no score, a score that is not finite, a number outside its range.
+        FileRefused: a line of ``runs.jsonl`` is broken.
 
     >>> import torch, decrescendo as dc
     >>> from decrescendo.training import Task, accuracy, cross_entropy
@@ -97,33 +213,77 @@ def compare(
     ([2, 2], True)
     """
     check_integer("seeds", seeds, at_least=1)
+    check_integer("jobs", jobs, at_least=1)
+    check_integer("points", points, at_least=1)
     for name, plan in plans.items():
         check_instance(f"plan {name!r}", plan, Plan)
-    check_instance("public", public, Task)
+    check_instance("task", task, Task)
     if not plans:
         raise InvalidValue("at least one plan must be given by its name, got none")
-    if public.score is None:
+    if task.score is None:
         raise InvalidValue("the public task must have a score, got none. It is what plans are compared by")
-    loaded = public.load()
-    table = table_of(loaded, public.collate_fn)
+    given = task.learning_rate if learning_rate is None else learning_rate
+    rates = [
+        check_real("learning_rate", rate, above=0)
+        for rate in (given if isinstance(given, Sequence) else [given])
+    ]
+    if not rates:
+        raise InvalidValue("learning_rate must have at least one value, got none")
+    rates = list(dict.fromkeys(rates))
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        check_writable(folder)
+    # All plans first, then the next seed: what is finished early can be compared early.
+    wanted = [
+        Wanted(name, plan, seed, rate)
+        for seed in range(seeds)
+        for rate in rates
+        for name, plan in plans.items()
+    ]
+    settings = RunSettings(
+        optimizer=task.optimizer, momentum=momentum, lr_decay=lr_decay, averaging=averaging, points=points
+    )
+    runs: dict[tuple[str, float, int], ComparedRun] = {}
+    for run in run_all(
+        wanted, task, settings, jobs=jobs, path=None if folder is None else folder / "runs.jsonl"
+    ):
+        runs[run.plan, run.learning_rate, run.seed] = run
+        if tell is not None:
+            tell(run)
+    found = _at_best_rates(plans, rates, seeds, runs)
+    if folder is not None:
+        write_whole(folder / "table.md", found.table() + "\n")
+        try:
+            found.draw(folder / "figure.png")
+        except MissingExtra as error:
+            warnings.warn(f"figure.png was not drawn: {error}", stacklevel=2)
+    return found
+
+
+def _at_best_rates(
+    plans: Mapping[str, Plan],
+    rates: Sequence[float],
+    seeds: int,
+    runs: Mapping[tuple[str, float, int], ComparedRun],
+) -> Comparison:
+    """Of each plan, the runs at the rate with the highest mean; of equal ones the first. A rate at which a training
+    diverges is never the best."""
     scores: dict[str, tuple[float, ...]] = {}
-    for name, plan in plans.items():
-        size = plan.sampling.dataset_size
-        data = as_many(table, size)
-        people = np.arange(size) if plan.budget.unit is Unit.PERSON else None
-        found: list[float] = []
-        for seed in range(seeds):
-            _, model = fit(
-                public.fresh(seed, loaded), public.loss, data, plan, seed=seed, optimizer=public.optimizer,
-                learning_rate=public.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
-                lr_decay=lr_decay, averaging=averaging, settings=public.engine, people=people,
-                collate_fn=public.collate_fn,
-            )  # fmt: skip
-            score = public.first_score(model)
-            if not math.isfinite(score):
+    best: dict[str, float] = {}
+    curves: dict[str, Scores] = {}
+    for name in plans:
+        means = dict.fromkeys(rates, -math.inf)
+        for rate in rates:
+            last = [runs[name, rate, seed].scores[-1] for seed in range(seeds)]
+            if all(map(math.isfinite, last)):
+                means[rate] = statistics.fmean(last)
+        rate = best[name] = max(rates, key=means.__getitem__)
+        chosen = [runs[name, rate, seed] for seed in range(seeds)]
+        for run in chosen:
+            if not math.isfinite(run.scores[-1]):
                 raise InvalidValue(
-                    f"a score must be finite, got {score} by the plan {name!r} and seed {seed}"
+                    f"a score must be finite, got {run.scores[-1]} by the plan {name!r} and seed {run.seed}"
                 )
-            found.append(score)
-        scores[name] = tuple(found)
-    return Comparison(scores)
+        scores[name] = tuple(run.scores[-1] for run in chosen)
+        curves[name] = Scores(chosen[0].steps, [run.scores for run in chosen])
+    return Comparison(scores, best, tuple(rates), curves)
