@@ -1,4 +1,5 @@
 /* Exact Gaussian noise, rounded to a grid, added to a vector in one walk; rounded.py says what that is.
+   Longer than most files: cipher, table and walk are compiled as one loop, whose parts overlap.
 
    A word of 64 random bits is a sign and a tail probability u = (tail + 1/2) 2^-64 below one half. In each of the sixteen
    octaves from 1/2 down to 2^-17 its quantile is a polynomial of degree 16 in the mantissa of u: Chebyshev's

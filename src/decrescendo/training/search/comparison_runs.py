@@ -95,7 +95,7 @@ def run_all(
         facts | {"plan": one.plan.sha256, "seed": one.seed, "learning_rate": one.learning_rate} | asdict(settings)
         for one in wanted
     ]  # fmt: skip
-    known = {} if path is None else _read(path)
+    known = dict[str, dict[str, Any]]() if path is None else _read(path)
     todo: list[int] = []
     for i, (one, about) in enumerate(zip(wanted, abouts, strict=True)):
         line = known.get(sealed.digest(about))
