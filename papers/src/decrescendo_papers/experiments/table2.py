@@ -32,8 +32,9 @@ TABLE2 = Table(
         "Embedding 16, mean over the true tokens, linear 16, ReLU, linear 2. The paper states the layers, "
         "Adam, 25 epochs and C_0 = 2; rate 0.02, batch 512, sizes, length 256 and a vocabulary of 10,000 "
         "are inferred from public examples.",
-        "The paper states no batch size. A claim that fails at 512 alone fails at a size that was inferred: the same table "
-        "at 64, the size of another public example, has a page of its own, and a verdict that differs there *depends*.",
+        "The paper states no batch size. A claim that fails at 512 alone fails at a size that was inferred: the same "
+        "table at 64, the size of another public example, has a page of its own, and a verdict that differs there "
+        "*depends*.",
         "The vocabulary is public: the 10,000 most frequent English words, not counted on the reviews.",
         "Adam divides by the length of the gradient, so a clip norm that falls should change the weights' steps "
         "little, and the noise be what moves here: a guess, which no run here tests.",
