@@ -57,7 +57,7 @@ NOISES = [
 ]
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=str)
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: type(noise).__name__)
 def test_a_curve_of_noise_is_one_of_privacy_upside_down_to_the_bit(noise: Any) -> None:
     values = curves.evaluate("noise", noise, 3)
     plan = calibrated(noise=noise)
