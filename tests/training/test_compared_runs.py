@@ -144,7 +144,7 @@ def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> 
     }[damage]  # fmt: skip
     path.write_text(f"{first}\n{broken}\n")
     with pytest.raises(
-        FileRefused, match=r"line 2 of .*runs.jsonl.* Take the line out, and its run is done again"
+        FileRefused, match=r"line 2 of .*runs.jsonl.* Take the line out, and its run is repeated"
     ):
         compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
     path.write_text(f"{first}\n")

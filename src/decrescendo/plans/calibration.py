@@ -138,11 +138,7 @@ def calibrate(
     if isinstance(sampling, PoissonSampling) and batch is not None:
         drawn = _moving(sampling, evaluate("batch", batch, count))
     if bands != 1 or workload is not None:
-        if any(curve is not None and not _says_constant(curve) for curve in (privacy, noise)):
-            raise InvalidValue(
-                f"{'privacy' if noise is None else 'noise'} must be left out with bands and with a workload, got both: "
-                "the noise of each step follows from the workload"
-            )
+        _check_left_out(privacy=privacy, noise=noise)
         what = "noise that follows a workload or is correlated"
         return correlated(budget, poisson(drawn, what), clips, given, bands, as_workload(workload))
     rates = drawn.rates(count)
@@ -167,8 +163,13 @@ def calibrate(
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 
-def _says_constant(curve: object) -> bool:
-    return isinstance(curve, str) and curve == "constant"
+def _check_left_out(privacy: object, noise: object) -> None:
+    for name, curve in (("privacy", privacy), ("noise", noise)):
+        if curve is not None and not (isinstance(curve, str) and curve == "constant"):
+            raise InvalidValue(
+                f"{name} must be left out with bands and with a workload, got both: the noise of each step follows from "
+                "the workload"
+            )
 
 
 def _check_epochs(

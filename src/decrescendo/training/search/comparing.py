@@ -47,7 +47,7 @@ class Comparison:
 
         >>> found = Comparison({"constant": (0.5, 0.6), "moving": (0.6, 0.8)}).differences["moving"]
         >>> found.differences, round(found.p_value, 3), found.seeds_to_decide
-        ((0.1, 0.2), 0.205, 4)
+        ((0.1, 0.2), 0.205, 5)
         """
         first, *others = (dict(enumerate(found)) for found in self.scores.values())
         names = list(self.scores)[1:]
@@ -92,7 +92,7 @@ class Comparison:
         | plan     |   mean |     sd | minus constant |     se |      p | p after Holm | verdict | seeds to decide |
         | -------- | -----: | -----: | -------------: | -----: | -----: | -----------: | ------- | --------------: |
         | constant | 0.5500 | 0.0500 |                |        |        |              |         |                 |
-        | moving   | 0.6533 | 0.0404 |        +0.1033 | 0.0067 | 0.0041 |       0.0041 | better  |               2 |
+        | moving   | 0.6533 | 0.0404 |        +0.1033 | 0.0067 | 0.0041 |       0.0041 | better  |               3 |
         <BLANKLINE>
         3 seeds. Differences are paired by seed ...
         """

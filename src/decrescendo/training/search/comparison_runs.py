@@ -240,7 +240,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
                 content = sealed.opened(line, source, FORMAT, VERSION, keys=_KEYS)
                 _check(content)
             except DecrescendoError as error:
-                raise FileRefused(f"{error}. Take the line out, and its run is done again") from None
+                raise FileRefused(f"{error}. Take the line out, and its run is repeated") from None
             found[sealed.digest(content["about"])] = content
     return found
 
