@@ -67,6 +67,33 @@ def test_noise_beside_the_gradients_is_drawn_anew_at_each_step() -> None:
     assert len(set(seen)) == 12
 
 
+@pytest.mark.parametrize("bands", [2, 3])
+def test_what_float64_leaves_open_is_settled_before_later_steps_read_it(bands: int) -> None:
+    """A few in a million coordinates: against each step's Gaussian by itself, added to what all earlier rows say."""
+    size, kept, weights = 500_000, bands - 1, np.array([0.75, 0.5])[: bands - 1]
+    streams = [Keystream(KEY), Keystream(KEY)]
+    rows, all_rows = np.zeros((kept, size), dtype=np.int32), list[np.ndarray]()
+    for first in range(0, 3 * kept, kept):
+        steps = range(first, first + kept)
+        banded.draw(
+            rows,
+            [
+                banded.Step(
+                    2.0**20, weights[:t].copy(), streams[0].reserve(size), t % kept,
+                    [(t - k) % kept for k in range(1, min(t, kept) + 1)],
+                )
+                for t in steps
+            ],
+        )  # fmt: skip
+        for t in steps:
+            total = np.zeros(size)
+            for k in range(1, min(t, kept) + 1):
+                total -= weights[k - 1] * all_rows[t - k]
+            words = streams[1].reserve(size)
+            all_rows.append(rounded.add_gaussian(total, 2.0**20, words))
+        assert all(np.array_equal(rows[t % kept], all_rows[t]) for t in steps)
+
+
 class TestRecursion:
     """Each coordinate, each step: the very sum, in fractions, that the module's docstring says."""
 

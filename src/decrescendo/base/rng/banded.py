@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64, Int32, Int64
+from jaxtyping import Float, Float64, Int32
 
 from decrescendo.base import native
 from decrescendo.base.rng.keystream import ReservedWords
@@ -85,7 +85,6 @@ def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
     size = rows.shape[1]
     most = min(_CHUNK, size)
     starts = deque(range(0, size, _CHUNK))  # several threads may take from it
-    open_ones: list[deque[Int64[np.ndarray, "_"]]] = [deque() for _ in steps]
 
     def work() -> None:
         noise = np.empty(most)
@@ -95,30 +94,21 @@ def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
                 start = starts.popleft()
             except IndexError:
                 return
-            count, left = min(_CHUNK, size - start), np.zeros(0, dtype=np.int64)
+            count = min(_CHUNK, size - start)
             here = noise[:count]
-            for step, found, add_up in zip(steps, open_ones, sums, strict=True):
+            for step, add_up in zip(steps, sums, strict=True):
                 add_up(start, count)
                 words = step.words.after(start)
                 add = adder(here, here, step.std, 1.0, 1.0, words, count, counter_of(words, count))
-                more, _ = add(0, count)
-                left = np.union1d(left, more) if len(more) else left
-                if len(left):  # what follows from a number that is open is made anew, too
-                    found.append(start + left)
+                left, drawn = add(0, count)
+                if len(left):  # settled before later steps read it
+                    here[left] = settled(here[left], step.std, 1.0, 1.0, drawn, words, left)
                 rows[step.row, start : start + count] = here
 
     if len(starts) > 1:
         native.on_all_threads(work)
     elif starts:
         work()
-    for step, found in zip(steps, open_ones, strict=True):
-        if found:
-            places = np.concatenate(found)
-            words = np.array([step.words.after(int(place)).reader(1)(0, 1)[0] for place in places])
-            total = np.zeros(len(places))
-            for weight, k in zip(step.weights, step.earlier, strict=True):
-                total -= weight * rows[k, places]  # exact
-            rows[step.row, places] = settled(total, step.std, 1.0, 1.0, words, step.words, places)
 
 
 def weighted(
