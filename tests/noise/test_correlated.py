@@ -79,7 +79,7 @@ def test_what_float64_leaves_open_is_settled_before_later_steps_read_it(bands: i
             rows,
             [
                 banded.Step(
-                    2.0**20, weights[:t].copy(), streams[0].reserve(size), t % kept,
+                    2.0**25, weights[:t].copy(), streams[0].reserve(size), t % kept,
                     [(t - k) % kept for k in range(1, min(t, kept) + 1)],
                 )
                 for t in steps
@@ -90,7 +90,8 @@ def test_what_float64_leaves_open_is_settled_before_later_steps_read_it(bands: i
             for k in range(1, min(t, kept) + 1):
                 total -= weights[k - 1] * all_rows[t - k]
             words = streams[1].reserve(size)
-            all_rows.append(rounded.add_gaussian(total, 2.0**20, words))
+            drawn = words.reader(size)(0, size).copy()
+            all_rows.append(rounded.settled(total, 2.0**25, 1.0, 1.0, drawn, words, np.arange(size)))
         assert all(np.array_equal(rows[t % kept], all_rows[t]) for t in steps)
 
 
