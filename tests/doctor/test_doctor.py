@@ -29,7 +29,7 @@ def observed() -> Generator[Observe]:
     }
     forker = subprocess.Popen(
         [sys.executable, str(_SUPPORT / "doctor_forker.py")], env=environment, text=True, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=open("/tmp/forker.err","w"),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
     def observe(folder: Path, text: str) -> Diagnosis:

@@ -11,8 +11,8 @@ FORBIDDEN_MODULES = {
     "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "jsonpickle",
     "pandas", "h5py", "copyreg",
 }  # fmt: skip
-# Of joblib: functions sent to processes of its own, through pipes. Its files are pickles.
-PROCESSES = {"Parallel", "delayed"}
+# Of joblib: functions sent to processes of its own, through pipes; its files are pickles. Of pickle: torch's error.
+HARMLESS = {"joblib": {"Parallel", "delayed"}, "pickle": {"UnpicklingError"}}
 FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__"}
 # Of an archive, writes where the archive says.
 FORBIDDEN_METHODS = {
@@ -33,7 +33,7 @@ def dangers(text: str) -> list[str]:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             module = node.module if isinstance(node, ast.ImportFrom) else None
             names = [module or ""] if module else [alias.name for alias in node.names]
-            if module == "joblib" and {alias.name for alias in node.names} <= PROCESSES:
+            if {alias.name for alias in node.names} <= HARMLESS.get(module or "", set()):
                 continue
             found += [name for name in names if name.split(".")[0] in FORBIDDEN_MODULES]
         if not isinstance(node, ast.Call):

@@ -231,9 +231,7 @@ class TestSearch:
         costs = {
             bands: workload.cost(found.correlation or found.noise_multiplier)
             for bands in (1, 4, "auto")
-            for found in [
-                dc.calibrate(BUDGET, SAMPLING, steps=STEPS, clip=1.0, bands=bands, workload=workload)
-            ]
+            for found in [dc.calibrate(BUDGET, SAMPLING, steps=12, clip=1.0, bands=bands, workload=workload)]
         }
         assert costs["auto"] <= costs[4] * (1 + 1e-3)
         assert costs["auto"] <= costs[1]

@@ -284,7 +284,7 @@ def test_the_same_bits_with_any_number_of_threads_and_in_parts(threads: int) -> 
 def test_what_fails_and_who_comes_at_the_same_time_gets_no_word_twice() -> None:
     """Two sums with the same noise would betray their difference."""
     stream, seen = Keystream(KEY), list[np.ndarray]()
-    with mock.patch.object(rounded, "_adder", side_effect=RuntimeError), pytest.raises(RuntimeError):
+    with mock.patch.object(rounded, "adder", side_effect=RuntimeError), pytest.raises(RuntimeError):
         stream.add_gaussian(np.zeros(100), 1.0)
     assert stream.position == 800
     assert stream.words(3).tolist() == Keystream(KEY, 800).words(3).tolist()

@@ -29,3 +29,12 @@ def banded_plan(
     guarantee = guarantee or certify(planned(sampling, strategy.noise_multiplier), budget)
     schedule = Schedule(strategy.noise_multiplier, np.broadcast_to(clip, steps).astype(float))
     return Plan(budget, sampling, schedule, guarantee, strategy)
+
+
+def inverse_of(strategy: Strategy) -> np.ndarray:
+    """S^-1: row t has n_t as a sum of xi."""
+    matrix = np.zeros((strategy.steps, strategy.steps))
+    for k in range(strategy.bands):
+        for t in range(strategy.steps - k):
+            matrix[t + k, t] = strategy.matrix[k, t]
+    return np.linalg.inv(matrix)

@@ -387,7 +387,7 @@ def test_a_policy_is_shown_releases_and_weights_and_nothing_of_the_data(data: Pa
     assert [context.step for context in shown] == [0, 1, 2]
     assert shown[2].past == (Settings(2.0, 1.0), Settings(3.0, 1.0))
     assert shown[0].share_left == 1 > shown[1].share_left > shown[2].share_left
-    assert set(PolicyContext.__dataclass_fields__) == {"past", "model", "share_left", "_smallest"}
+    assert set(PolicyContext.__dataclass_fields__) == {"past", "model", "share_left", "readings", "_smallest"}
 
 
 def test_the_rest_of_a_budget_can_be_spent_exactly(data: Pair) -> None:

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from banded_plans import banded_plan
+from banded_plans import banded_plan, inverse_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import Life
@@ -159,7 +159,7 @@ class TestReleases:
         run = train(model, loss, rows, PLAN, torch.optim.SGD(model.parameters(), lr=0.5), seed=5,
                     settings=EngineSettings(accumulate="float64"))  # fmt: skip
         streams = RunStreams.of(5, PLAN.sampling, PLAN.correlation)
-        groups, inverse = streams.groups(PLAN.sampling, None), list(PLAN.correlation.inverse_rows())
+        groups, inverse = streams.groups(PLAN.sampling, None), inverse_of(PLAN.correlation)
         batches = PLAN.sampling.batches(PLAN.steps, streams.sampling, groups)
         clipper, xi = Reference(other, loss), list[np.ndarray]()
         for step, drawn in enumerate(batches):

@@ -15,8 +15,10 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 from torch.utils._pytree import tree_unflatten as tree_unflatten
+from torch.utils.data._utils import fetch as fetching  # noqa: F401 (the doctor watches it)
 
 _C: Any = cast("Any", torch)._C
 

@@ -9,7 +9,7 @@ from torch import Tensor, overrides
 from torch.nn.modules import module
 from torch.utils._device import DeviceContext
 
-from decrescendo.base.batches import form_of, leaves_of
+from decrescendo.base.batches import form_of, leaves_of, memory_order
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.device_graphs import Capture
 from decrescendo.clipping.inventory import Inventory
@@ -72,7 +72,7 @@ def pass_key(batch: Batch, count: int, held: Inventory) -> PassKey:
         )
         for name, tensor in held.tensors()
     )
-    wanted = tuple(leaf.requires_grad for leaf in leaves_of(batch))
+    wanted = tuple((leaf.requires_grad, memory_order(leaf)) for leaf in leaves_of(batch))
     return (form_of(batch), wanted, count, held.mode, places, settings())
 
 

@@ -1,9 +1,9 @@
 """Checkpoints of Opacus' (1.4 to 1.6): the accountant's history in them, in the certified bracket. No code in a file is
 run: it is read with ``weights_only``."""
 
-import pickle
 import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def examine_checkpoint(path: Path) -> Diagnosis:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles of another protocol, which are refused
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileRefused(
             f"{path} must be a checkpoint of tensors, numbers and lists, which is read without running code, "

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
-from torch.utils.data._utils import fetch as fetching
 
+from decrescendo.base.torch_private import fetching
 from decrescendo.doctor.events import Events, user_frame
 from decrescendo.doctor.loops import epochs_asked, named_numbers
 from decrescendo.doctor.neighbours import Neighbours, changed_indices, enlarged

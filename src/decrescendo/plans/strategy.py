@@ -1,6 +1,5 @@
 """`Strategy`: how the noises of different steps are correlated, and how large they are."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -110,15 +109,6 @@ class Strategy:
             before[0, 0] = variance
             before[0, 1:] = before[1:, 0] = shared[:-1]
         return np.sqrt(found)
-
-    def inverse_rows(self) -> Iterator[Float[np.ndarray, " steps"]]:
-        """Rows of S^-1, one after the other: n_t as a sum of xi."""
-        kept = np.zeros((self.bands, self.steps))
-        for t in range(self.steps):
-            row = -self.weights(t) @ kept[(t - np.arange(1, self.bands)) % self.bands]
-            row[t] += self.scale(t)
-            kept[t % self.bands] = row
-            yield row
 
     def __eq__(self, other: object) -> bool:
         return np.array_equal(self.matrix, other.matrix) if isinstance(other, Strategy) else NotImplemented

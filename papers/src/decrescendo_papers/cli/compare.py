@@ -18,7 +18,7 @@ def compare_command(
         typer.Option(help="FILE.py:FUNCTION, from (budget, sampling, steps) to plans by name."),
     ],
     seeds: Annotated[int, typer.Option(help="Runs a plan, from seed 0.", min=1)] = 5,
-    jobs: Annotated[int, typer.Option(help="Processes, one thread each.", min=1)] = 2,
+    jobs: Annotated[int, typer.Option(help="Processes; each has one thread.", min=1)] = 2,
     lr: Annotated[
         list[float] | None,
         typer.Option(help="Learning rate; of several, each plan is at its best. Default: the paper's."),

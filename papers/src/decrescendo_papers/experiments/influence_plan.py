@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from decrescendo import Plan, calibrate
+from decrescendo import Plan, PoissonSampling, calibrate
 from decrescendo.accounting import Accountant
 from decrescendo.base import sealed as kept
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.plans.sampling_refusals import poisson
 from decrescendo.training import versions
 from decrescendo_papers.experiments.estimate import Exponential, Influence, fit_exponential
 from decrescendo_papers.experiments.influence import HIGH, LOW, Course, Measured, Tick, measure, spread, work
@@ -119,7 +118,7 @@ def influence_plan(
     fit, plan = fit_exponential(influence), course.plan
     planned = calibrate(
         plan.budget,
-        poisson(plan.sampling, "an influence").at(0),
+        PoissonSampling(plan.sampling.dataset_size, float(plan.batch_size[0])),
         steps=plan.steps,
         privacy=fit.privacy(),
         clip=plan.clip_norm,

@@ -1,6 +1,6 @@
 """Checkpoints as Opacus writes them: read without running code that is in them."""
 
-import pickle
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -27,8 +27,10 @@ def read(path: Any, how: dict[str, Any]) -> dict[str, Any]:
             "code otherwise: leave it out"
         )
     try:
-        content: Any = torch.load(path, **how | {"weights_only": True})
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        content: Any = torch.load(
+            path, weights_only=True, **{key: how[key] for key in how if key != "weights_only"}
+        )
+    except (UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise FileRefused(
             "a checkpoint must hold tensors, numbers and texts alone, got another file or other objects "
             f"({type(error).__name__}). Save a state_dict() in place of an object"

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from decrescendo.base.batches import Batch, map_rows
+from decrescendo.base.torch_private import tree_flatten, tree_leaves, tree_map
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel

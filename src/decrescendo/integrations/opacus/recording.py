@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from decrescendo.base.batches import Batch, map_rows
+from decrescendo.base.torch_private import tree_leaves, tree_map
 from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import Call, Reads, Ref, RowCount, Stale
 

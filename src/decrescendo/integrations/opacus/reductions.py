@@ -8,8 +8,8 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
+from decrescendo.base.torch_private import tree_leaves, tree_map
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.calls import Call, Ref, Stale

@@ -94,7 +94,7 @@ class Comparison:
         | constant | 0.5500 | 0.0500 |                |        |        |              |         |                 |
         | moving   | 0.6533 | 0.0404 |        +0.1033 | 0.0067 | 0.0041 |       0.0041 | better  |               3 |
         <BLANKLINE>
-        3 seeds. Differences are paired by seed ...
+        3 seeds. Differences are paired by seed...
         """
         first, *_ = self.scores
         rates = bool(self.learning_rates)
