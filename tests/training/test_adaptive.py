@@ -293,7 +293,7 @@ def test_an_error_after_the_grant_leaves_it_spent(
     cost = filter.cost(Release(0.2, 2.0))
     released = 0
     if where == "draw":
-        monkeypatch.setattr("decrescendo.training.loop.drawing.map_rows", power_cut)
+        monkeypatch.setattr("decrescendo.training.loop.drawing.to_device", power_cut)
     elif where == "gradient":
         trainer._engine.clipped_sum = power_cut  # type: ignore[method-assign]
     elif where == "noise":

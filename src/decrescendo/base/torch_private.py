@@ -25,6 +25,7 @@ _C: Any = cast("Any", torch)._C
 # Contexts in which no mode for torch functions, or no dispatch mode, is asked; and which of them are on. (A mode for
 # torch functions the dispatcher would call from TorchScript and from backward passes.)
 FUNCTIONS_OFF: Any = _C.DisableTorchFunction
+SUBCLASSES_OFF: Any = _C.DisableTorchFunctionSubclass
 DISPATCH_OFF: Any = _C._DisableTorchDispatch
 HAS_FUNCTION_MODES: Any = _C._is_torch_function_mode_enabled
 dispatch_modes: Any = cast("Any", _python_dispatch)._get_current_dispatch_mode_stack

@@ -1,4 +1,7 @@
-"""The rounds of a federated run: opened, released or aborted one after another, recorded before anything is seen."""
+"""The rounds of a federated run: opened, released or aborted one after another, recorded before anything is seen.
+
+Longer than most files: in what order a round is opened, released and written down is read in one place.
+"""
 
 from collections.abc import Mapping
 from typing import Any, cast, final

@@ -120,6 +120,8 @@ class CorrelatedNoise:
         self.taken: int | None = 0
         self._drawn = 0
         self._layout: _Layout | None = None
+        # Names and sizes of what is stored, of which a checkpoint has no more.
+        self._stored: tuple[tuple[str, ...], tuple[int, ...]] = (), ()
         self._rows = torch.zeros(0, 0, dtype=torch.int32)  # in units of the grid; of step t at t mod (b - 1)
 
     def add(
@@ -143,7 +145,13 @@ class CorrelatedNoise:
         self._check_next(step)
         layout = _Layout.of(gradients)
         if self._layout is None:
-            self._layout = layout
+            if self._drawn and self._stored != (layout.names, layout.own):
+                raise FileRefused(
+                    "a checkpoint must hold the noise of the parameters that are trained, got that of "
+                    f"{len(self._stored[0])} tensors of {sum(self._stored[1])} numbers for {len(layout.names)} of "
+                    f"{sum(layout.own)}"
+                )
+            self._layout, self._stored = layout, (layout.names, layout.own)
         elif layout != self._layout:
             raise PlanViolation(
                 f"a run with correlated noise must train the same parameters at every step, got {len(layout.names)} "
@@ -232,7 +240,7 @@ class CorrelatedNoise:
             raise PlanViolation(
                 "the state of correlated noise must be of a whole step, got that of one that failed"
             )
-        names, own = ((), ()) if self._layout is None else (self._layout.names, self._layout.own)
+        names, own = self._stored
         rows = [dict(zip(names, row.split(own), strict=True)) for row in self._rows]
         return {
             "taken": self.taken,
@@ -258,6 +266,7 @@ class CorrelatedNoise:
         self.taken, self._drawn = step, drawn
         self._rows = torch.zeros(0, 0, dtype=torch.int32)
         if rows:
+            self._stored = tuple(rows[0]), tuple(part.numel() for part in rows[0].values())
             self._rows = torch.stack([torch.cat([part.reshape(-1) for part in row.values()]) for row in rows])
 
 

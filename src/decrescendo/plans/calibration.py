@@ -5,18 +5,19 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting import Accountant, Allocated, Pld, Selection, Trials, Truncated
+from decrescendo.accounting import Accountant, Pld, Selection, Trials, Truncated
 from decrescendo.accounting.budget import Budget, Guarantee, check_budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.overflow import left_of, overflow_of, smallest_cap
 from decrescendo.accounting.protocol import estimate
-from decrescendo.accounting.truncated import composes, of_epochs
+from decrescendo.accounting.truncated import composes
 from decrescendo.errors import ImpossibleBudget, InvalidValue, check_instance
 from decrescendo.plans.correlated import correlated
 from decrescendo.plans.curves import evaluate
 from decrescendo.plans.passes import steps_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.progress import CurveOrValues
+from decrescendo.plans.relative_curves import check_epochs, relative_privacy
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling, planned
 from decrescendo.plans.sampling_refusals import check_person, poisson, uncut
 from decrescendo.plans.scale_search import first_guess, settled, steer
@@ -130,10 +131,10 @@ def calibrate(
         poisson(sampling, "a plan for people with several examples")
         check_person(budget.examples_per_person, sampling)
     judge = (given if isinstance(given, Truncated) else Truncated(given)).protecting(budget)
-    relative = _relative(privacy, noise, sampling, count)
+    relative = relative_privacy(privacy, noise, sampling, count)
     relative = relative / relative.max()
     clips = evaluate("clip", clip, count)
-    _check_epochs(sampling, given, batch)
+    check_epochs(sampling, given, batch)
     drawn: Sampling = sampling
     if isinstance(sampling, PoissonSampling) and batch is not None:
         drawn = _moving(sampling, evaluate("batch", batch, count))
@@ -167,73 +168,9 @@ def _check_left_out(privacy: object, noise: object) -> None:
     for name, curve in (("privacy", privacy), ("noise", noise)):
         if curve is not None and not (isinstance(curve, str) and curve == "constant"):
             raise InvalidValue(
-                f"{name} must be left out with bands and with a workload, got both: the noise of each step follows from "
-                "the workload"
+                f"{name} must be left out with bands and with a workload, got both: the noise of each step follows "
+                "from the workload"
             )
-
-
-def _check_epochs(
-    sampling: PoissonSampling | RandomAllocation | StratifiedPoissonSampling,
-    given: Accountant,
-    batch: CurveOrValues | None,
-) -> None:
-    """Where each record takes part once an epoch: the accountant that has a theorem, and batches of one size."""
-    if isinstance(sampling, RandomAllocation) and not isinstance(of_epochs(given), Allocated | Truncated):
-        raise InvalidValue(
-            "accountant must be Allocated for records that each take part once an epoch, got "
-            f"{given.name}, which accounts Poisson batches only. Leave it out"
-        )
-    if isinstance(sampling, RandomAllocation) and batch is not None:
-        raise InvalidValue(
-            "batches of records that each take part once an epoch must have one expected size, got batch=. The "
-            "theorem is for equal chances of all steps of an epoch: leave batch out, or take PoissonSampling"
-        )
-
-
-def _relative(
-    privacy: CurveOrValues | str | None,
-    noise: CurveOrValues | str | None,
-    sampling: PoissonSampling | RandomAllocation | StratifiedPoissonSampling,
-    steps: int,
-) -> Float[np.ndarray, " steps"]:
-    """Relative mu_t at every step, from the one curve that was given."""
-    if noise is None:
-        return _at_steps("privacy", "constant" if privacy is None else privacy, sampling, steps)
-    if privacy is not None:
-        raise InvalidValue(
-            "at most one of privacy and noise must be given, got both: each is 1 over the other"
-        )
-    with np.errstate(over="ignore"):  # evaluated again: of noise near zero 1/z is no number
-        return evaluate("privacy", 1 / _at_steps("noise", noise, sampling, steps), steps)
-
-
-def _at_steps(
-    name: str,
-    curve: CurveOrValues | str,
-    sampling: PoissonSampling | RandomAllocation | StratifiedPoissonSampling,
-    steps: int,
-) -> Float[np.ndarray, " steps"]:
-    """A curve at every step; where records are allocated, constant within each epoch, or an error."""
-    if not isinstance(sampling, RandomAllocation):
-        return evaluate(name, curve, steps)
-    each = sampling.steps_per_epoch
-    epochs, rest = divmod(steps, each)
-    if rest:
-        raise InvalidValue(
-            f"steps must be of whole epochs of {each} steps, got steps={steps}. The theorem is for epochs in "
-            f"which every record takes part: take {sampling.whole(steps)}"
-        )
-    if callable(curve):
-        return np.repeat(evaluate(name, curve, epochs), each)
-    found = evaluate(name, curve, steps)
-    moving = np.flatnonzero((found.reshape(epochs, each) != found[::each, None]).any(1))
-    if moving.size:
-        raise InvalidValue(
-            f"{name} must be constant within each epoch of {each} steps, got values that move within epoch "
-            f"{moving[0] + 1}. The theorem is for equal noise in all steps of an epoch: change it between epochs, "
-            "or take PoissonSampling"
-        )
-    return found
 
 
 def _check_cap(ledger: Ledger, sampling: Sampling, budget: Budget) -> None:

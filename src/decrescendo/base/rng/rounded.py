@@ -1,6 +1,6 @@
 """A sum plus an exact real Gaussian, rounded once to a public grid.
 
-Longer than most files: the argument, the kernel's two doors and what settles the numbers they leave open.
+Longer than most files: the argument, the two kernels and what settles the numbers they leave open.
 
 Gaussian noise made of floating-point numbers is not Gaussian: which outputs are possible at all depends on the sum, and
 an output that one neighbour can give and the other cannot betrays it (Mironov, "On significance of the least

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, map_rows
-from decrescendo.base.torch_private import tree_leaves, tree_map
+from decrescendo.base.torch_private import SUBCLASSES_OFF, tree_leaves, tree_map
 from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import Call, Reads, Ref, RowCount, Stale
 
@@ -19,7 +19,7 @@ _READS = frozenset(
 )  # fmt: skip
 _TENSOR: Any = Tensor
 _SHAPES = frozenset((_TENSOR.shape.__get__, _TENSOR.size))
-_AS_TENSORS: Any = cast("Any", torch)._C.DisableTorchFunctionSubclass
+_AS_TENSORS: Any = SUBCLASSES_OFF
 
 
 class Recorded(Tensor):

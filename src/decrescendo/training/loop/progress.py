@@ -88,11 +88,6 @@ class Progress:
         return self.spent.at_step(self.step)
 
 
-def shown_of(progress: Progress) -> Diagnostics:
-    """The diagnostics, for code that shows them and decides nothing."""
-    return progress._diagnostics
-
-
 Callback = Callable[[Progress], "bool | None"]
 
 
@@ -147,17 +142,15 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
         return
     with RichProgress(*columns, console=shown) as display:
         task = display.add_task(label, total=steps, spent="", warning="")
-        last, nonfinite = 0.0, 0
+        last = 0.0
 
         def show(progress: Progress) -> None:
-            nonlocal last, nonfinite
-            nonfinite += shown_of(progress).nonfinite
+            nonlocal last
             now = time.monotonic()
             if now - last < 0.1 and progress.step < progress.steps:
                 return
             last = now
-            shown = [f"[red]{nonfinite} non-finite gradients"] if nonfinite else []
-            warning = "  ".join([*shown, *(f"[yellow]{text.partition(':')[0]}" for text in progress.remarks)])
+            warning = "  ".join(f"[yellow]{text.partition(':')[0]}" for text in progress.remarks)
             spent = "  ".join([_words(progress.epsilon_spent), *curves(progress.readings)])
             display.update(task, completed=progress.step, spent=spent, warning=warning)
 
