@@ -150,7 +150,7 @@ def test_honest_arrays_are_taken_and_may_change_between_passes() -> None:
         expected = Reference(model, loss).clipped_sum(data(), 0.5)
         for name, value in found.gradients.items():
             torch.testing.assert_close(value, expected.gradients[name])
-    assert not engine.assumptions
+    assert {one.code for one in engine.assumptions} <= {"replayed-passes"}
 
 
 def test_a_tensor_whose_memory_was_given_up_is_no_error() -> None:

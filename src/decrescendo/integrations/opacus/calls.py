@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,10 @@ class Ref:
 @dataclass(frozen=True, slots=True)
 class Stale:
     """A tensor made from an earlier batch, among the arguments of a call."""
+
+
+# Numbers of a tensor that are looked through.
+_FEW = 64
 
 
 class RowCount(int):
@@ -61,11 +66,47 @@ class Reads:
     Attributes:
         any: whether it read something.
         numbers: those that it read one by one.
+        written: whether the loop wrote what it made of a batch into tensors of its own.
+        made: memory that holds what was made of a batch, by its place.
+        public: memory, and its version, of tensors that a loss used before any of this.
     """
 
     any: bool = False
     numbers: set[float] = field(default_factory=set)
+    written: bool = False
+    made: dict[int, StorageWeakRef] = field(default_factory=dict[int, StorageWeakRef])
+    public: dict[tuple[int, int], StorageWeakRef] = field(
+        default_factory=dict[tuple[int, int], StorageWeakRef]
+    )
+
+    def is_public(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the loop's own was there before anything was read or written that was made of a batch:
+        what came later may have been made of that."""
+        storage = tensor.untyped_storage()
+        place = storage.data_ptr(), tensor._version
+        if not (self.any or self.written):
+            self.public[place] = StorageWeakRef(storage)
+        kept = self.public.get(place)
+        return kept is not None and not kept.expired()
+
+    def note(self, tensor: Tensor) -> None:
+        """What was made of a batch lies in this tensor's memory, for as long as there is any of it."""
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            self.made[storage.data_ptr()] = StorageWeakRef(storage)
+
+    def forget(self) -> None:
+        """Memory that is gone may be used again for anything."""
+        self.made = {place: kept for place, kept in self.made.items() if not kept.expired()}
+        self.public = {place: kept for place, kept in self.public.items() if not kept.expired()}
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether something made of a batch lies in this tensor's memory."""
+        kept = self.made.get(tensor.untyped_storage().data_ptr())
+        return kept is not None and not kept.expired()
 
     def __contains__(self, value: object) -> bool:
-        """Whether this is one of the numbers, and none that a loss may have by itself."""
+        """Whether this is one of the numbers, or a tensor of them, and none that a loss may have by itself."""
+        if isinstance(value, Tensor) and value.is_floating_point() and 0 < value.numel() <= _FEW:
+            return any(one in self for one in value.detach().double().flatten().tolist())
         return isinstance(value, float) and bool(value * 4096 % 1) and value in self.numbers

@@ -212,7 +212,7 @@ class Loop:
                 raise _not_stepped()
 
     def _recorded(self, batch: Batch, rows: int) -> Batch:
-        self.tape, self._program = Tape(rows, self._ended, self._reads), None
+        self.tape, self._program = Tape(rows, self._module, self._ended, self._reads), None
         return self.tape.batch(batch)
 
     def _none(self) -> Batch:

@@ -18,6 +18,7 @@ _READS = frozenset(
      "allclose", "is_nonzero")
 )  # fmt: skip
 _TENSOR: Any = Tensor
+_DATA = _TENSOR.data.__get__
 _SHAPES = frozenset((_TENSOR.shape.__get__, _TENSOR.size))
 _AS_TENSORS: Any = SUBCLASSES_OFF
 
@@ -51,6 +52,7 @@ class Tape:
 
     Args:
         rows: examples of the batch.
+        module: the private model.
         ended: called with the loss when the loop calls ``backward`` of it.
         reads: what the loop read of this and of earlier batches.
 
@@ -60,6 +62,7 @@ class Tape:
     """
 
     rows: int
+    module: nn.Module
     ended: Callable[["Tape", Ref], None]
     reads: Reads = field(default_factory=Reads)
     calls: list[Call] = field(default_factory=list)
@@ -95,6 +98,10 @@ class Tape:
     def close(self) -> None:
         """Record no more, and let go of what was recorded."""
         self.open = False
+        with _AS_TENSORS():
+            for value in self.values.values():
+                self.reads.note(value)
+        self.reads.forget()
         self.calls.clear()
         self.values.clear()
         self._rows.clear()
@@ -103,8 +110,23 @@ class Tape:
         """Do what the loop calls, and record it."""
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)
+        # Tensors of the loop's own, into which it may write what it makes of the batch.
+        others = [
+            leaf
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor) and not isinstance(leaf, Recorded)
+        ]
+        for other in others:
+            self.reads.is_public(other)
+        # ``.data`` may be set as another tensor's, which nobody sees.
+        self.reads.written |= func == _DATA
+        versions = [other._version for other in others]
         with _AS_TENSORS():
             found = func(*args, **kwargs)
+        for other, version in zip(others, versions, strict=True):
+            if other._version != version:
+                self.reads.written = True
+                self.reads.note(other)
         if func in _SHAPES:
             return self._counted(found, args, kwargs)
         self.note_read(func, found)
@@ -131,6 +153,11 @@ class Tape:
 
     def model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model, whose operations the engine follows in passes of its own, for the values alone."""
+        if module is not self.module:
+            raise UnsupportedModel(
+                "the loop must call the model that make_private returned, got a copy of it. Copy the model before "
+                "make_private, for a teacher say"
+            )
         # Of no rows many models make nothing: what they make of one, without it.
         plain_args, plain_kwargs = tree_map(_plain if self.rows else _one_row, (args, kwargs))
         random = torch.get_rng_state()

@@ -55,6 +55,12 @@ def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
         UnsupportedModel: the loss is not the mean, over the examples of the batch, of what the loop computes for one.
     """
     own = set(map(id, module.parameters()))
+    for name, buffer in module.named_buffers():
+        if tape.reads.holds(buffer):
+            raise UnsupportedModel(
+                f"buffers of the model must hold no data without noise, got {name}, into which the loop wrote what it "
+                "made of a batch. Leave it out"
+            )
     found: dict[Ref, _Loss] = {}
     steps: list[Step] = []
     for call in _needed(tape, loss):
@@ -251,12 +257,25 @@ def _check_constants(call: Call, own: set[int], tape: Tape) -> None:
                 "a loss must be computed by functions of torch alone, got a number in it that the loop read from the "
                 "batch, or from an earlier one (item, float): it is made of all examples. Leave it out"
             )
+        if isinstance(value, Tensor) and id(value) not in own and not _is_public(value, tape):
+            raise UnsupportedModel(
+                "a tensor in a loss that is not of the batch or the model must be used in it before the loop reads or "
+                "stores anything of a batch, got one that was made, written to or first used after that. It may be "
+                "made of all examples: make it before the loop, and compute the loss before metrics"
+            )
         if isinstance(value, Tensor) and value.requires_grad and id(value) not in own:
             raise UnsupportedModel(
                 "a loss must be computed from the loader's batch by functions of torch and the private model, got a "
                 "part of it with other gradients (of a batch that went through NumPy, of weights alone, of another "
                 "model). Keep the batch in tensors, take the optimizer's weight_decay, or put the rest into the model"
             )
+
+
+def _is_public(value: Tensor, tape: Tape) -> bool:
+    """Whether nothing that was made of a batch, this or an earlier one, can be in a tensor."""
+    place = value.untyped_storage().data_ptr()
+    here = any(place == one.untyped_storage().data_ptr() for one in tape.values.values())
+    return not here and not tape.reads.holds(value) and tape.reads.is_public(value)
 
 
 def _refs(call: Call) -> Any:
