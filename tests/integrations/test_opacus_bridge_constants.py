@@ -111,7 +111,7 @@ def test_metrics_beside_the_loss_and_public_constants_are_taken() -> None:
         losses = nn.functional.cross_entropy(outputs, y, reduction="none") * kept["quarter"]
         loss = losses.mean()
         kept["correct"].add_((outputs.argmax(1) == y).sum())
-        kept["last"] = loss.item()
+        kept["last"] = loss.item(), f"{loss:.2f}"
         return loss
 
     def prepare(private: Any, kept: dict[str, Any]) -> None:

@@ -29,6 +29,9 @@ class Recorded(Tensor):
     tape: "Tape"
     ref: Ref
 
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item(), format_spec) if not self.dim() else super().__format__(format_spec)
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
