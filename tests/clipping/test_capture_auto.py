@@ -1,11 +1,13 @@
 """`EngineSettings(capture="auto")`: which passes are replayed is measured, and no number depends on it."""
 
 import argparse
+import io
 import itertools
 import math
 import random
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +27,7 @@ from decrescendo.clipping.capture_choice import Choice
 from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.tape import Operations
 from decrescendo.errors import InvalidValue
+from decrescendo.row_independence.tracing import changed_places, numbers_of
 
 PYTHON = EngineSettings(capture=False)
 REPLAYED = assumed("replayed-passes")
@@ -357,6 +360,61 @@ def test_what_changes_in_each_step_is_followed_quietly(
         assert engine._captures._done == 0
         assert engine.passes == capture_choice.CHANGES
         assert engine.assumptions == plain.assumptions
+
+
+def _generated() -> Iterator[float]:
+    while True:
+        yield from [1.0] * 9 + [2.0] * 5
+
+
+def _lines() -> Iterator[float]:
+    return map(float, io.StringIO("1.0\n" * 9 + "2.0\n" * 40))
+
+
+ITERATORS: list[Callable[[], Iterator[Any]]] = [
+    lambda: itertools.cycle([1.0] * 9 + [2.0] * 5), _generated, _lines, lambda: iter([1.0] * 9 + [2.0] * 40),
+    lambda: zip(itertools.cycle([1.0] * 9 + [2.0] * 5)), lambda: enumerate([1.0] * 40),
+    lambda: itertools.chain([1.0] * 9, [2.0] * 40),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", ITERATORS)
+@pytest.mark.parametrize("asked", ["auto", True])
+def test_an_iterator_that_passes_move_on_is_where_it_is_in_python(
+    make: Callable[[], Iterator[Any]], asked: Any, replays_win: None
+) -> None:
+    """No pass is replayed, and none done once more."""
+    del replays_win
+
+    def by(values: Iterator[Any]) -> Any:
+        return lambda m, b: float(np.sum(next(values))) * loss(m, b)
+
+    engine = engine_of(network(), by(make()), EngineSettings(capture=asked))
+    plain = engine_of(network(), by(make()), PYTHON)
+    told = pytest.warns(UserWarning, match="keeps something else") if asked is True else nullcontext()
+    with told:
+        compared(engine, plain, (rows(8, step) for step in range(20)))
+    assert engine._captures._done == 0
+    assert engine.passes == capture_choice.CHANGES
+
+
+def test_a_look_at_a_generator_differs_once_it_has_drawn_and_at_what_cannot_be_seen_always() -> None:
+    """Whatever address the second look's own objects have."""
+    dice, turns, model = random.Random(0), itertools.cycle([1.0]), nn.Tanh()
+
+    def held() -> object:
+        return dice, turns
+
+    def changes(move: Callable[[], object]) -> list[str]:
+        before = numbers_of(model, held, identities=True)
+        move()
+        return [
+            name.split(".")[1] for name in changed_places(before, numbers_of(model, held, identities=True))
+        ]
+
+    for _ in range(20):
+        assert changes(int) == ["turns"]
+        assert changes(dice.random) == ["dice", "turns"]
 
 
 class Counting(nn.Module):

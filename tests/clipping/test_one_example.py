@@ -175,7 +175,7 @@ class Keeps(nn.Module):
 def test_what_one_example_leaves_for_the_next_is_refused(way: str, rows: int) -> None:
     torch.manual_seed(0)
     engine = Engine(Keeps(way), lambda model, batch: model(batch), ONE, seeds=Seeds.of(0))
-    with pytest.raises(UnsupportedModel, match=r"must have the same loss and gradient|must store no number"):
+    with pytest.raises(UnsupportedModel, match=r"must have the same loss|must store no number|pass before"):
         engine.clipped_sum(torch.randn(rows, 3), 1.0)
 
 
@@ -345,3 +345,74 @@ def test_what_stands_beside_the_sum_is_the_references() -> None:
     torch.testing.assert_close(found.beside, expected.beside, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"], rtol=1e-5, atol=1e-6)
     assert "each example was passed by itself" in engine.passes
+
+
+def _maximum(kept: list[Tensor], x: Tensor) -> Tensor:
+    kept[0] = torch.maximum(kept[0], x.detach().abs().max())
+    return x / kept[0]
+
+
+def _maximum_in_its_place(kept: list[Tensor], x: Tensor) -> Tensor:
+    return x / kept[0].copy_(torch.maximum(kept[0], x.detach().abs().max()))
+
+
+def _minimum(kept: list[Tensor], x: Tensor) -> Tensor:
+    kept[0] = torch.minimum(kept[0], -x.detach().abs().max())
+    return x * kept[0]
+
+
+def _first_features(kept: list[Tensor], x: Tensor) -> Tensor:
+    if float(kept[0]) == 0:
+        kept[0] = x.detach().abs().max()
+    kept[0] = torch.where(kept[0] > 0, kept[0], x.detach().abs().max())
+    return x / kept[0]
+
+
+@pytest.mark.parametrize("scale", [_maximum, _maximum_in_its_place, _minimum, _first_features])
+@pytest.mark.parametrize("order", [(9.0, 1.0, 2.0), (1.0, 2.0, 9.0), (1.0, 9.0, 2.0), (9.0,)])
+def test_state_whose_values_no_later_example_moves_is_refused(scale: Any, order: tuple[float, ...]) -> None:
+    kept = [torch.zeros(())]
+    engine = Engine(linear(), lambda m, b: m(scale(kept, b)).square().mean(), ONE)
+    with pytest.raises(
+        UnsupportedModel, match=r"must read nothing that the pass before|must have the same loss"
+    ):
+        engine.clipped_sum(torch.tensor(order)[:, None] * torch.tensor([1.0, 0.5, 0.25]), 1.0)
+
+
+class Buffered(nn.Module):
+    """What passes keep, and no later one reads: a loss beside the main one, a buffer that is filled anew, a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.beside = nn.Linear(3, 1), torch.zeros(())
+        self.room, self.masks = torch.zeros(1, 3), dict[int, Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] not in self.masks:
+            self.masks[x.shape[1]] = torch.ones_like(x)
+        self.room.copy_(x)
+        h = self.layer(self.room * self.masks[x.shape[1]])
+        self.beside = h.abs().mean()
+        return h.square().mean() + self.beside
+
+
+def test_what_a_pass_keeps_and_no_later_one_reads_is_no_state() -> None:
+    model, x = Buffered(), torch.randn(4, 3)
+    engine = Engine(model, lambda m, b: m(b), ONE)
+    for _ in range(2):
+        engine.clipped_sum(x, 1.0)
+    assert engine.assumptions == ()
+
+
+def test_state_that_only_the_largest_example_changes_is_seen_wherever_that_comes() -> None:
+    rows = torch.tensor([[9.0, 1.0], [1.0, 2.0], [2.0, 3.0]])
+    for order in ([0, 1, 2], [1, 0, 2], [1, 2, 0]):
+        largest = [torch.zeros(())]
+
+        def loss(model: Any, x: Tensor, largest: list[Tensor] = largest) -> Tensor:
+            largest[0] = torch.maximum(largest[0], x.abs().max())
+            return model(x / largest[0]).square().sum(1)
+
+        engine = Engine(nn.Linear(2, 2), loss, EngineSettings(one_example_a_pass=True))
+        with pytest.raises(UnsupportedModel):
+            engine.clipped_sum(rows[order], 1.0)

@@ -47,7 +47,7 @@ from decrescendo.clipping.memory import is_out_of_memory, release
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.tracing import Numbers, changed_places, draws
+from decrescendo.row_independence.tracing import Numbers, changed_places, draws, without_keys
 
 # Passes that are captured down at once, those used last: each has memory for what it is given and what it gives.
 _MOST = 32
@@ -139,8 +139,9 @@ class Captures:
         if self._seen[key] > 1:
             self.choice.goes(alike, replayed=False)
         captured = self._captured.pop(key, None)
-        if captured is None and self.choice.asked == "auto" and not self._steady:
-            self._before = self.prover.kept() if self._seen[key] > 1 else None
+        if captured is None and not self._steady:
+            wanted = self.choice.asked is True or self._seen[key] > 1
+            self._before = self.prover.kept() if wanted else None
             return None
         if captured is None and not self.choice.pays(key, self._seen[key]):
             return None
@@ -237,12 +238,16 @@ class Captures:
 
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
         """Whether a pass in Python did what the captured ones do, and leaves what Python keeps as it was: else none is
-        captured that nobody asked for, for one more pass would show in what the program keeps."""
+        captured, for a capture is one more pass, which would show in what the program keeps."""
         if self._before is not None:
-            self._steady = not changed_places(self._before, self.prover.kept())
+            changed = changed_places(self._before, self.prover.kept())
+            self._steady = not changed
             self._before, self._unsteady = None, self._unsteady + 1
             if not self._steady and self._unsteady > _MISSED_UNASKED:
-                self._stop(CHANGES, capture_choice.CHANGES)
+                self._stop(
+                    f"the program keeps something else after each pass, in {without_keys(changed[0])}",
+                    capture_choice.CHANGES,
+                )
         made = self.choice.on and self._captured
         captured = self._captured.get(pass_key(batch, done.tracer.count, held)) if made else None
         if captured is None:

@@ -9,7 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from jaxtyping import Float
@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, examples_of, map_example
-from decrescendo.base.storages import DispatchMode
-from decrescendo.base.torch_private import tree_leaves
 from decrescendo.clipping.clipped import Loss, accumulator, norm_dtype, trainable_of
 from decrescendo.clipping.engine_settings import EngineSettings
+from decrescendo.clipping.example_reads import Watch, refuse
 from decrescendo.clipping.factors import Factors, OnePass, PassNumbers, seen_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import is_out_of_memory, too_large
@@ -73,8 +72,9 @@ class OneExamplePasses:
 
     Guarantee:
         a pass is given one example and random numbers of its own. In each batch one example is passed again after the
-        others: its loss and gradient are the same, it reads no training data but its own, and it changes no number that
-        Python keeps in model or loss; those that grow alike in every pass (counters) are among the assumptions.
+        others: its loss and gradient are the same, it reads no training data but its own and no tensor that the pass
+        before computed from its example, and it changes no number that Python keeps in model or loss; those that grow
+        alike in every pass (counters) are among the assumptions.
     """
 
     def __init__(
@@ -119,20 +119,27 @@ class OneExamplePasses:
         examples = list(examples_of(batch))
         parameters = trainable_of(held)
 
-        def passed(example: Batch, seed: int, *, watched: bool = False) -> OnePass:
-            return self._pass(example, seed, held, parameters, watched=watched)
+        def passed(example: Batch, seed: int, watch: Watch | None = None) -> OnePass:
+            return self._pass(example, seed, held, parameters, watch)
 
         with self._lock, eager(), unchanged(self._model, held), gradients_kept(parameters.values()):
             seeds = [self._seeds() for _ in examples]
             first: list[OnePass] = []
+            watch = Watch(self._memory)
             before: Numbers = {}
+            # The last one before all others, too: what it finds there may have been changed for good (a maximum).
+            early = passed(examples[-1], seeds[-1]) if len(examples) > 1 else None
             for at, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
-                before = self._numbers() if at == len(examples) - 1 else before
-                done = passed(example, seed)
+                is_last = at == len(examples) - 1
+                before = self._numbers() if is_last else before
+                # What it leaves shows even if its values are those that it found (a maximum over all examples).
+                done = passed(example, seed, watch if is_last else None)
                 first = first or [done]
+                if is_last and early is not None:
+                    _check_same(early, done)
                 take(done, _norm(done.gradients))
             between = self._numbers()
-            _check_same(first[0], passed(examples[0], seeds[0], watched=True))
+            _check_same(first[0], passed(examples[0], seeds[0], watch))
             self._check_stored(before, between, self._numbers())
             if not self._depends:
                 raise UnsupportedModel(NO_GRADIENT)
@@ -143,18 +150,18 @@ class OneExamplePasses:
         seed: int,
         held: Inventory,
         parameters: dict[str, nn.Parameter],
-        *,
-        watched: bool,
+        watch: Watch | None,
     ) -> OnePass:
-        """One example; ``watched``: refuse reads of training data beside it."""
+        """One example; ``watch``: refuses reads of training data beside it."""
         versions = [tensor._version for _, tensor in held.tensors()]
-        stream = Stream(seed, _refuse)
+        stream = Stream(seed, refuse)
         try:
             with drawing({p.device for p in held.parameters.values()}, seed), torch.enable_grad():
                 if seed < 0:
                     stream.begin()
                 own = _copied(example)
-                with _Watch(self._memory, own) if watched else nullcontext():
+                grads = [p.grad for p in parameters.values() if p.grad is not None]
+                with watch.of(own, grads) if watch is not None else nullcontext():
                     returned = in_a_row(self._loss(self._model, own))
                 loss, score = check_losses(returned, 1, scored=self._scored, constant=True)
                 self._depends |= loss.requires_grad
@@ -200,30 +207,6 @@ class OneExamplePasses:
             self._memory.assumed.add(assumed("stored-count", place))
 
 
-class _Watch(DispatchMode):
-    """Refuses operations that read training data beside the example of the pass."""
-
-    def __init__(self, memory: Memory, example: Batch) -> None:
-        super().__init__()
-        self._memory, self._own = memory, Memory()
-        self._own.withhold(_tensors_in(example))
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor) and self._memory.withholds(leaf) and not self._own.withholds(leaf):
-                _refuse(
-                    "a pass must read no training data but its own example, got a loss or model that reads the data "
-                    "themselves (the whole graph, a mean over all rows). Give it what is public, or leave it out"
-                )
-        return func(*args, **(kwargs or {}))
-
-
-def _refuse(why: str) -> NoReturn:
-    raise UnsupportedModel(why)
-
-
 def _copied(example: Batch) -> Batch:
     """In memory of its own: what a pass writes to it, or puts into its objects, no other pass finds."""
 
@@ -232,19 +215,6 @@ def _copied(example: Batch) -> Batch:
 
     with torch.inference_mode(False):
         return map_example(own, copy.copy, example)
-
-
-def _tensors_in(value: Any, depth: int = 6) -> list[Tensor]:
-    """Tensors in containers and in the attributes of objects."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        inner = list(value)
-    else:
-        inner = list(value.values()) if isinstance(value, Mapping) else []
-        inner += list(getattr(value, "__dict__", {}).values())
-        inner += [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
-    return [tensor for item in inner if depth for tensor in _tensors_in(item, depth - 1)]
 
 
 def _stored(gradient: Tensor, *, wide: bool) -> Tensor:

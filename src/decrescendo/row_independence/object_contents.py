@@ -31,12 +31,17 @@ _PLAIN = {int, float, complex, bool, str, bytes, type(None)}
 _NOT_INSIDE = ("logging", "warnings", "_weakrefset", "_abc")
 
 
+class Content:
+    """What was found by a look at an object, to be compared with what the next look finds: by itself, for the ``id`` of
+    what one look makes may be that of what the next one makes. Equal to nothing else, if it says no more."""
+
+
 def unseen() -> object:
     """It differs from whatever was there before."""
-    return object()
+    return Content()
 
 
-class _Entries:
+class _Entries(Content):
     """Entries of a long container, which are the same objects or equal ones."""
 
     def __init__(self, entries: tuple[object, ...]) -> None:

@@ -21,7 +21,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from decrescendo.row_independence.code_origin import is_own
-from decrescendo.row_independence.object_contents import bytes_of, contents_of, entries_of, place_of, unseen
+from decrescendo.row_independence.object_contents import (
+    Content,
+    bytes_of,
+    contents_of,
+    entries_of,
+    place_of,
+    unseen,
+)
 
 # The values found, by the path that leads to each from the loss or the model (``loss.seen``, ``len(loss.names)``).
 Numbers: TypeAlias = dict[str, Any]
@@ -66,12 +73,12 @@ def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> N
         elif identities:
             found[name] = (
                 value
-                if isinstance(value, str)
+                if isinstance(value, (str, Content))
                 else place_of(value)
                 if isinstance(value, Tensor)
                 else id(value)
             )
-        if value is None or isinstance(value, (str, bytes, Tensor)) or id(value) in visited:
+        if value is None or isinstance(value, (str, bytes, Tensor, Content)) or id(value) in visited:
             continue
         visited[id(value)] = value
         kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
