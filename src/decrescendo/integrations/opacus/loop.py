@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from decrescendo.accounting import Ledger
 from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, Ragged, count_rows, map_rows, slice_rows
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
@@ -26,7 +27,7 @@ from decrescendo.training import Run, Trainer
 from decrescendo.training import rows as rows_of
 from decrescendo.training.loop.beginning import seed_at
 
-_READ = "numbers that the loop read from its batches are not in the loss, which was another one at some steps"
+RECORDED = assumed("rows-recorded-loop")
 
 
 class _LoopLoss:
@@ -155,6 +156,7 @@ class Loop:
             self._module, self._loss, plan, self._optimizer, seed=seed_at(earlier.steps, self._seed),
             settings=self._settings,
         )  # fmt: skip
+        self.trainer.assume(RECORDED)
         self._batches = self.trainer.batches(
             self._loader.dataset, self._collate, self._loader.num_workers, require_finite=False
         )
@@ -259,8 +261,6 @@ class Loop:
                 "all parts of a batch must compute the same loss, got another one than of the first part. Leave "
                 "numbers that change from part to part out of it"
             )
-        if self._loss.program is not None and self._reads.any and self.trainer is not None:
-            self.trainer.assume(_READ)
         self._loss.program = program
 
     def _check_settings(self) -> None:
