@@ -7,7 +7,24 @@ import sys
 import warnings
 from pathlib import Path
 
+import torch
+
 from decrescendo.doctor.runner import main
+
+
+def _warm() -> None:
+    """Take one step: what torch imports at the first one, two seconds of it, is there in every fork."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    weights = dict(model.named_parameters())
+
+    def loss(weights: dict[str, torch.Tensor], row: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, weights, (row,)).sum()
+
+    torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, torch.ones(2, 1))
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
 
 
 def serve() -> None:
@@ -17,6 +34,7 @@ def serve() -> None:
     warnings.simplefilter("ignore")
     if hasattr(opacus, "calibrated"):  # the stand-in: once for all forks
         opacus.calibrated(2.0, 1e-5, 10, 3)
+    _warm()
     for line in sys.stdin:
         script, kept = json.loads(line)
         child = os.fork()

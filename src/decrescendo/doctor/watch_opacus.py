@@ -15,6 +15,7 @@ from decrescendo.doctor.loops import epochs_asked
 from decrescendo.doctor.watch_torch import TorchWatch, facts_of
 
 _DIGEST = 8  # projections of each record's gradient
+_LONG = 1000.0  # of each number of a long gradient
 _LONGEST = 200_000  # steps of a schedule that are played ahead
 
 
@@ -109,6 +110,8 @@ class OpacusWatch:
         def clipped(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self._neighbours._waiting:
                 optimizer.doctor_rows = _digest(optimizer)
+                if self._neighbours.role == "large":
+                    _lengthen_first(optimizer)
             return clip(optimizer, *args, **kwargs)
 
         return clipped
@@ -232,6 +235,15 @@ def _digest(optimizer: Any) -> Tensor | None:
         signs = torch.randint(2, (sample.shape[1], _DIGEST), generator=random).to(torch.float64) * 2 - 1
         total += sample @ signs
     return total
+
+
+def _lengthen_first(optimizer: Any) -> None:
+    """Give the first record a long gradient: a large record may be one that the model already gets right."""
+    for parameter in optimizer.params:
+        held = getattr(parameter, "grad_sample", None)
+        first = held[0] if isinstance(held, list) and held else held
+        if isinstance(first, Tensor) and len(first):
+            first[0] = _LONG
 
 
 def _with_subclasses(kind: type) -> list[type]:
