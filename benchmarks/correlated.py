@@ -17,7 +17,7 @@ import numpy as np
 
 import decrescendo as dc
 from decrescendo.accounting import Ledger, Pld
-from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.base.markdown import table
 from decrescendo.plans import Workload
 from decrescendo.plans.correlating import Task, equal_columns
@@ -35,23 +35,25 @@ WORKLOADS = {
 COLUMNS = ("moving", "equal columns", "jax-privacy", "opake", "opake, rates", "both")
 
 
-def equally(budget: Budget, matrix: np.ndarray) -> Strategy:
+def equally(
+    budget: Budget, matrix: np.ndarray, sampling: dc.PoissonSampling = SAMPLING
+) -> tuple[Strategy, Guarantee]:
     """Columns of one norm, accounted as such, within the budget."""
-    bands = len(matrix)
-    rates = np.full(STEPS, bands * SAMPLING.sample_rate)
+    bands, steps = matrix.shape
+    rates = np.full(steps, bands * sampling.sample_rate)
 
     def ledger(scale: float) -> Ledger:
-        return Ledger.of(np.full(STEPS, 1 / scale), rates).banded(bands)
+        return Ledger.of(np.full(steps, 1 / scale), rates).banded(bands)
 
-    guess = first_guess(np.ones(STEPS)[::bands], rates[::bands], budget)
+    guess = first_guess(np.ones(steps)[::bands], rates[::bands], budget)
     start = steer(lambda scale: Pld().estimate(ledger(scale), DELTA), guess, budget)
-    scale, _ = certify(lambda scale: Pld().certify(ledger(scale), budget), start, 1.2, budget)
-    return Strategy.rounded(matrix, scale)
+    scale, guarantee = certify(lambda scale: Pld().certify(ledger(scale), budget), start, 1.2, budget)
+    return Strategy.rounded(matrix, scale), guarantee
 
 
-def toeplitz(coefficients: list[float]) -> np.ndarray:
+def toeplitz(coefficients: list[float], steps: int = STEPS) -> np.ndarray:
     """A peer's strategy: its largest column norm is 1."""
-    return np.tile(np.array(coefficients)[:, None] / np.linalg.norm(coefficients), STEPS)
+    return np.tile(np.array(coefficients)[:, None] / np.linalg.norm(coefficients), steps)
 
 
 def measured(
@@ -68,7 +70,7 @@ def measured(
     for name, each in choices.items():
         best = (1.0, 1)
         for b, matrix in each.items():
-            one = scaled.setdefault(int(b), equally(budget, matrix))  # the scale hangs on the bands alone
+            one = scaled.setdefault(int(b), equally(budget, matrix)[0])  # the scale hangs on the bands alone
             own = Strategy.rounded(matrix, 1 / float(one.noise_multiplier[0]))
             best = min(best, (float(np.sqrt(workload.cost(own) / even)), int(b)))
         found[name] = best

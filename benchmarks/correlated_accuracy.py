@@ -1,0 +1,118 @@
+"""Accuracy by constant, moving and correlated noise, and by both: the second table of
+docs/explanation/correlated-noise.md.
+
+    python -m benchmarks.correlated_accuracy [adam|sgd ..] [EPSILON ..]
+
+The task is IMDB as in Table 2 of Du et al. (embedding MLP, 25 epochs, batch 512, C = 2), with a learning rate that
+falls linearly, which is the workload of the plans. All plans are certified for the same budget. Each contender's
+learning rate is chosen on public data, half of the test reviews, by the other half; then every contender is trained on
+the private reviews at its own rate, and scored on the half of the test reviews that no rate was fitted to. Adds to
+results/correlated-accuracy, a folder a column, and goes on where it was stopped.
+"""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+import decrescendo as dc
+from benchmarks.correlated import equally, toeplitz
+from decrescendo.plans import CyclicPoissonSampling, Plan, Schedule, Workload
+from decrescendo.training import ComparedRun, Comparison, Task, accuracy, compare
+from decrescendo_papers.data import imdb_public
+from decrescendo_papers.tasks import as_task
+
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "correlated-accuracy"
+SEEDS = 5
+RATES = {"adam": (0.005, 0.01, 0.02, 0.04), "sgd": (4.0, 8.0, 16.0, 32.0)}
+EPSILONS = (3.0, 6.0, 9.0)
+STEPS = math.ceil(25 * 25_000 / 512)
+
+
+def plans(epsilon: float) -> dict[str, Plan]:
+    """The contenders. *Correlated* is the strategy of jax-privacy with as many bands as are best for a falling rate."""
+    budget, sampling = dc.Budget(epsilon, 1e-5), dc.PoissonSampling(25_000, 512)
+    workload = Workload(1 - np.arange(STEPS) / STEPS)
+
+    def plan(bands: int | Literal["auto"], given: Workload | None) -> Plan:
+        return dc.calibrate(budget, sampling, steps=STEPS, clip=2.0, bands=bands, workload=given)
+
+    return {
+        "both": plan("auto", workload), "correlated": peer(budget, sampling, workload), "moving": plan(1, workload),
+        "constant": plan(1, None),
+    }  # fmt: skip
+
+
+def peer(budget: dc.Budget, sampling: dc.PoissonSampling, workload: Workload) -> Plan:
+    """A peer's strategy, certified by `Pld`."""
+    known = json.loads((RESULTS.parent / "correlated-peers.json").read_text(encoding="utf-8"))["jax-privacy"]
+    found: list[Plan] = []
+    for bands, coefficients in known.items():
+        if 1 < int(bands) <= 32:
+            strategy, guarantee = equally(budget, toeplitz(coefficients, STEPS), sampling)
+            drawn = CyclicPoissonSampling(25_000, 512, int(bands))
+            schedule = Schedule(strategy.noise_multiplier, np.full(STEPS, 2.0))
+            found.append(Plan(budget, drawn, schedule, guarantee, strategy))
+    return min(found, key=lambda plan: workload.cost(plan.correlation or plan.noise_multiplier))
+
+
+def public() -> Task:
+    """Half of the test reviews, scored by the other half."""
+    data = imdb_public()
+    return replace(
+        as_task("imdb-half"), data=data.train, rows=len(data.train[1]),
+        score=lambda model: {"accuracy": accuracy(model, *data.test)},
+    )  # fmt: skip
+
+
+def chosen(name: str, epsilon: float, contenders: dict[str, Plan]) -> dict[str, float]:
+    """Each contender's learning rate, by two seeds on public data."""
+    task = replace(public(), optimizer=name)
+    found = compare(
+        contenders, task, seeds=2, learning_rate=RATES[name], lr_decay="linear", points=1, tell=tell,
+        out=RESULTS / f"{name}-{epsilon:g}" / "public",
+    )  # fmt: skip
+    return dict(found.learning_rates)
+
+
+def column(name: str, epsilon: float) -> None:
+    """One optimiser and epsilon: rates, then five seeds a contender."""
+    contenders = plans(epsilon)
+    rates = chosen(name, epsilon, contenders)
+    task, scores = replace(as_task("imdb-half"), optimizer=name), dict[str, tuple[float, ...]]()
+    folder = RESULTS / f"{name}-{epsilon:g}"
+    for label, plan in contenders.items():
+        found = compare(
+            {label: plan}, task, seeds=SEEDS, learning_rate=rates[label], lr_decay="linear", points=1, tell=tell,
+            out=folder,
+        )  # fmt: skip
+        scores |= found.scores
+    whole = Comparison(scores, rates)
+    bands = {label: plan.bands for label, plan in contenders.items()}
+    (folder / "table.md").write_text(f"{whole.table()}\n\nBands: {bands}\n", encoding="utf-8")
+    print(name, epsilon, bands, whole.table(), sep="\n", flush=True)
+
+
+def tell(run: ComparedRun) -> None:
+    """One line."""
+    print(
+        f"{run.seconds:.0f} s {run.plan} seed {run.seed} rate {run.learning_rate:g}: {run.scores[-1]:.4f}",
+        flush=True,
+    )
+
+
+def main(words: list[str]) -> None:
+    """The columns that are named, or all."""
+    names = [word for word in words if word in RATES] or list(RATES)
+    epsilons = [float(word) for word in words if word not in RATES] or list(EPSILONS)
+    for epsilon in epsilons:
+        for name in names:
+            column(name, epsilon)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
