@@ -28,7 +28,7 @@ from decrescendo_papers.tasks import as_task
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "correlated-accuracy"
 SEEDS = 5
-RATES = {"adam": (0.005, 0.01, 0.02, 0.04), "sgd": (4.0, 8.0, 16.0, 32.0)}
+RATES = {"adam": (0.005, 0.01, 0.02, 0.04), "sgd": (0.5, 1.0, 2.0, 4.0)}
 EPSILONS = (3.0, 6.0, 9.0)
 STEPS = math.ceil(25 * 25_000 / 512)
 
