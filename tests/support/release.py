@@ -16,10 +16,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = (
-    "base/rng/gaussian.c",
-    *(f"clipping/rules/{name}.c" for name in ("matrices", "products", "segments")),
-)
+PACKAGE = ROOT / "src" / "decrescendo"
+SOURCES = tuple(sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.c")))
 # Of each wheel, by its tag: the first bytes of a library, and the processor's number and where that stands.
 FORMATS = {
     "manylinux_2_17_x86_64.manylinux2014_x86_64": (b"\x7fELF", b"\x3e\x00", 18),
