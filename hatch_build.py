@@ -93,7 +93,9 @@ def compile_to(source: Path, library: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder, library.name)
         command = [*compiler, *FLAGS, name, str(source), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        # The first one for Windows compiles its runtime library, too.
+        longest = 300 if target is None else 1800
+        done = subprocess.run(command, capture_output=True, text=True, timeout=longest, check=False)
         if done.returncode:
             return done.stderr.strip()
         made.replace(library)
