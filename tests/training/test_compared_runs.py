@@ -132,7 +132,7 @@ def test_only_what_is_new_is_trained_and_another_task_is_another_run(tmp_path: P
     assert count(tmp_path) == 9
 
 
-@pytest.mark.parametrize("damage", ["cut", "edited", "foreign", "resealed"])
+@pytest.mark.parametrize("damage", ["cut", "edited", "foreign", "resealed", "without scores"])
 def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> None:
     compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
     path = tmp_path / "runs.jsonl"
@@ -141,6 +141,7 @@ def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> 
     broken = {
         "cut": second[:-20], "edited": second.replace('"seconds": ', '"seconds": 1'), "foreign": "hello",
         "resealed": sealed.seal(content | {"scores": ["high"]}),
+        "without scores": sealed.seal(content | {"steps": [], "scores": []}),
     }[damage]  # fmt: skip
     path.write_text(f"{first}\n{broken}\n")
     with pytest.raises(
