@@ -153,6 +153,20 @@ def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> 
     assert count(tmp_path) == 2
 
 
+def test_plans_are_trained_at_rates_that_were_chosen_by_another_task(tmp_path: Path) -> None:
+    rates = dict(zip(PLANS, (0.05, 0.5, 0.2, 0.4), strict=False))
+    found = compare(PLANS, TASK, seeds=2, learning_rate=rates, out=tmp_path)
+    assert found.learning_rates == rates
+    assert count(tmp_path) == 2 * len(PLANS)
+    for name, plan in PLANS.items():
+        alone = compare({name: plan}, TASK, seeds=2, learning_rate=rates[name])
+        assert found.scores[name] == alone.scores[name]
+    assert found.tried == ()
+    assert "own best learning rate" not in found.table()
+    with pytest.raises(InvalidValue, match=r"one rate for each plan, .*, got one for other"):
+        compare(PLANS, TASK, learning_rate={"other": 0.5})
+
+
 def test_each_plan_is_at_its_own_best_rate_and_one_that_diverges_is_never_the_best(tmp_path: Path) -> None:
     def by_rate(model: nn.Module) -> dict[str, float]:
         """Far weights score as not a number: those of the largest rate."""

@@ -18,7 +18,7 @@ from joblib import Parallel, delayed
 from decrescendo.accounting import Unit
 from decrescendo.base import read_whole, sealed, write_whole
 from decrescendo.base.whole_file import alone_in
-from decrescendo.errors import DecrescendoError, FileRefused, check_array, check_integer, check_real
+from decrescendo.errors import DecrescendoError, FileRefused, check_array, check_integer, check_real, within
 from decrescendo.optim import averaged
 from decrescendo.plans.plan import Plan
 from decrescendo.training.data.rows import table_of
@@ -239,21 +239,24 @@ def read_finished(path: Path) -> dict[str, dict[str, Any]]:
             source = f"line {number} of {path}"
             try:
                 content = sealed.opened(line, source, FORMAT, VERSION, keys=_KEYS)
-                _check(content)
+                _check(content, source)
             except DecrescendoError as error:
                 raise FileRefused(f"{error}. Take the line out, and its run is repeated") from None
             found[sealed.digest(content["about"])] = content
     return found
 
 
-def _check(content: Mapping[str, Any]) -> None:
+def _check(content: Mapping[str, Any], source: str) -> None:
     """Values of a line whose checksum is right: it may have been written by other code."""
-    steps, scores = content["steps"], content["scores"]
-    if not (isinstance(content["about"], dict) and isinstance(steps, list) and isinstance(scores, list)):
-        raise FileRefused("a compared run must have lists of steps and scores, got something else")
-    check_integer("the number of scores", len(steps), at_least=1)
-    for step in cast("list[object]", steps):
-        check_integer("steps", step, at_least=1)
-    known = [0.0 if score is None else score for score in cast("list[object]", scores)]
-    check_array("scores", known, length=len(steps))
-    check_real("seconds", content["seconds"], at_least=0)
+    try:
+        steps, scores = content["steps"], content["scores"]
+        if not (isinstance(content["about"], dict) and isinstance(steps, list) and isinstance(scores, list)):
+            raise FileRefused("steps and scores must be lists, got something else")
+        check_integer("the number of scores", len(steps), at_least=1)
+        for step in cast("list[object]", steps):
+            check_integer("steps", step, at_least=1)
+        known = [0.0 if score is None else score for score in cast("list[object]", scores)]
+        check_array("scores", known, length=len(steps))
+        check_real("seconds", content["seconds"], at_least=0)
+    except DecrescendoError as error:
+        raise FileRefused(within(f"{source} must be a finished run", error)) from None
