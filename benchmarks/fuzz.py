@@ -32,7 +32,7 @@ BEGIN, END = "<!-- table of results/fuzz.json -->", "<!-- end of it -->"
 # Inputs of each target, by what one costs and how much there is to find.
 INPUTS = {
     "plan": 15_000, "adaptive plan": 15_000, "ledger": 6_000, "run": 10_000, "store": 1_500, "checkpoint": 1_500,
-    "releases": 4_000,
+    "releases": 4_000, "compared run": 6_000,
     "result": 8_000, "recipe": 8_000, "costs": 6_000, "influence": 6_000, "idx": 4_000, "names": 3_000,
     "imdb-lines": 3_000, "imdb-archive": 4_000, "xray-arrays": 4_000, "xray-archive": 4_000, "messages": 8_000,
     "journal": 1_200, "keeper": 1_500, "wire": 3_000, "command-line": 400, "declaration": 3_000,

@@ -279,25 +279,24 @@ def test_a_gradient_penalty_is_each_examples_own() -> None:
     def loss(model: nn.Module, batch: Tensor) -> Tensor:
         x = batch.requires_grad_()
         (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
-        return (slope.norm() - 1).square()
+        return (slope.norm(dim=1) - 1).square()
 
     model, x = linear(), torch.randn(4, 3)
     with pytest.raises(UnsupportedModel, match=NAMED):
-        Engine(model, lambda m, b: loss(m, b)[None].expand(len(b))).clipped_sum(x, 1.0)
+        Engine(model, loss).clipped_sum(x, 1.0)
     found = Engine(model, loss, ONE).clipped_sum(x, 1.0).gradients["weight"]
     torch.testing.assert_close(found, Reference(model, loss).clipped_sum(x, 1.0).gradients["weight"])
 
 
-def test_every_refusal_of_rows_names_this_way_and_no_other_does() -> None:
+def test_a_refusal_names_this_way_where_an_example_alone_has_its_part_of_the_loss() -> None:
     model, x = linear(), torch.randn(4, 3)
-    mixed: list[Any] = [
-        lambda m, b: (m(b) - m(b).mean()).square().squeeze(1),
+    technical: list[Any] = [
         lambda m, b: m(b).squeeze(1) / len(b),
         lambda m, b: m(b).squeeze(1) * (1 if float(b[0, 0]) > 0 else 2),
         lambda m, b: m(b[b[:, 0] > 0]).sum().expand(len(b)),
         lambda m, b: m(b).squeeze(1) * torch.tensor([float(len(row.nonzero())) for row in b]),
     ]
-    for loss in mixed:
+    for loss in technical:
         with pytest.raises(UnsupportedModel) as refused:
             Engine(model, loss).clipped_sum(x, 1.0)
         assert str(refused.value).count(NAMED) == 1
@@ -306,6 +305,7 @@ def test_every_refusal_of_rows_names_this_way_and_no_other_does() -> None:
         lambda m, b: (m(b) + kept.add_(b.sum(0)).sum() * 0).squeeze(1),
         lambda m, b: m(b).detach().squeeze(1),
         lambda m, b: functional.dropout(m(b)).squeeze(1),
+        lambda m, b: (m(b) - m(b).mean()).square().squeeze(1),
     ]
     for loss in others:
         with pytest.raises(UnsupportedModel) as refused:
@@ -416,3 +416,61 @@ def test_state_that_only_the_largest_example_changes_is_seen_wherever_that_comes
         engine = Engine(nn.Linear(2, 2), loss, EngineSettings(one_example_a_pass=True))
         with pytest.raises(UnsupportedModel):
             engine.clipped_sum(rows[order], 1.0)
+
+
+class _Saturates:
+    """A loss whose state in Python only a large example changes."""
+
+    def __init__(self, way: str) -> None:
+        self.way, self.kept, self.seen, self.array = way, 0.0, list[float](), np.zeros(1)
+        self.tensor, self.other = torch.zeros(()), torch.zeros(())
+
+    def __call__(self, model: nn.Module, x: Tensor) -> Tensor:
+        size = float(x.detach().abs().max())
+        if self.way == "attribute":
+            self.kept = max(self.kept, size)
+            scale = self.kept
+        elif self.way == "list":
+            self.seen[:] = sorted([*self.seen, size])[-1:]
+            scale = self.seen[0]
+        elif self.way == "array":
+            np.maximum(self.array, size, out=self.array)
+            scale = float(self.array[0])
+        elif self.way == "flag":
+            self.kept = self.kept or size > 5
+            scale = 2.0 if self.kept else 1.0
+        elif self.way == "tensor of another pass":
+            self.tensor = x.detach().abs().max() if size > float(self.tensor) else self.tensor
+            scale = self.tensor
+        else:
+            if size > float(self.other):
+                self.other.copy_(x.detach().abs().max())
+            scale = self.other
+        return (model(x) / scale).square().mean()
+
+
+@pytest.mark.parametrize("order", [(9.0, 1.0, 2.0), (1.0, 2.0, 9.0), (2.0, 9.0, 1.0), (9.0, 2.0, 1.0, 3.0)])
+@pytest.mark.parametrize(
+    "way", ["attribute", "list", "array", "flag", "tensor of another pass", "in its place"]
+)
+def test_state_of_python_that_only_a_large_example_changes_is_seen(
+    way: str, order: tuple[float, ...]
+) -> None:
+    engine = Engine(linear(), _Saturates(way), ONE)
+    with pytest.raises(UnsupportedModel, match=r"must have the same loss|that the pass before"):
+        engine.clipped_sum(torch.tensor(order)[:, None] * torch.tensor([1.0, 0.5, 0.25]), 1.0)
+
+
+def test_state_of_a_variable_is_put_back_too() -> None:
+    largest = 0.0
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        nonlocal largest
+        largest = max(largest, float(x.abs().max()))
+        return (model(x) / largest).square().mean()
+
+    for order in ([9.0, 1.0, 2.0], [1.0, 2.0, 9.0]):
+        largest = 0.0
+        with pytest.raises(UnsupportedModel, match="must have the same loss"):
+            Engine(linear(), loss, ONE).clipped_sum(torch.tensor(order)[:, None].expand(3, 3), 1.0)
+        assert largest == 9

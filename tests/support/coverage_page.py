@@ -24,6 +24,7 @@ from torch import nn
 
 from decrescendo.clipping import Engine, recording, special_calls
 from decrescendo.clipping.engine import WAY_OUT
+from decrescendo.clipping.mixed_rows import OWN_LOSS
 from decrescendo.clipping.rules.fallback import FallbackKernel
 from decrescendo.clipping.uses import Use
 from decrescendo.errors import UnsupportedModel
@@ -41,8 +42,9 @@ works is in [engine.md](../explanation/engine.md); Transformers' classes are in
 - **rule**: a closed form for norm and sum, in the file of that name in `src/decrescendo/clipping/`.
 - **fallback**: `torch.func.vmap` over that one operation: right, slower, and one gradient an example in memory.
 - **opened**: one of torch's Python functions, whose operations are seen one by one.
-- **refused**: with this error, before the first step. What is refused because of other examples in the batch can be
-  passed [one example at a time](../how-to/one-example.md), as the error says at its end, which is left out here.
+- **refused**: with this error, before the first step. What is refused for how it is written can be
+  passed [one example at a time](../how-to/one-example.md), and a loss that mixes rows by what it computes can be
+  changed, as the error says at its end, which is left out here.
 - **independence** of the examples: *checked* at every operation, or *assumed* in part (something was declared).
 
 ## Modules of torch.nn
@@ -111,7 +113,8 @@ def outcome(model: nn.Module, loss: Any, batch: Any) -> tuple[str, str]:
                 uses = engine.prove(batch).uses
         except UnsupportedModel as error:
             # Sizes of an error depend on the machine.
-            words = re.sub(r"\d+\.\de[-+]\d+", "(some)", str(error).removesuffix(f". {WAY_OUT}"))
+            words = str(error).removesuffix(f". {WAY_OUT}").removesuffix(f". {OWN_LOSS}")
+            words = re.sub(r"\d+\.\de[-+]\d+", "(some)", words)
             words = words.replace("|", "\\|")
             return "refused", f"**refused**: {words}"
     counts: dict[str, int] = {}

@@ -132,7 +132,7 @@ def test_only_what_is_new_is_trained_and_another_task_is_another_run(tmp_path: P
     assert count(tmp_path) == 9
 
 
-@pytest.mark.parametrize("damage", ["cut", "edited", "foreign", "resealed"])
+@pytest.mark.parametrize("damage", ["cut", "edited", "foreign", "resealed", "without scores"])
 def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> None:
     compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
     path = tmp_path / "runs.jsonl"
@@ -141,6 +141,7 @@ def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> 
     broken = {
         "cut": second[:-20], "edited": second.replace('"seconds": ', '"seconds": 1'), "foreign": "hello",
         "resealed": sealed.seal(content | {"scores": ["high"]}),
+        "without scores": sealed.seal(content | {"steps": [], "scores": []}),
     }[damage]  # fmt: skip
     path.write_text(f"{first}\n{broken}\n")
     with pytest.raises(
@@ -150,6 +151,20 @@ def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> 
     path.write_text(f"{first}\n")
     compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
     assert count(tmp_path) == 2
+
+
+def test_plans_are_trained_at_rates_that_were_chosen_by_another_task(tmp_path: Path) -> None:
+    rates = dict(zip(PLANS, (0.05, 0.5, 0.2, 0.4), strict=False))
+    found = compare(PLANS, TASK, seeds=2, learning_rate=rates, out=tmp_path)
+    assert found.learning_rates == rates
+    assert count(tmp_path) == 2 * len(PLANS)
+    for name, plan in PLANS.items():
+        alone = compare({name: plan}, TASK, seeds=2, learning_rate=rates[name])
+        assert found.scores[name] == alone.scores[name]
+    assert found.tried == ()
+    assert "own best learning rate" not in found.table()
+    with pytest.raises(InvalidValue, match=r"one rate for each plan, .*, got one for other"):
+        compare(PLANS, TASK, learning_rate={"other": 0.5})
 
 
 def test_each_plan_is_at_its_own_best_rate_and_one_that_diverges_is_never_the_best(tmp_path: Path) -> None:

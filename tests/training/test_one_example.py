@@ -90,8 +90,9 @@ def test_tensors_need_no_collate_fn_and_every_row_counts_alone() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         return dc.train(model, mixing, x, PLAN, optimizer, seed=3, settings=settings)
 
-    assert run(ONE).rows_independent
-    with pytest.raises(UnsupportedModel):
+    with pytest.warns(UserWarning, match="another loss"):
+        assert run(ONE).rows_independent
+    with pytest.raises(UnsupportedModel, match="mixes rows"):
         run(None)
 
 

@@ -1,10 +1,12 @@
 """Facts: a schedule from a file is compared with the papers', within their budget, or refused in one line."""
 
+import json
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
+from decrescendo_papers.data import digits
 from decrescendo_papers.experiments.own_curves import beside
 from decrescendo_papers.experiments.tasks import TASKS
 from decrescendo_papers.tasks import as_task
@@ -52,6 +54,38 @@ def test_yours_is_compared_with_vanilla_and_dynamic_and_is_kept(invoke: Invoke, 
     assert before.count(b"\n") == 6
     assert invoke(*arguments("mine.py:plans")).exit_code == 0
     assert (tmp_path / "compared/digits-2/runs.jsonl").read_bytes() == before
+
+
+def test_of_several_rates_each_plans_is_chosen_on_other_test_rows_than_it_is_scored_on(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    result = invoke(*arguments("mine.py:plans"), "--lr", 1e-6, "--lr", 0.5)
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "compared/digits-2"
+    rows = {
+        part: [json.loads(line)["about"] for line in (folder / part).read_text().splitlines()]
+        for part in ("rates/runs.jsonl", "runs.jsonl")
+    }
+    assert [len(found) for found in rows.values()] == [
+        12,
+        6,
+    ]  # plans times rates times seeds, and plans times seeds
+    chosen = dict(line.split("|")[1:3] for line in (folder / "rates/table.md").read_text().splitlines()[2:5])
+    reported = dict(line.split("|")[1:3] for line in (folder / "table.md").read_text().splitlines()[2:5])
+    assert chosen == reported
+    assert "own best learning rate" in (folder / "rates/table.md").read_text()
+    assert "own best learning rate" not in (folder / "table.md").read_text()
+
+
+def test_the_halves_of_the_test_rows_have_no_row_in_common() -> None:
+    model = as_task("digits").fresh(0, as_task("digits").load())
+    _, targets = digits().test
+    scores = [as_task("digits", half).first_score(model) for half in (None, 0, 1)]
+    counts = len(targets), len(targets[::2]), len(targets[1::2])
+    right = [round(score * count) for score, count in zip(scores, counts, strict=True)]
+    assert right[0] == right[1] + right[2]
+    assert counts[0] == counts[1] + counts[2]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from decrescendo.clipping.engine_settings import EngineSettings
 from decrescendo.clipping.factors import PassNumbers, factors_of, joint_norms, seen_of, warn_of_lost
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature, too_large
+from decrescendo.clipping.mixed_rows import OWN_LOSS, mixes_rows
 from decrescendo.clipping.one_example import ONE_BY_ONE, OneExamplePasses, kept_by
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.reference import is_scored
@@ -44,7 +45,7 @@ from decrescendo.errors import InvalidType, OutOfMemory, UnsupportedModel, check
 from decrescendo.row_independence.tracing import Memory, naming
 
 T = TypeVar("T")
-# What every refusal of rows that may depend on each other says at its end.
+# What a refusal of rows that may depend on each other says at its end, unless `mixes_rows`.
 WAY_OUT = "Or pass the examples one by one, which is slower: EngineSettings(one_example_a_pass=True)"
 
 
@@ -212,7 +213,7 @@ class Engine:
 
     def prove(self, batch: Batch) -> Pass:
         """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
-        with naming(WAY_OUT):
+        with naming(lambda: self._way_out(batch)):
             return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
@@ -237,8 +238,11 @@ class Engine:
         if isinstance(batch, OneByOne):
             raise InvalidType(f"a batch must have rows, got examples of any form. {WAY_OUT}")
         for part in parts_of(batch):
-            with naming(WAY_OUT):
+            with naming(partial(self._way_out, part)):
                 yield from self._cut(part, count_rows(part), held, work)
+
+    def _way_out(self, batch: Batch) -> str:
+        return OWN_LOSS if mixes_rows(self._model, self._loss, batch) else WAY_OUT
 
     def _cut(self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, on smaller ones where memory runs out."""

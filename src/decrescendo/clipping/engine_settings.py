@@ -44,9 +44,10 @@ class EngineSettings:
 
         one_example_a_pass: for models that are refused as a batch (graph networks, detectors, vision-language models,
             SpecAugment): a forward and a backward pass for each example by itself, in which no other example can play a
-            part. Slower: docs/how-to/one-example.md. ``loss`` is given a batch of one, and may return a number. A
-            training then takes batches of any form from ``collate_fn``. Settings of passes over several examples
-            (``microbatch_size``, ``memory_limit``, ..) must be left out; none is captured.
+            part. Slower: docs/how-to/one-example.md, which also says where an example alone has another loss than its
+            part of the batch's (class weights, mixup), of which the first steps warn. ``loss`` is given a batch of one,
+            and may return a number. A training then takes batches of any form from ``collate_fn``. Settings of passes
+            over several examples (``microbatch_size``, ``memory_limit``, ..) must be left out; none is captured.
 
     Raises:
         InvalidValue, InvalidType: a number out of its range; ``one_example_a_pass`` with settings of other passes.

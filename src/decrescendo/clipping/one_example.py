@@ -7,6 +7,7 @@ one pass to the next: buffers, what Python keeps, random generators of the progr
 import copy
 import math
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeAlias, cast
@@ -23,6 +24,7 @@ from decrescendo.clipping.example_reads import Watch, refuse
 from decrescendo.clipping.factors import Factors, OnePass, PassNumbers, seen_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import is_out_of_memory, too_large
+from decrescendo.clipping.mixed_rows import ANOTHER_LOSS, mixes_rows
 from decrescendo.clipping.passes import eager
 from decrescendo.clipping.reference import NO_GRADIENT, check_losses, in_a_row, is_scored
 from decrescendo.clipping.restored import gradients_kept, unchanged
@@ -32,6 +34,7 @@ from decrescendo.row_independence.tracing import (
     UNSEARCHED,
     Memory,
     Numbers,
+    Stored,
     Stream,
     changed_places,
     drawing,
@@ -48,6 +51,8 @@ ONE_BY_ONE = "each example was passed by itself, in Python, as one_example_a_pas
 # How far the gradient of an example may be from itself when it is passed again: sums of a GPU have no fixed order.
 _AGAIN = {"cpu": 1e-5}
 _ELSEWHERE = 1e-3
+# Batches whose rows are also passed together, to see whether the loss of one alone is its part of theirs.
+_TOGETHER = 3
 # Of a counter that grows by fractions.
 _ROUNDING = 1e-9
 
@@ -71,10 +76,11 @@ class OneExamplePasses:
         telemetry: what stands beside the sum.
 
     Guarantee:
-        a pass is given one example and random numbers of its own. In each batch one example is passed again after the
-        others: its loss and gradient are the same, it reads no training data but its own and no tensor that the pass
-        before computed from its example, and it changes no number that Python keeps in model or loss; those that grow
-        alike in every pass (counters) are among the assumptions.
+        a pass is given one example and random numbers of its own. In each batch the first example is passed again
+        after the others, and the last one with what Python stored before the first: loss and gradient are the same. A
+        repeated pass reads no training data but its own and no tensor that the pass before computed from its example,
+        and it changes no number that Python keeps in model or loss; those that grow alike in every pass (counters) are
+        among the assumptions.
     """
 
     def __init__(
@@ -91,7 +97,7 @@ class OneExamplePasses:
         self._factors, self._wide, self._scored = factors, settings.wide, is_scored(telemetry)
         # The global generators are everybody's.
         self._lock = threading.RLock()
-        self._depends = False
+        self._depends, self._together = False, _TOGETHER
 
     def clipped(self, batch: Batch, held: Inventory, limit: float) -> tuple[_Gradients, PassNumbers]:
         """The sum of clipped gradients, by parameter, and what there is beside it."""
@@ -127,22 +133,28 @@ class OneExamplePasses:
             first: list[OnePass] = []
             watch = Watch(self._memory)
             before: Numbers = {}
-            # The last one before all others, too: what it finds there may have been changed for good (a maximum).
-            early = passed(examples[-1], seeds[-1]) if len(examples) > 1 else None
+            began = Stored(self._model, self._loss)
             for at, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
                 is_last = at == len(examples) - 1
                 before = self._numbers() if is_last else before
                 # What it leaves shows even if its values are those that it found (a maximum over all examples).
                 done = passed(example, seed, watch if is_last else None)
                 first = first or [done]
-                if is_last and early is not None:
-                    _check_same(early, done)
                 take(done, _norm(done.gradients))
+                if is_last and len(examples) > 1:
+                    # As if it were the first: what it found may have been changed for good (a maximum).
+                    with began.again():
+                        _check_same(done, passed(example, seed))
             between = self._numbers()
             _check_same(first[0], passed(examples[0], seeds[0], watch))
             self._check_stored(before, between, self._numbers())
             if not self._depends:
                 raise UnsupportedModel(NO_GRADIENT)
+            if self._together and len(examples) > 1:
+                self._together -= 1
+                if mixes_rows(self._model, self._loss, batch):
+                    self._together = 0
+                    warnings.warn(ANOTHER_LOSS, UserWarning, stacklevel=4)
 
     def _pass(
         self,

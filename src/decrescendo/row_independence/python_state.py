@@ -45,11 +45,13 @@ _LIBRARIES = (*sys.stdlib_module_names, "torch", "numpy")
 _ENGINE = ("decrescendo.clipping.", "decrescendo.row_independence.")
 
 
-def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> Numbers:
+def numbers_of(
+    model: nn.Module, loss: object, *, identities: bool = False, objects: list[object] | None = None
+) -> Numbers:
     """The numbers and lengths that a model and a loss reach by attributes, containers, closures and global names.
 
     ``identities``: also strings, of every other object its ``id``, so that a replaced object is noticed, and what
-    `object_contents` has: all that a replayed pass would miss.
+    `object_contents` has: all that a replayed pass would miss. ``objects``: gets what was visited.
 
     >>> seen = []
     >>> numbers_of(nn.Tanh(), lambda model, x: seen.append(len(x)))
@@ -106,7 +108,14 @@ def numbers_of(model: nn.Module, loss: object, *, identities: bool = False) -> N
             left += [(f"{name}.{inner}", item) for inner, item in contents_of(value, _LIBRARIES)]
     if identities and left:
         found[f"more than {_MAX_OBJECTS} objects"] = unseen()
+    if objects is not None:
+        objects += visited.values()
     return found
+
+
+def is_of_a_library(kind: type) -> bool:
+    """Whether the attributes of such an object are a library's own matter."""
+    return kind.__module__.split(".")[0] in _LIBRARIES or kind.__module__.startswith(_ENGINE)
 
 
 def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
@@ -137,9 +146,7 @@ def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
             for name, item in held.items()
             if name not in _MODULE_ATTRIBUTES and ("_hook" not in name or item)
         }
-    elif kind is not SimpleNamespace and (
-        kind.__module__.split(".")[0] in _LIBRARIES or kind.__module__.startswith(_ENGINE)
-    ):
+    elif kind is not SimpleNamespace and (is_of_a_library(kind)):
         held = {name: item for name, item in held.items() if name == "__wrapped__"}
     yield from list(held.items())
     yield kind.__name__, kind

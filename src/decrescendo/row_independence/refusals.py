@@ -1,6 +1,6 @@
 """The error messages of refused passes: what must hold, what was found, and the way out."""
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -183,10 +183,10 @@ _OF_ANY_PASS = (
 
 
 @contextmanager
-def naming(way: str) -> Generator[None]:
-    """Inside, a refusal says ``way`` after its remedy, but one of what is wrong in a pass over a single row, too.
+def naming(way_out: Callable[[], str]) -> Generator[None]:
+    """Inside, a refusal says a way out after its remedy, but one of what is wrong in a pass over a single row, too.
 
-    >>> with naming("Or pass rows one by one"):
+    >>> with naming(lambda: "Or pass rows one by one"):
     ...     raise refused(Refusal("rows must be independent, got a mean over them", remedy="Divide by a constant"))
     Traceback (most recent call last):
     decrescendo.errors.UnsupportedModel: rows must be ... over them. Divide by a constant. Or pass rows one by one
@@ -195,6 +195,7 @@ def naming(way: str) -> Generator[None]:
         yield
     except UnsupportedModel as error:
         if not str(error).startswith(_OF_ANY_PASS):
+            way = way_out()
             error.args = (f"{error}. {way}",)
             if isinstance(error.refusal, Refusal):
                 error.refusal = replace(error.refusal, remedy=f"{error.refusal.remedy}. {way}")

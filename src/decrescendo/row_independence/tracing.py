@@ -27,6 +27,7 @@ from decrescendo.row_independence.refusals import SECOND_DERIVATIVE as SECOND_DE
 from decrescendo.row_independence.refusals import naming as naming
 from decrescendo.row_independence.refusals import reads_a_number as reads_a_number
 from decrescendo.row_independence.refusals import written_by_the_pass as written_by_the_pass
+from decrescendo.row_independence.restored_state import Stored as Stored
 from decrescendo.row_independence.result import check_own as check_own
 from decrescendo.row_independence.result import check_raised as check_raised
 from decrescendo.row_independence.row_layout import Owners as Owners

@@ -17,6 +17,7 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.release import Release
 from decrescendo.base import sealed
 from decrescendo.base.rng import Keystream, SecureStream
+from decrescendo.errors import FileRefused
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
 from decrescendo.report.ledgers import read_ledger
@@ -26,6 +27,7 @@ from decrescendo.training.persistence.checkpoint import releases as listed
 from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.run import History, Run
 from decrescendo.training.run import entries as runs
+from decrescendo.training.search import comparison_runs as compared
 from decrescendo.training.statement import Declaration, Provenance
 from decrescendo.training.store import Store
 from fuzzing.decisions import Decisions
@@ -35,7 +37,7 @@ from fuzzing.seeds import ROWS, adaptive_plan, plain, plan
 from fuzzing.target import Files, Target
 
 PLAN, ADAPTIVE, LEDGER, STORE = "plan.json", "adaptive_plan.json", "ledger", "ledger.db"
-TOML = "declaration.toml"
+TOML, COMPARED = "declaration.toml", "runs.jsonl"
 
 
 def _read_plan(folder: Path) -> Plan:
@@ -411,6 +413,45 @@ def _bend_tensors(files: Files, choose: Decisions) -> Files:
     return {**files, name: len(header).to_bytes(8, "little") + header + content[8 + size :]}
 
 
+@cache
+def _compared() -> list[Files]:
+    lines: list[str] = []
+    for seed, scores in ((0, [0.5, 0.75]), (1, [None, 0.5])):
+        facts = {
+            "about": {"plan": plan().sha256, "seed": seed},
+            "steps": [2, 4],
+            "scores": scores,
+            "seconds": 1.5,
+        }
+        lines.append(sealed.seal({"format": compared.FORMAT, "version": compared.VERSION, **facts}))
+    return [{COMPARED: line.encode() + b"\n"} for line in ("\n".join(lines), lines[0])]
+
+
+def _read_compared(folder: Path) -> dict[str, Any]:
+    found = compared.read_finished(folder / COMPARED)
+    if not found:
+        raise FileRefused("no finished run")
+    for line in found.values():
+        run = compared.finished(compared.Wanted("constant", plan(), 0, 0.5), line)
+        repr((run, run.scores[-1])).encode()
+    return found
+
+
+def _compared_again(value: dict[str, Any], folder: Path) -> dict[str, Any]:
+    (folder / COMPARED).unlink(missing_ok=True)
+    for line in value.values():
+        compared.add_finished(folder / COMPARED, line)
+    return compared.read_finished(folder / COMPARED)
+
+
+def _sign_lines(files: Files) -> Files:
+    """The checksum of each line."""
+    lines = {name: content.split(b"\n") for name, content in files.items()}
+    return {
+        name: b"\n".join(resigned(line, sealed.digest) for line in found) for name, found in lines.items()
+    }
+
+
 RUNS = (
     Target(
         "plan",
@@ -430,6 +471,7 @@ RUNS = (
     ),
     Target("ledger", _ledgers, _read_ledger, _ledger_again),
     Target("run", _runs, _read_run, _run_again, _sign_run, _bend_tensors),
+    Target("compared run", _compared, _read_compared, _compared_again, _sign_lines),
     Target("store", _stores, _read_store, None, bend=_bend_store),
     Target("declaration", _declarations, lambda folder: Declaration.load(folder / TOML)),
     Target("checkpoint", _checkpoints, _read_checkpoint, None, sign_checkpoint, _bend_tensors),

@@ -21,7 +21,10 @@ def compare_command(
     jobs: Annotated[int, typer.Option(help="Processes; each has one thread.", min=1)] = 2,
     lr: Annotated[
         list[float] | None,
-        typer.Option(help="Learning rate; of several, each plan is at its best. Default: the paper's."),
+        typer.Option(
+            help="Learning rate. Of several, each plan's is chosen on one half of the test rows, and scored on the "
+            "other. Default: the paper's."
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Default: the paper's.", min=1)] = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: compared/TASK-EPSILON.")] = None,
@@ -29,7 +32,7 @@ def compare_command(
     """Train by plans of your own, by vanilla DP-SGD and by the dynamic method, with the paper's model and settings.
 
     The first plan of yours is what all others are compared with, seed by seed. Interrupted, it goes on from there:
-    finished runs are kept in --out, with table.md and figure.png. Scores are those on the test half.
+    finished runs are kept in --out, with table.md and figure.png. Scores are those on the public test rows.
 
     Example: papers compare mnist --epsilon 1.2 --curve mine.py:plans
     """
@@ -46,8 +49,24 @@ def compare_command(
             f"{run.seconds:7.1f} s  {run.plan}, seed {run.seed}, rate {run.learning_rate:g}: {run.scores[-1]:.4f}"
         )
 
+    if len(lr or ()) > 1:
+        chosen = compare(
+            plans,
+            as_task(task.value, half=0),
+            seeds=seeds,
+            jobs=jobs,
+            out=folder / "rates",
+            learning_rate=lr,
+            tell=tell,
+        )
+        rates, half = chosen.learning_rates, 1
+        say(
+            "Rates were chosen on the test rows at even places. What follows is scored on those at odd places:"
+        )
+    else:
+        rates, half = lr or None, None
     found = compare(
-        plans, as_task(task.value), seeds=seeds, jobs=jobs, out=folder, learning_rate=lr or None, tell=tell
+        plans, as_task(task.value, half), seeds=seeds, jobs=jobs, out=folder, learning_rate=rates, tell=tell
     )
     say(found.table())
     say(f"written: {folder}")

@@ -27,7 +27,7 @@ class Comparison:
         scores: of each plan, one a seed; the same seeds for all.
         learning_rates: that each plan's scores are of; empty where nothing is known of them.
         tried: the learning rates that each plan was trained at; of several, its scores are those at the rate with the
-            highest mean.
+            highest mean. Empty where each plan was given a rate of its own.
         curves: of each plan, the score over the steps, one row a seed.
     """
 
@@ -164,7 +164,7 @@ def compare(
     seeds: int = 3,
     jobs: int = 1,
     out: str | os.PathLike[str] | None = None,
-    learning_rate: float | Sequence[float] | None = None,
+    learning_rate: float | Sequence[float] | Mapping[str, float] | None = None,
     momentum: float = 0.0,
     lr_decay: str = "none",
     averaging: float = 0.0,
@@ -189,7 +189,8 @@ def compare(
             are there, of the same plan, seed, rate, settings and task, are not repeated: a comparison that was killed
             goes on, and one with more seeds or plans trains only what is new.
         learning_rate: > 0; by default the task's. Of several, each plan is scored at the one with its highest mean: a
-            schedule may want a rate of its own.
+            schedule may want a rate of its own. Or one a plan, by name, as `Comparison.learning_rates` has them: to
+            choose rates by one task and to compare at them by another, with other rows to score on.
         momentum, lr_decay, averaging: as in `fit`.
         points: at how many steps, evenly spread, a run is scored, >= 1; the last step is one of them.
         tell: told each run when it is finished, and those that were.
@@ -223,13 +224,7 @@ def compare(
     if task.score is None:
         raise InvalidValue("the public task must have a score, got none. It is what plans are compared by")
     given = task.learning_rate if learning_rate is None else learning_rate
-    rates = [
-        check_real("learning_rate", rate, above=0)
-        for rate in (given if isinstance(given, Sequence) else [given])
-    ]
-    if not rates:
-        raise InvalidValue("learning_rate must have at least one value, got none")
-    rates = list(dict.fromkeys(rates))
+    rates = _rates_of(plans, given)
     folder = None if out is None else Path(out)
     if folder is not None:
         check_writable(folder)
@@ -237,8 +232,9 @@ def compare(
     wanted = [
         Wanted(name, plan, seed, rate)
         for seed in range(seeds)
-        for rate in rates
+        for rate in dict.fromkeys(rate for found in rates.values() for rate in found)
         for name, plan in plans.items()
+        if rate in rates[name]
     ]
     settings = RunSettings(
         optimizer=task.optimizer, momentum=momentum, lr_decay=lr_decay, averaging=averaging, points=points
@@ -250,7 +246,7 @@ def compare(
         runs[run.plan, run.learning_rate, run.seed] = run
         if tell is not None:
             tell(run)
-    found = _at_best_rates(plans, rates, seeds, runs)
+    found = _at_best_rates(rates, seeds, runs)
     if folder is not None:
         write_whole(folder / "table.md", found.table() + "\n")
         try:
@@ -260,18 +256,33 @@ def compare(
     return found
 
 
+def _rates_of(
+    plans: Mapping[str, Plan], given: float | Sequence[float] | Mapping[str, float]
+) -> dict[str, list[float]]:
+    """The learning rates that each plan is trained at."""
+    if isinstance(given, Mapping):
+        if given.keys() != plans.keys():
+            raise InvalidValue(
+                f"learning_rate by name must have one rate for each plan, {', '.join(plans)}, got one for "
+                f"{', '.join(given) or 'none'}"
+            )
+        return {name: [check_real("learning_rate", given[name], above=0)] for name in plans}
+    every = given if isinstance(given, Sequence) else [given]
+    rates = list(dict.fromkeys(check_real("learning_rate", rate, above=0) for rate in every))
+    if not rates:
+        raise InvalidValue("learning_rate must have at least one value, got none")
+    return dict.fromkeys(plans, rates)
+
+
 def _at_best_rates(
-    plans: Mapping[str, Plan],
-    rates: Sequence[float],
-    seeds: int,
-    runs: Mapping[tuple[str, float, int], ComparedRun],
+    tried: Mapping[str, Sequence[float]], seeds: int, runs: Mapping[tuple[str, float, int], ComparedRun]
 ) -> Comparison:
     """Of each plan, the runs at the rate with the highest mean; of equal ones the first. A rate at which a training
     diverges is never the best."""
     scores: dict[str, tuple[float, ...]] = {}
     best: dict[str, float] = {}
     curves: dict[str, Scores] = {}
-    for name in plans:
+    for name, rates in tried.items():
         means = dict.fromkeys(rates, -math.inf)
         for rate in rates:
             last = [runs[name, rate, seed].scores[-1] for seed in range(seeds)]
@@ -286,4 +297,5 @@ def _at_best_rates(
                 )
         scores[name] = tuple(run.scores[-1] for run in chosen)
         curves[name] = Scores(chosen[0].steps, [run.scores for run in chosen])
-    return Comparison(scores, best, tuple(rates), curves)
+    first, *others = map(tuple, tried.values())
+    return Comparison(scores, best, first if all(rates == first for rates in others) else (), curves)

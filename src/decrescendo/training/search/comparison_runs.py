@@ -18,7 +18,7 @@ from joblib import Parallel, delayed
 from decrescendo.accounting import Unit
 from decrescendo.base import read_whole, sealed, write_whole
 from decrescendo.base.whole_file import alone_in
-from decrescendo.errors import DecrescendoError, FileRefused, check_array, check_integer, check_real
+from decrescendo.errors import DecrescendoError, FileRefused, check_array, check_integer, check_real, within
 from decrescendo.optim import averaged
 from decrescendo.plans.plan import Plan
 from decrescendo.training.data.rows import table_of
@@ -95,18 +95,18 @@ def run_all(
         facts | {"plan": one.plan.sha256, "seed": one.seed, "learning_rate": one.learning_rate} | asdict(settings)
         for one in wanted
     ]  # fmt: skip
-    known = dict[str, dict[str, Any]]() if path is None else _read(path)
+    known = dict[str, dict[str, Any]]() if path is None else read_finished(path)
     todo: list[int] = []
     for i, (one, about) in enumerate(zip(wanted, abouts, strict=True)):
         line = known.get(sealed.digest(about))
         if line is None:
             todo.append(i)
         else:
-            yield _finished(one, line)
+            yield finished(one, line)
     for i, found in _computed(shared, [(i, wanted[i]) for i in todo], jobs):
         if path is not None:
-            _keep(path, {"about": abouts[i], **found})
-        yield _finished(wanted[i], found)
+            add_finished(path, {"about": abouts[i], **found})
+        yield finished(wanted[i], found)
 
 
 class _Shared:
@@ -211,21 +211,22 @@ def _train(shared: _Shared, one: Wanted) -> dict[str, Any]:
     return {"steps": [step for step, _ in found], "scores": scores, "seconds": time.monotonic() - began}
 
 
-def _finished(one: Wanted, found: Mapping[str, Any]) -> ComparedRun:
+def finished(one: Wanted, found: Mapping[str, Any]) -> ComparedRun:
+    """A run by the line that was written of it."""
     scores = tuple(math.nan if score is None else float(score) for score in found["scores"])
     return ComparedRun(
         one.name, one.seed, one.learning_rate, tuple(found["steps"]), scores, float(found["seconds"])
     )
 
 
-def _keep(path: Path, facts: Mapping[str, Any]) -> None:
-    """Add a line, all or nothing, also where another process adds to the same file."""
+def add_finished(path: Path, facts: Mapping[str, Any]) -> None:
+    """Add the line of a run, all or nothing, also where another process adds to the same file."""
     line = sealed.seal({"format": FORMAT, "version": VERSION, **facts}) + "\n"
     with alone_in(path.parent):
         write_whole(path, (read_whole(path) if path.exists() else b"") + line.encode())
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
+def read_finished(path: Path) -> dict[str, dict[str, Any]]:
     """Finished runs of a file, by the digest of what they are about; none where there is no file.
 
     Raises:
@@ -238,20 +239,24 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
             source = f"line {number} of {path}"
             try:
                 content = sealed.opened(line, source, FORMAT, VERSION, keys=_KEYS)
-                _check(content)
+                _check(content, source)
             except DecrescendoError as error:
                 raise FileRefused(f"{error}. Take the line out, and its run is repeated") from None
             found[sealed.digest(content["about"])] = content
     return found
 
 
-def _check(content: Mapping[str, Any]) -> None:
+def _check(content: Mapping[str, Any], source: str) -> None:
     """Values of a line whose checksum is right: it may have been written by other code."""
-    steps, scores = content["steps"], content["scores"]
-    if not (isinstance(content["about"], dict) and isinstance(steps, list) and isinstance(scores, list)):
-        raise FileRefused("a compared run must have lists of steps and scores, got something else")
-    for step in cast("list[object]", steps):
-        check_integer("steps", step, at_least=1)
-    known = [0.0 if score is None else score for score in cast("list[object]", scores)]
-    check_array("scores", known, length=len(steps))
-    check_real("seconds", content["seconds"], at_least=0)
+    try:
+        steps, scores = content["steps"], content["scores"]
+        if not (isinstance(content["about"], dict) and isinstance(steps, list) and isinstance(scores, list)):
+            raise FileRefused("steps and scores must be lists, got something else")
+        check_integer("the number of scores", len(steps), at_least=1)
+        for step in cast("list[object]", steps):
+            check_integer("steps", step, at_least=1)
+        known = [0.0 if score is None else score for score in cast("list[object]", scores)]
+        check_array("scores", known, length=len(steps))
+        check_real("seconds", content["seconds"], at_least=0)
+    except DecrescendoError as error:
+        raise FileRefused(within(f"{source} must be a finished run", error)) from None
