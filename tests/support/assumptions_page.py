@@ -24,7 +24,7 @@ on that row alone. It is false where the engine had to assume something of that,
 that begin with `rows-`. No other code changes it. A code that begins with `public-` is of values that are published
 as they are, without noise.
 
-What every run assumes, and does not list, is in [what is proven, compared and assumed](../explanation/limits.md).
+What every run assumes, and does not list, is in [what is proven, tested and assumed](../explanation/limits.md).
 """
 
 GROUPS = {
