@@ -85,7 +85,7 @@ def test_a_batch_may_be_any_mapping(kind: str) -> None:
 
 
 def test_a_model_that_returns_several_losses_and_an_output_object() -> None:
-    """A weighted sum of a supervised and an auxiliary loss, each one value an example."""
+    """A weighted sum of a supervised and an auxiliary loss, each one value per example."""
     from transformers.modeling_outputs import SequenceClassifierOutput
 
     class TwoHeads(nn.Module):

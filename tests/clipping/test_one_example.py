@@ -262,7 +262,7 @@ def test_random_numbers_need_a_stream_and_repeat_with_it() -> None:
 
 
 def test_losses_that_are_not_one_number_are_refused() -> None:
-    with pytest.raises(UnsupportedModel, match=r"one loss an example, shape \(1,\), got \(3,\)"):
+    with pytest.raises(UnsupportedModel, match=r"one loss per example, shape \(1,\), got \(3,\)"):
         Engine(linear(), lambda m, b: b[0] * m(b)[0], ONE).clipped_sum(torch.randn(2, 3), 1.0)
 
 

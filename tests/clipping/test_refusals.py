@@ -175,7 +175,7 @@ def test_a_contrastive_loss_is_refused() -> None:
     ("wrong", "words"),
     [
         (lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]), "reduction='none'"),
-        (lambda model, batch: model(batch[0]), "one loss an example"),
+        (lambda model, batch: model(batch[0]), "one loss per example"),
         (lambda model, batch: model(batch[0]).sum(1).detach(), "without a gradient"),
         (lambda model, batch: 1.0, "float"),
         (lambda model, batch: model(batch[0]).sum(1).long(), "floating point"),

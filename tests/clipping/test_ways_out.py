@@ -132,7 +132,7 @@ def test_a_detector_of_two_stages_is_told_of_one_stage_or_as_many_proposals_whic
     torch.manual_seed(0)
     model, pictures, settings = Detector(), torch.randn(5, 1, 6, 6), EngineSettings(microbatch_size=part)
     for loss in (_a_loop, _cut_out):
-        with pytest.raises(UnsupportedModel, match="a one-stage head, or as many proposals an example"):
+        with pytest.raises(UnsupportedModel, match="a one-stage head, or as many proposals per example"):
             _sums(Engine, model, loss, pictures, settings=settings)
     for loss in (_as_many, _one_stage):
         found = _sums(Engine, model, loss, pictures, settings=settings)

@@ -50,4 +50,4 @@ def test_the_example_gives_what_its_simulation_gives(tmp_path: Path, monkeypatch
     for name, value in load_file(tmp_path / "server" / "weights.safetensors").items():
         torch.testing.assert_close(value, expected.weights[name], rtol=0, atol=1e-5)
     said = (tmp_path / "server" / "statement.txt").read_text()
-    assert said.startswith("(8, 0.001)-DP a client")
+    assert said.startswith("(8, 0.001)-DP per client")

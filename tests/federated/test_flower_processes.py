@@ -270,4 +270,4 @@ def test_the_example_project_runs(tmp_path: Path) -> None:
             wait_until(said.exists, 900, "the example's statement")
         except TimeoutError:
             pytest.fail(flower.log_of(run) + flower.logs())
-    assert said.read_text().startswith("(8, 0.001)-DP a client")
+    assert said.read_text().startswith("(8, 0.001)-DP per client")

@@ -135,7 +135,7 @@ def test_the_page_works_to_the_letter(tmp_path: Path) -> None:
             while not (result / "statement.txt").exists() and time.monotonic() < end:
                 time.sleep(1)
             said = (result / "statement.txt").read_text()
-            assert said.startswith("(8, 0.001)-DP a client")
+            assert said.startswith("(8, 0.001)-DP per client")
             assert (result / "weights.safetensors").exists()
         finally:
             for path in sorted(tmp_path.glob("terminal-*")):

@@ -361,7 +361,7 @@ LOSSES: list[tuple[str, Callable[[], nn.Module], Any, type[DecrescendoError], st
     ("lost labels", Bare, {"x": X}, InvalidType, "must be a mapping with labels, got x"),
     ("a pair", Bare, (X, X), InvalidType, "must be a mapping with labels, got tuple"),
     ("a head that takes no labels", Bare, {"x": X, "labels": torch.zeros(3)}, UnsupportedModel, "Bare takes no labels"),
-    ("a row too few", Bare, {"x": X, "labels": torch.zeros(2)}, InvalidValue, "must have one row an example"),
+    ("a row too few", Bare, {"x": X, "labels": torch.zeros(2)}, InvalidValue, "must have one row per example"),
     (
         "no head", lambda: bert(kind="BertModel"), {"input_ids": X.long(), "labels": torch.zeros(3).long()},
         UnsupportedModel, "must return a loss, got BaseModelOutput.* without one from BertModel",
@@ -635,7 +635,7 @@ def test_data_that_a_trainer_cannot_train_on_are_one_sentence(tmp_path: Path) ->
 
     fails(InvalidValue, "must have the plan's 40 rows, got 39", data=texts().select(range(39)))
     fails(InvalidType, "must be a mapping with labels, got input_ids", data=texts().remove_columns("label"))
-    fails(UnsupportedModel, "must return one loss an example", loss=lambda m, b: dc.hf.loss(m, b).mean())
+    fails(UnsupportedModel, "must return one loss per example", loss=lambda m, b: dc.hf.loss(m, b).mean())
     fails(InvalidType, "CrossEntropyLoss, which takes outputs and targets", loss=nn.CrossEntropyLoss())
     import datasets
 

@@ -174,7 +174,7 @@ def test_a_killed_training_with_a_store_is_reserved_once(tmp_path: Path) -> None
 def test_a_training_that_failed_before_its_first_step_begins_anew(tmp_path: Path) -> None:
     trainer = classifier(tmp_path)
     trainer.follow(PLAN, seed=3, loss=lambda model, batch: dc.hf.loss(model, batch).mean())
-    with pytest.raises(dc.errors.UnsupportedModel, match="one loss an example"):
+    with pytest.raises(dc.errors.UnsupportedModel, match="one loss per example"):
         trainer.train()
     assert undisturbed(classifier, tmp_path).run.ledger == PLAN.ledger
 

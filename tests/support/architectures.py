@@ -23,7 +23,7 @@ class Architecture:
 
     Args:
         build: makes the model from ``small`` or ``published``.
-        loss: one loss an example.
+        loss: one loss per example.
         batch: rows from a generator and the sizes.
     """
 

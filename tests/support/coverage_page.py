@@ -40,7 +40,7 @@ works is in [engine.md](../explanation/engine.md); Transformers' classes are in
 [coverage-transformers.md](coverage-transformers.md).
 
 - **rule**: a closed form for norm and sum, in the file of that name in `src/decrescendo/clipping/`.
-- **fallback**: `torch.func.vmap` over that one operation: right, slower, and one gradient an example in memory.
+- **fallback**: `torch.func.vmap` over that one operation: right, slower, and one gradient per example in memory.
 - **opened**: one of torch's Python functions, whose operations are seen one by one.
 - **refused**: with this error, before the first step. What is refused for how it is written can be
   passed [one example at a time](../how-to/one-example.md), and a loss that mixes rows by what it computes can be

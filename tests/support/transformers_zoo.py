@@ -170,7 +170,7 @@ def _plain_texts(rows: int, config: Any) -> Batch:
 
 @dataclass(frozen=True)
 class Task:
-    """What a head is for: its table of classes in transformers, a batch, and a loss an example."""
+    """What a head is for: its table of classes in transformers, a batch, and a loss per example."""
 
     table: str
     batch: Callable[[int, Any], Batch]

@@ -379,7 +379,7 @@ CASES: dict[str, Case] = {
         "InvalidValue", "same first dimension", lambda w: w.training(data=(w.data[0], w.data[1][:39])),
     ),
     "train: scalar loss": (
-        "UnsupportedModel", "one loss an example", lambda w: w.training(loss=lambda m, b: row_loss(m, b).mean()),
+        "UnsupportedModel", "one loss per example", lambda w: w.training(loss=lambda m, b: row_loss(m, b).mean()),
     ),
     "train: loss a number": ("UnsupportedModel", "tensor of losses", lambda w: w.training(loss=lambda *_: 1.0)),
     "train: loss without gradient": (

@@ -164,7 +164,7 @@ def test_a_tensor_class_of_the_users_is_named(data: Pair) -> None:
 
     run = run_of((data[0].as_subclass(Image), data[1]))
     assert [found.code for found in run.assumptions] == ["own-tensor-class"]
-    assert "Image (your class of the data)" in run.assumptions[0].sentence
+    assert "Image (your data class)" in run.assumptions[0].sentence
 
 
 def test_what_was_supposed_is_kept_over_a_resume(data: Pair, tmp_path: Any) -> None:

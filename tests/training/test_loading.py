@@ -227,7 +227,7 @@ def test_a_resumed_run_has_the_same_batches_whatever_was_made_ahead(
 
 
 def test_views_of_an_example_are_averaged_before_clipping(data: Pair) -> None:
-    """Four views are a dimension after the first: one gradient an example, of their mean loss."""
+    """Four views are a dimension after the first: one gradient per example, of their mean loss."""
 
     def views(items: list[Any]) -> Any:
         ((inputs, label),) = items
@@ -321,7 +321,7 @@ WRONG: list[tuple[str, Any, dict[str, Any], type[DecrescendoError], str]] = [
         "a number", [1.0] * ROWS, {"collate_fn": lambda items: {"x": torch.zeros(1), "size": 1}}, InvalidType,
         "got a int in it",
     ),
-    ("a scalar", [1.0] * ROWS, {"collate_fn": lambda items: torch.tensor(3.0)}, InvalidValue, "one row an example"),
+    ("a scalar", [1.0] * ROWS, {"collate_fn": lambda items: torch.tensor(3.0)}, InvalidValue, "one row per example"),
     ("nothing", [1.0] * ROWS, {"collate_fn": lambda items: None}, InvalidValue, "at least one tensor"),
     (
         "rows and a collator", rows((torch.zeros(ROWS, 3),)), {"collate_fn": default_collate}, InvalidType,

@@ -318,7 +318,7 @@ class TestRuns:
         plan = calibrate(budget, dc.PoissonSampling(12, 4), steps=2, privacy=[1.0] * 2, clip=[1.0] * 2)
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         run = dc.train(model, of_people, people, plan, sgd, seed=0, people=range(12))
-        assert "-DP a person, Pld" in str(run.guarantee)
+        assert "-DP per person, Pld" in str(run.guarantee)
 
 
 class TestAudit:

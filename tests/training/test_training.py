@@ -428,7 +428,7 @@ def meta_model() -> nn.Module:
         ({"model": meta_model()}, UnsupportedModel, "meta device"),
         ({"model": make_model().requires_grad_(False)}, InvalidValue, "requires_grad=True"),
         ({"optimizer": sgd(make_model())}, InvalidValue, "this model only"),
-        ({"loss": lambda m, b: loss(m, b).mean()}, UnsupportedModel, "one loss an example"),
+        ({"loss": lambda m, b: loss(m, b).mean()}, UnsupportedModel, "one loss per example"),
         ({"loss": lambda m, b: loss(m, b).detach()}, UnsupportedModel, "losses"),
     ],
 )  # fmt: skip

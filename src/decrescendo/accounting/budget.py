@@ -170,11 +170,11 @@ class Guarantee:
         examples_per_person: as the budget's.
 
     >>> print(Guarantee(1.199, 1e-6, Unit.EXAMPLE, "Pld", "upper", 1.1985))
-    (1.199, 1e-06)-DP an example, Pld upper bound (true epsilon >= 1.198)
+    (1.199, 1e-06)-DP per example, Pld upper bound (true epsilon >= 1.198)
     >>> print(Guarantee(1.199, 1e-6, Unit.PERSON, "Pld", "upper", None, 3))
-    (1.199, 1e-06)-DP a person with at most 3 examples, Pld upper bound
+    (1.199, 1e-06)-DP per person with at most 3 examples, Pld upper bound
     >>> print(Guarantee(1.0, 1.23449e-6, Unit.EXAMPLE, "Pld", "upper"))
-    (1, 1.235e-06)-DP an example, Pld upper bound
+    (1, 1.235e-06)-DP per example, Pld upper bound
     >>> print(Guarantee(math.inf, 1e-6, Unit.EXAMPLE, "Pld", "upper"))
     NO PRIVACY for an example: epsilon is infinite at delta 1e-06, says Pld
     """
@@ -216,8 +216,7 @@ class Guarantee:
                 f"says {self.accountant}"
             )
         words = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[self.kind]
-        article = "an" if self.unit is Unit.EXAMPLE else "a"
-        spent = f"({rounded(self.epsilon, 'up')}, {rounded(self.delta, 'up')})-DP {article} {self.protected}"
+        spent = f"({rounded(self.epsilon, 'up')}, {rounded(self.delta, 'up')})-DP per {self.protected}"
         return f"{spent}, {self.accountant} {words}"
 
     def __str__(self) -> str:

@@ -49,7 +49,7 @@ class Attack:
         plan: of the training with the record.
         data: the plan's rows; the last is the record.
         build: a fresh model, whose parameter ``probe`` is watched.
-        loss: one loss an example.
+        loss: one loss per example.
         evidence: from the watched noisy sums of a run and its plan to a number, larger if the record is present.
         learning_rate: of the SGD that trains on the way.
         settings: of the clipping engine; those of the training that is attacked, whose ``gamma`` is another mechanism.

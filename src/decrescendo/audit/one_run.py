@@ -58,7 +58,7 @@ def one_run(
 
     Args:
         model: trained in place. The rows that became canaries are not learned from.
-        loss: ``loss(model, batch)`` returns one loss an example.
+        loss: ``loss(model, batch)`` returns one loss per example.
         data: as many rows as the plan says.
         plan: what is audited.
         optimizer: makes any ``torch.optim`` optimiser over the parameters of the module it is given.

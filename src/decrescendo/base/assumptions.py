@@ -10,29 +10,30 @@ from decrescendo.errors import InvalidType, InvalidValue, check_instance
 # What the engine assumes of rows in a pass, or others in its place. Codes that begin so, and no others, are of that.
 _ROWS = (
     Template("rows-declared-line",
-         "what {} reads of the data does not change what the pass computes for other examples",
+         "the data that {} reads do not change what the pass computes for other examples",
          "a line named in `EngineSettings(declared=...)` read a value of the data",
-         "use tensor operations there (`torch.where`), and take the line off the list"),
+         "use tensor operations there (`torch.where`), and remove the line from the list"),
     Template("rows-declared-operation", "{} keeps examples independent, as its registered rule says",
-         "a custom operation was met whose rule `register_rule` declared",
-         "write the operation out of torch's own operations"),
-    Template("rows-own-generator", "the state of your own torch.Generator holds nothing of the data",
+         "a pass ran a custom operation whose rule was declared with `register_rule`",
+         "write it with torch's own operations"),
+    Template("rows-own-generator", "the state of your own torch.Generator does not depend on the data",
          "model or loss draw random numbers from a generator of their own",
          "draw from torch's global generator, which the engine seeds"),
-    Template("rows-own-clipper", "{}, which clipped and checks nothing, clips the gradient of each example alone",
-         "something else than `Engine` clipped (`Reference`, a clipper of yours)", "train with the engine"),
+    Template("rows-own-clipper", "{}, which clips without checks, clips the gradient of each example separately",
+         "a clipper other than `Engine` was used (`Reference`, or your own)", "train with the engine"),
     Template("rows-local-steps",
          "the local steps of a client use its own records alone (they run in torch.func.vmap, not in the engine)",
-         "clients take several local steps (`LocalSteps`)", "take one gradient a client"),
+         "clients take several local steps (`LocalSteps`)", "take one gradient per client"),
     Template("rows-client-replies",
          "each client computes its reply from its own records alone, and whether it replies does not depend on who "
          "else is asked", "clients reply to a `Server`, which cannot see how a reply was made",
          "none, where clients compute elsewhere; `simulate` computes and checks replies itself"),
-    Template("rows-client-sums", "each sum of a round adds one part a member, none longer than C_t",
-         "a secure aggregator gave the `Server` sums, not replies", "take replies one by one (`Placement.CENTRAL`)"),
+    Template("rows-client-sums", "each sum of a round adds one update per member, each of norm at most C_t",
+         "the `Server` received sums from a secure aggregator, not replies",
+         "receive replies one by one (`Placement.CENTRAL`)"),
     Template("rows-unrecorded",
-         "examples were independent of each other in every pass (the version or program that made this run recorded "
-         "nothing of it)", "a run was put together by hand, or by a version that recorded no assumptions",
+         "examples were independent of each other in every pass (the version or program that made this run did not "
+         "record this)", "a run was put together by hand, or by a version that recorded no assumptions",
          "train again"),
     Template("rows-earlier-version", "{}", "the file is of a version whose assumptions had no codes", "train again"),
 )  # fmt: skip
@@ -40,9 +41,9 @@ _ROWS = (
 # What the engine assumes of what stays from one pass to the next.
 _PASSES = (
     Template("stored-count", "the number of examples stored in {} does not change what a later pass computes",
-         "model or loss store how many examples they saw", "count steps, or count outside of model and loss"),
+         "model or loss store how many examples they saw", "count steps, or count outside model and loss"),
     Template("stored-unsearched",
-         "what model and loss store in Python, beyond the first 20,000 objects that they reach, does not change what a "
+         "the Python state of model and loss, beyond the first 20,000 objects that they reach, does not change what a "
          "later pass computes", "model or loss reach more Python objects than are searched for counters",
          "keep long lists and tables out of model and loss, or in tensors"),
     Template("overwritten-constant",
@@ -63,21 +64,21 @@ _PASSES = (
 # What is published as it is, and other changes of what a model holds.
 _MODEL = (
     Template("public-buffers", "the buffers {} hold public statistics; they are published as they are, without noise",
-         "buffers are not as their class constructs them (running statistics, priors, code books)",
-         "none is needed where they come from public data; else reset them before training"),
+         "buffers differ from what their class constructs (running statistics, priors, code books)",
+         "not needed if they come from public data; otherwise reset them before training"),
     Template("public-frozen-parameters",
          "the frozen parameters {} are public; they are published as they are, without noise",
          "some parameters have `requires_grad=False` from the beginning",
-         "none is needed where they come from public data; else train them, or initialise them anew"),
+         "not needed if they come from public data; otherwise train them, or initialise them anew"),
     Template("public-changed-state",
          "only released or public values went into {}, which code outside of the training steps changed during the "
          "run; such buffers and frozen parameters are published as they are, without noise",
-         "a loop or callback changed buffers or frozen parameters between steps", "leave them constant"),
+         "a loop or callback changed buffers or frozen parameters between steps", "keep them constant"),
     Template("frozen-layer-entries",
          "the {} entries that frozen layers of class {} add to the state dict ({}, ..) are public; they are not in "
          "the run's weights",
          "frozen layers put more into the state dict than parameters and buffers (scales of quantised weights)",
-         "none is needed where the layers come from public data"),
+         "not needed if the layers come from public data"),
     Template("parameters-added",
          "only released or public values went into the parameters {}, which code outside of the training steps added"
          " during the run", "a loop or callback gave the model new parameters during the run",
@@ -88,12 +89,12 @@ _MODEL = (
          "decide which parameters are trained before the first step"),
     Template("began-trained",
          "on the same data, the privacy cost of an earlier run is added to this one's: an earlier run of this "
-         "process trained some of what this one began from (weights, buffers, what the loss reaches)",
+         "process trained a part of this run's initial state (weights, buffers, objects that the loss reaches)",
          "a run starts from weights that another run of the process trained",
-         "start from initial or public weights; with a `Store` both runs are added up"),
+         "start from initial or public weights; a `Store` adds up both runs"),
     Template("began-without-noise",
-         "only public data are in what this run began from (weights, buffers, what the loss reaches): an earlier run"
-         " of this process trained some of it without noise",
+         "the initial state of this run (weights, buffers, objects that the loss reaches) depends on public data only: "
+         "an earlier run of this process trained a part of it without noise",
          "a run starts from weights that another run of the process trained without noise",
          "start from initial or public weights"),
 )  # fmt: skip
@@ -102,40 +103,41 @@ _MODEL = (
 _LOOP = (
     Template("weights-written",
          "code that changed weights outside of optimizer.step() used released or public values only",
-         "weights differ from what the last step left", "change weights by the optimizer alone"),
+         "weights differ from those that the last step left", "change weights only by optimizer steps"),
     Template("optimizer-settings-changed",
          "code other than the run's scheduler= that changed the optimizer's settings between steps used released or "
          "public values only", "a learning rate or another setting changed, and `scheduler=` did not do it",
          "give the scheduler as `scheduler=`"),
     Template("settings-changed-after-diagnostics",
-         "code that changed the optimizer's settings, after the private diagnostics of a step were read, used "
-         "nothing of these", "a loop or callback read `diagnostics`, and settings changed later",
-         "leave the diagnostics alone, or the settings"),
+         "code that changed the optimizer's settings, after the private diagnostics of a step were read, did "
+         "not use them", "a loop or callback read `diagnostics`, and settings changed later",
+         "do not read the diagnostics, or do not change the settings"),
     Template("own-scheduler",
          "{} (your scheduler class) sets the learning rates from the number of steps and public values only",
-         "`scheduler=` is of a class of neither torch nor Transformers", "use a scheduler of torch's"),
-    Template("own-optimizer", "{} (your optimizer class) moves the weights by released or public values only",
-         "the optimizer is a class of neither torch nor decrescendo",
+         "the class of `scheduler=` is from neither torch nor Transformers", "use one of torch's schedulers"),
+    Template("own-optimizer", "{} (your optimizer class) changes the weights by released or public values only",
+         "the class of the optimizer is from neither torch nor decrescendo",
          "use an optimizer of `torch.optim` or `decrescendo.optim`"),
     Template("gradients-changed",
          "code that changed gradients between fill_gradients and the optimizer's step used released or public values"
-         " only", "a loop changed `.grad` after `Trainer.fill_gradients`", "let the optimizer step at once"),
-    Template("batches-changed", "code that changed a batch before step made each row from its own example only",
-         "a loop gave `Trainer.step` another batch than was drawn",
+         " only", "a loop changed `.grad` after `Trainer.fill_gradients`", "call the optimizer's step right after it"),
+    Template("batches-changed", "code that changed a batch before step made each row from its own example alone",
+         "a loop passed `Trainer.step` another batch than the one drawn",
          "change examples in the data set or in collate_fn"),
     Template("ended-on-a-batch",
-         "that the run ended after a batch was drawn, and before it was given to step, does not depend on that batch",
-         "a loop ended between a draw and its step", "give every batch to step"),
+         "the decision to end the run, after a batch was drawn and before it was passed to step, does not depend on it",
+         "a loop ended between drawing a batch and its step", "pass every batch to step"),
     Template("ended-early", "code that ended the run before its plan did used released or public values only",
-         "fewer steps were taken than planned", "take all steps, or end by a released curve (`steering.Plateau`)"),
+         "fewer steps were taken than planned",
+         "take all steps, or let released numbers end the run (`steering.Plateau`)"),
     Template("ended-after-diagnostics",
-         "code that ended the run early, after the private diagnostics of a step were read, used nothing of these",
+         "code that ended the run early, after the private diagnostics of a step were read, did not use them",
          "a loop or callback read `diagnostics`, and the run ended early",
-         "leave the diagnostics alone, or take all steps"),
+         "do not read the diagnostics, or take all steps"),
     Template("own-policy", "the policy that decides noise and clipping reads released and public values only",
-         "an `Adaptive` has a policy of yours", "use `FromSchedule`, or a plan"),
+         "an `Adaptive` has your own policy", "use `FromSchedule`, or a plan"),
     Template("own-filter",
-         "{} (your filter) grants no more than its budget pays for", "an `Adaptive` has a filter of yours",
+         "{} (your filter) grants only releases that fit its budget", "an `Adaptive` has your own filter",
          "use a filter of `decrescendo.accounting.filters`"),
 )  # fmt: skip
 
@@ -144,57 +146,57 @@ _DATA = (
     Template("own-collate-fn",
          "data[i] and collate_fn make example i from record i alone, and store nothing of one example for another "
          "(one example of each batch is made twice and compared)",
-         "the data are a `Dataset` or other object of yours, or there is a `collate_fn`",
-         "none is needed; tensors, arrays, frames of numbers and lists without a `collate_fn` assume nothing"),
+         "the data are your own `Dataset` or another object, or there is a `collate_fn`",
+         "not needed; tensors, arrays, data frames of numbers and lists without a `collate_fn` need no assumption"),
     Template("own-rows",
          "Rows.take makes each row from its own example (one row of the first batch is taken alone and compared)",
-         "the data are `Rows` of yours", "give tensors, arrays or a list"),
+         "the data are your own `Rows`", "pass tensors, arrays or a list"),
     Template("own-tensor-class",
-         "{} (your class of the data) gives row i from record i alone (one row of the first batch is taken alone and "
-         "compared)", "the data are tensors, dicts or lists of a class of yours",
-         "give plain tensors: `.as_subclass(torch.Tensor)`"),
+         "{} (your data class) makes row i from record i alone (one row of the first batch is taken alone and "
+         "compared)", "the data are tensors, dicts or lists of your own class",
+         "pass plain tensors: `.as_subclass(torch.Tensor)`"),
     Template("overlapping-rows",
          "it is enough to protect each row by itself, although rows overlap in memory (windows over one series) and "
-         "a value is in several", "rows of the data share memory",
+         "share values", "rows of the data share memory",
          "cut windows that do not overlap, or plan for people (`examples_per_person`)"),
     Template("same-order",
-         "data that were given again within an epoch, or while records take turns, have each record in the same row as "
-         "before (a record may take part more often otherwise)",
+         "data passed again within an epoch, or while records take turns, have each record in the same row as before "
+         "(otherwise a record may take part more often)",
          "`Trainer.batches` got another object within an epoch of random allocation, or in a run with correlated noise",
-         "give the same object"),
+         "pass the same object"),
     Template("ranks-alike", "every rank has the same rows in the same order (some of them are compared)",
-         "several ranks have too many rows to compare all", "none is needed"),
-    Template("own-world", "{} (your World) adds the plan's noise to one clipped sum", "`world` is of a class of yours",
+         "there are too many rows for the ranks to compare all", "not needed"),
+    Template("own-world", "{} (your World) adds the plan's noise to one clipped sum", "`world` is of your own class",
          "use `decrescendo.distributed.join`"),
 )  # fmt: skip
 
 # Searches, clients, other trainers; declarations.
 _OTHERS = (
     Template("own-attempt",
-         "attempt makes each trial from settings and plan alone, stores nothing of one trial for another, and shows "
-         "nothing", "`search_privately` was given an `attempt`", "leave `attempt` out"),
+         "attempt makes each trial from settings and plan alone, stores nothing of one trial for another, and "
+         "reveals nothing", "`search_privately` got an `attempt`", "omit `attempt`"),
     Template("own-clients",
-         "what gives a client its records stores nothing of one client for another (the number of clients is "
-         "compared)", "`Clients` have a function or data set of yours", "use `Clients.equal` with tensors or arrays"),
+         "your code that loads a client's records stores nothing of one client for another (the number of clients is "
+         "compared)", "`Clients` use your own function or data set", "use `Clients.equal` with tensors or arrays"),
     Template("own-dropouts",
          "whether a client answers does not depend on who else is asked (each is asked twice, in two orders, and "
-         "compared)", "`simulate` was given `dropouts`", "leave `dropouts` out"),
+         "compared)", "`simulate` got `dropouts`", "omit `dropouts`"),
     Template("client-noise", "each member adds its own share of the noise, drawn where nobody else sees it",
          "the placement is DISTRIBUTED, and clients reply from elsewhere",
          "add the noise on the server (`Placement.CENTRAL`)"),
     Template("one-row-a-record",
-         "each row of train_dataset is a record of its own (of rows that .map or a data set of your own made, it "
-         "cannot be seen which record they came from)", "a Hugging Face trainer makes rows of other rows",
-         "none is needed where one record makes one row"),
+         "each row of train_dataset is a separate record (if .map or your own data set class made rows, the library "
+         "cannot see which record they came from)", "a Hugging Face trainer makes rows of other rows",
+         "not needed if each record makes one row"),
     Template("unknown-arguments",
          "arguments that this version of decrescendo does not know ({}) change neither batches nor gradients nor the"
-         " loss", "a Hugging Face trainer has newer arguments that are not at their default",
-         "leave these at their default"),
+         " loss", "a Hugging Face trainer has newer arguments whose values are not the defaults",
+         "keep their defaults"),
     Template("eval-data-public",
          "the data that the trainer evaluates on are public (declared with public_eval=True): their scores may "
          "choose checkpoint, learning rate and end of the training", "a Hugging Face trainer has `public_eval=True`",
          "evaluate after the run, on public data"),
-    Template("declared", "{}", "`Trainer.assume` was given a sentence", "give none"),
+    Template("declared", "{}", "`Trainer.assume` was called", "do not call it"),
     Template("earlier-version", "{}", "the file is of a version whose assumptions had no codes", "train again"),
 )  # fmt: skip
 
@@ -208,7 +210,7 @@ def template(code: str) -> Template:
     """The row of the table.
 
     >>> template("own-optimizer").format("Mine").sentence
-    'Assumed: Mine (your optimizer class) moves the weights by released or public values only'
+    'Assumed: Mine (your optimizer class) changes the weights by released or public values only'
     """
     return _BY_CODE[code]
 

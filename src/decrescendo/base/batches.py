@@ -9,7 +9,7 @@ from torch import Tensor
 
 from decrescendo.errors import InvalidType, InvalidValue
 
-# Any pytree (dicts, tuples, lists, nested) whose leaves are tensors with one row an example.
+# Any pytree (dicts, tuples, lists, nested) whose leaves are tensors with one row per example.
 Batch: TypeAlias = Any
 
 
@@ -180,7 +180,7 @@ def map_rows(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
 def _no_tensor(leaf: object) -> NoReturn:
     raise InvalidType(
         f"a batch must be tensors in dicts, lists and tuples, got a {type(leaf).__name__} in it. "
-        "Make it a tensor with one row an example, or give it to the loss in another way"
+        "Make it a tensor with one row per example, or give it to the loss in another way"
     )
 
 
@@ -229,7 +229,7 @@ def count_rows(batch: Batch) -> int:
             )
         if rows.dim() == 0:
             raise InvalidValue(
-                "every tensor in a batch must have one row an example, got a tensor without dimensions. "
+                "every tensor in a batch must have one row per example, got a tensor without dimensions. "
                 "Constants belong to the loss, not to the batch"
             )
         sizes.append(rows.shape[0])

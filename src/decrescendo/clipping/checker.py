@@ -44,7 +44,7 @@ from decrescendo.row_independence.tracing import (
 
 _HINT = (
     "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "
-    "data's dtypes, a dimension of rows first), and wants one loss an example"
+    "data's dtypes, a dimension of rows first), and wants one loss per example"
 )
 
 

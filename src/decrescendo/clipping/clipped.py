@@ -16,8 +16,8 @@ from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 
-# One loss an example: loss(model, batch) has shape (batch,), and row i of it depends on row i of the batch
-# only. Perhaps with a score an example beside it (whether its class was right), of the same shape.
+# One loss per example: loss(model, batch) has shape (batch,), and row i of it depends on row i of the batch
+# only. Perhaps with a score per example beside it (whether its class was right), of the same shape.
 Loss: TypeAlias = Callable[[nn.Module, Batch], "Tensor | tuple[Tensor, Tensor]"]
 
 
@@ -241,11 +241,11 @@ def check_loss(loss: object) -> None:
     """A function; what it returns is checked when it is called."""
     if not callable(loss):
         raise InvalidType(
-            f"loss must be a function of (model, batch) that returns one loss an example, got {type(loss).__name__}"
+            f"loss must be a function of (model, batch) that returns one loss per example, got {type(loss).__name__}"
         )
     if type(loss).__module__ == "torch.nn.modules.loss":
         raise InvalidType(
-            "loss must be a function of (model, batch) that returns one loss an example, got "
+            "loss must be a function of (model, batch) that returns one loss per example, got "
             f"{type(loss).__name__}, which takes outputs and targets. Call it inside of one, with reduction='none'"
         )
 

@@ -62,7 +62,7 @@ class Engine:
 
     Args:
         model: its parameters with ``requires_grad`` are trained; not changed, wrapped or hooked.
-        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
+        loss: ``loss(model, batch)`` returns one loss per example, shape (batch,).
         settings: speed and memory only, and what you declare.
         seeds: gives the seed (from 0 on) of the random numbers of each pass, such as dropout's, from a stream that
             nobody can predict: with masks that are known, one more row shows in all of them. Without it, a pass that
@@ -86,7 +86,7 @@ class Engine:
 
     Raises:
         UnsupportedModel: examples not shown to be independent, a parameter that is used in a way that cannot be
-            followed, or a loss that is not one value an example.
+            followed, or a loss that is not one value per example.
         OutOfMemory: one example alone does not fit into memory. More examples than fit are cut into halves until
             they do.
 

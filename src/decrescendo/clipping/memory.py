@@ -95,7 +95,7 @@ class Sizes:
     >>> sizes = Sizes(None, 1000, 100)
     >>> sizes.next((), 64)
     2
-    >>> sizes.learn((), 2, 50)                # 25 bytes an example at most: 34 of them fit into 0.95 * 900
+    >>> sizes.learn((), 2, 50)                # 25 bytes per example at most: 34 of them fit into 0.95 * 900
     >>> sizes.next((), 64)
     16
     >>> sizes.learn((), 16, 330)              # 20 an example, and 10 whatever the number: 42 fit

@@ -61,7 +61,7 @@ def run(
     """One recorded forward pass and one backward pass, every operation of both watched.
 
     ``held`` is what the model holds; ``batch`` is in memory of its own, and the tracer knows where its examples are.
-    ``scored``: the loss returns a score an example, too.
+    ``scored``: the loss returns a score per example, too.
 
     Raises:
         UnsupportedModel: an example's loss or gradient that may depend on other examples, a use of a parameter that

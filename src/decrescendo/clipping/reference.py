@@ -33,7 +33,7 @@ class Reference:
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
-        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,). It is given one example, whose loss
+        loss: ``loss(model, batch)`` returns one loss per example, shape (batch,). It is given one example, whose loss
             may be a number, too.
         gamma: as `EngineSettings.gamma`.
         telemetry: what stands beside the sum.
@@ -44,7 +44,7 @@ class Reference:
         something else than it would on the batch: use the engine, which refuses.
 
     Raises:
-        UnsupportedModel: the loss is not one value an example.
+        UnsupportedModel: the loss is not one value per example.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -134,7 +134,7 @@ def beside_one(
 
 
 def is_scored(telemetry: Telemetry | None) -> bool:
-    """Whether a score an example is needed."""
+    """Whether a score per example is needed."""
     return telemetry is not None and telemetry.accuracy
 
 
@@ -154,7 +154,7 @@ NO_GRADIENT = (
 def check_losses(
     returned: object, rows: int, *, scored: bool = False, constant: bool = False
 ) -> tuple[Float[Tensor, " batch"], Tensor | None]:
-    """One floating-point loss an example, and with ``scored`` one score an example, or an error that says what to
+    """One floating-point loss per example, and with ``scored`` one score per example, or an error that says what to
     change. ``constant``: also losses without a gradient."""
     losses, scores = split(returned)
     if not isinstance(losses, Tensor):
@@ -163,7 +163,7 @@ def check_losses(
         )
     if losses.dim() != 1 or losses.shape[0] != rows:
         raise UnsupportedModel(
-            f"loss(model, batch) must return one loss an example, shape ({rows},), got "
+            f"loss(model, batch) must return one loss per example, shape ({rows},), got "
             f"{tuple(losses.shape)}. "
             "Use reduction='none', and average over other dimensions than the first yourself"
         )

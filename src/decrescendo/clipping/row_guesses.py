@@ -30,7 +30,7 @@ class RowGuesses:
     def laid_out(
         self, name: str, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """The arguments with constants that have one row an example (first states, types of tokens) as rows."""
+        """The arguments with constants that have one row per example (first states, types of tokens) as rows."""
         laid: list[Tensor] = []
         lay = functools.partial(self._lay, name, call, itertools.count(), laid)
         return tuple(map(lay, args)), {key: lay(value) for key, value in kwargs.items()}, laid

@@ -120,12 +120,12 @@ class Telemetry:
         counted: Bool[Tensor, " batch"],
         clip_norm: float | Float64[Tensor, ""],
     ) -> Float[Tensor, "batch size"]:
-        """A row an example: at most sqrt(C^2 - n^2) long; zero where an example does not count.
+        """A row per example: at most sqrt(C^2 - n^2) long; zero where an example does not count.
 
         Args:
             lengths: n, of the clipped gradients; upper bounds, but for the rounding of stored products.
-            losses: one an example; NaN counts as the middle of the range.
-            scores: one an example, with ``accuracy``; clipped to [0, 1], NaN as 1/2.
+            losses: one per example; NaN counts as the middle of the range.
+            scores: one per example, with ``accuracy``; clipped to [0, 1], NaN as 1/2.
             counted: which examples count.
             clip_norm: C.
         """

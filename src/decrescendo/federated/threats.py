@@ -24,7 +24,7 @@ def local_guarantee(plan: Plan, rounds: int | None = None) -> Guarantee:
     >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
     >>> print(local_guarantee(plan, rounds=1))
-    (4.378, 1e-05)-DP a client, Gaussian exact
+    (4.378, 1e-05)-DP per client, Gaussian exact
     >>> local_guarantee(plan).epsilon > local_guarantee(plan, rounds=1).epsilon
     True
     """

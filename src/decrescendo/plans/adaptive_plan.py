@@ -44,7 +44,7 @@ class AdaptivePlan:
     >>> budget, sampling = Budget(1.0, 1e-5), PoissonSampling(100, 10)
     >>> plan = AdaptivePlan(budget, sampling, "RenyiFilter(order=16)", 50, "halve at a plateau")
     >>> print(plan.guarantee)
-    (1, 1e-05)-DP an example, RenyiFilter(order=16) upper bound
+    (1, 1e-05)-DP per example, RenyiFilter(order=16) upper bound
     >>> AdaptivePlan.from_json(plan.to_json()) == plan
     True
     """

@@ -80,7 +80,7 @@ def calibrate(
             ``privacy`` and ``noise``, or a curve that is not positive at some step.
 
     >>> print(calibrate(Budget(1.2, 1e-6), PoissonSampling(60_000, 250), epochs=2, clip=1.5))
-    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.8... · C 1.5 · 480 steps
+    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.8... · C 1.5 · 480 steps
     >>> from decrescendo import curves
     >>> plan = calibrate(
     ...     Budget(epsilon=1.2, delta=1e-6),
@@ -88,7 +88,7 @@ def calibrate(
     ...     steps=500, privacy=curves.growing_mu(1.25), clip=curves.sensitivity_decay(1.5, rho_c=3.3),
     ... )
     >>> print(plan)
-    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
+    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
 
     The same by a curve of noise multipliers: a noise that falls by a fifth.
 
@@ -96,7 +96,7 @@ def calibrate(
     ...     Budget(1.2, 1e-6), PoissonSampling(60_000, 250), steps=500, noise=curves.linear(1.0, 0.8), clip=1.0
     ... )
     >>> print(falling)
-    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1 · 500 steps
+    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.97... -> 0.78... · C 1 · 500 steps
 
     With noise that is correlated, for a learning rate that falls as a cosine:
 
@@ -105,7 +105,7 @@ def calibrate(
     ...     workload=curves.cosine(1.0, 0.01),
     ... )
     >>> print(plan)
-    (4, 1e-06)-DP an example, Pld upper bound · z ... · C 1 · 4 bands · 100 steps
+    (4, 1e-06)-DP per example, Pld upper bound · z ... · C 1 · 4 bands · 100 steps
 
     With batches that double on the way:
 
@@ -114,7 +114,7 @@ def calibrate(
     ...     privacy=curves.constant(1.0), clip=curves.constant(1.0), batch=curves.linear(250, 500),
     ... )
     >>> print(moving)
-    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.76... · C 1 · B 275 -> 500 · 10 steps
+    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.76... · C 1 · B 275 -> 500 · 10 steps
     """
     check_budget(budget)
     if not isinstance(sampling, RandomAllocation | StratifiedPoissonSampling):
@@ -227,9 +227,9 @@ def calibrate_selection(
     ...     steps=500, privacy=curves.constant(1.0), clip=curves.constant(1.0), trials=Trials(mean=10, shape=0),
     ... )
     >>> print(search)
-    (1.2, 1e-06)-DP an example, Selection of 10 expected trials (logarithmic) upper bound
+    (1.2, 1e-06)-DP per example, Selection of 10 expected trials (logarithmic) upper bound
     >>> print(plan.guarantee)
-    (0.4029, 1e-06)-DP an example, Pld upper bound (true epsilon >= 0.4026)
+    (0.4029, 1e-06)-DP per example, Pld upper bound (true epsilon >= 0.4026)
     """
     uncut(sampling, "a search")
     judge = Selection(trials)

@@ -51,7 +51,7 @@ class Plan:
     ...     Guarantee(0.99, 1e-5, Unit.EXAMPLE, "Pld", "upper"),
     ... )
     >>> print(plan)
-    (0.99, 1e-05)-DP an example, Pld upper bound · z 2 -> 1 · C 1 -> 0.5 · 2 steps
+    (0.99, 1e-05)-DP per example, Pld upper bound · z 2 -> 1 · C 1 -> 0.5 · 2 steps
     """
 
     budget: Budget
@@ -248,7 +248,7 @@ class Plan:
 
         >>> print(Plan.from_json(_EXAMPLE).describe())  # doctest: +ELLIPSIS
         Promise    (1, 1e-05)-DP for adding or removing one example
-        Certified  (0.99, 1e-05)-DP an example, Pld upper bound
+        Certified  (0.99, 1e-05)-DP per example, Pld upper bound
         Sampling   each of 1000 examples with probability 0.01 a step (10 expected a batch)
         Steps      2
         Noise      z_t 2 -> 1 (multiplier); z_t C_t 2 -> 0.5 on the sum; 0.2 -> 0.05 on the mean

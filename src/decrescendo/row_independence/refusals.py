@@ -15,8 +15,8 @@ _EXPERTS = (
 ALL_EXPERTS = (
     ' (mixtures of experts: a loop over all of them, or model.set_experts_implementation("batched_mm") where '
     "Transformers offers it; PEFT's aLoRA looks for its invocation tokens in Python, row by row: leave "
-    "alora_invocation_tokens out, which is plain LoRA; detectors: a one-stage head, or as many proposals an example by "
-    "topk(k, 1) and gather)"
+    "alora_invocation_tokens out, which is plain LoRA; detectors: a one-stage head, or as many proposals per example "
+    "by topk(k, 1) and gather)"
 )
 # Of several tensors so many are named.
 _NAMED = 3
@@ -65,7 +65,7 @@ _GRAPHS = (
     "Graphs: give each its own row, (n, nodes, features), filled up to one number of nodes, and h.gather(1, index) and "
     "scatter_add(1, index, messages) along its nodes"
 )
-_DETECTORS = "Detectors: a one-stage head, or as many proposals an example (scores.topk(k, 1), then gather)"
+_DETECTORS = "Detectors: a one-stage head, or as many proposals per example (scores.topk(k, 1), then gather)"
 _KEYS = "Draw each example's own numbers by torch.randn_like(x), without a key"
 _REMEDIES = {
     **dict.fromkeys(("_philox_normal", "_philox_uniform", "_philox_key_split", "_philox_key_fold_in"), _KEYS),
@@ -81,7 +81,7 @@ _REMEDIES = {
     ),
     **dict.fromkeys(
         ("index", "index_put", "index_add"),
-        "Keep one row an example, in the order of the batch, or choose from within each example. "
+        "Keep one row per example, in the order of the batch, or choose from within each example. "
         + _EXPERTS
         + ". "
         + _GRAPHS,

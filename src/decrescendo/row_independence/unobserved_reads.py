@@ -87,7 +87,7 @@ def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: 
         rows = tracer.label(args[0]) if args else None
         if isinstance(rows, Mixed):
             tracer.refuse(
-                f"packed sequences must have one sequence an example, or the same number for each, but {rows.why}"
+                f"packed sequences must have one sequence per example, or the same number for each, but {rows.why}"
             )
         tracer.reads.whole("where to split, or how many sequences have each step,")
 

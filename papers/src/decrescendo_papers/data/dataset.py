@@ -18,7 +18,7 @@ class Dataset:
 
     Args:
         name: what it is called.
-        train_inputs: one row an example; the private half.
+        train_inputs: one row per example; the private half.
         train_targets: class of each example, 0 .. classes - 1.
         test_inputs: the same kind of rows; public, so that scores on them may be printed.
         test_targets: class of each.
@@ -58,7 +58,7 @@ class Dataset:
         for half, inputs, targets in halves:
             if inputs.shape[0] != targets.shape[0]:
                 raise InvalidValue(
-                    f"{half}_inputs and {half}_targets must have one row an example each, "
+                    f"{half}_inputs and {half}_targets must each have one row per example, "
                     f"got {inputs.shape[0]} and {targets.shape[0]} rows"
                 )
             outside = (targets < 0) | (targets >= self.classes)

@@ -32,7 +32,7 @@ class Course:
 
     Args:
         build: from a seed to a fresh model.
-        loss: one loss an example, as for `training.train`.
+        loss: one loss per example, as for `training.train`.
         data: *public* rows, as many as the plan's ``dataset_size``; as for `training.train`. What is measured on
             private rows is one more access to them, which nothing here pays for.
         plan: the noise and clipping around which the noise is changed.

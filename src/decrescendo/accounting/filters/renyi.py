@@ -47,7 +47,7 @@ class RenyiFilter(MeteredFilter):
     >>> filter.request(Release(0.01, 1.5, count=500))
     Granted(release=Release(sample_rate=0.01, noise_multiplier=1.5, count=500, ...), cost=..., remaining=...)
     >>> print(filter.guarantee)
-    (1, 1e-05)-DP an example, RenyiFilter(order=16) upper bound
+    (1, 1e-05)-DP per example, RenyiFilter(order=16) upper bound
     """
 
     def __init__(self, budget: Budget, order: int) -> None:

@@ -32,7 +32,7 @@ class ZcdpFilter(MeteredFilter):
     >>> [bool(filter.request(Release(1.0, noise))) for noise in (z, 1.0, z, 1e6)]
     [True, False, True, False]
     >>> print(filter.guarantee)
-    (4, 1e-08)-DP an example, ZcdpFilter upper bound
+    (4, 1e-08)-DP per example, ZcdpFilter upper bound
     """
 
     def __init__(self, budget: Budget) -> None:

@@ -29,7 +29,7 @@ def one_canary(
         plan: for as many rows as ``data`` has.
         data: what `Trainer.batches` takes.
         build: a fresh model.
-        loss: one loss an example.
+        loss: one loss per example.
         learning_rate: of SGD.
         settings: of the clipping engine.
 

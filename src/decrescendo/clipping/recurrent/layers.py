@@ -91,7 +91,7 @@ def run_recurrent(
     if isinstance(label, Mixed) or (isinstance(label, RowLayout) and label.dim != (1 if turned else 0)):
         why = label.why if isinstance(label, Mixed) else "the steps are those of the examples"
         raise UnsupportedModel(
-            f"a recurrent layer must have one sequence an example, or the same number for each, got {name} of which "
+            f"a recurrent layer must have one sequence per example, or the same number for each, got {name} of which "
             f"{why}. Is batch_first right?"
         )
     packing = None

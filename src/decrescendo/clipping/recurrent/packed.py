@@ -49,7 +49,7 @@ def groups(sizes: tuple[int, ...]) -> Iterator[tuple[slice, int]]:
 
 @dataclass(slots=True)
 class PackedKernel:
-    """A linear layer on packed rows, one sequence an example. Its ``d`` is (rows, outputs), as the data are."""
+    """A linear layer on packed rows, one sequence per example. Its ``d`` is (rows, outputs), as the data are."""
 
     roles: tuple[str, ...]
     parameters: tuple[Tensor, ...]

@@ -101,7 +101,7 @@ class FallbackKernel:
                 f"with {', '.join(self.roots)}, "
                 f"which does not ({reason}). Is there another example's row in it? Freeze its parameters, "
                 "or write it "
-                "with operations that keep one row an example"
+                "with operations that keep one row per example"
             ) from error
         if self.bad is not None:
             found = tuple(zero_rows(gradient, self.bad[part]) for gradient in found)

@@ -1,7 +1,7 @@
 """Hugging Face: `loss` for its models, `PrivateMixin` for its trainers. Extra ``hf``.
 
 ====================  ================================================================================
-`loss`                one loss an example, of its own tokens only, for `decrescendo.train`
+`loss`                one loss per example, of its own tokens only, for `decrescendo.train`
 `loss_and_accuracy`   the same with whether its class was right, for `Telemetry`
 `PrivateMixin`        before any ``transformers.Trainer`` among the bases of a class
 `PrivateTrainer`      ``transformers.Trainer`` with it

@@ -1,4 +1,4 @@
-"""One loss an example from a Hugging Face model: the model's own loss of that example alone."""
+"""One loss per example from a Hugging Face model: the model's own loss of that example alone."""
 
 import inspect
 from collections.abc import Generator, Mapping
@@ -19,7 +19,7 @@ _LABELS = ("label", "positions", "target")
 _BALANCES = ("aux_loss", "z_loss")
 # Of values, alone and in a batch of two: in float32, on a device that may round its products, in half precision.
 _CLOSE, _ROUNDED, _HALF = 1e-4, 1e-3, 5e-2
-_OWN = "write a loss of your own, one value an example from model(**inputs)"
+_OWN = "write a loss of your own, one value per example from model(**inputs)"
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -31,7 +31,7 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
 
     Args:
         model: any model of ``transformers`` that takes labels and returns a loss, with adapters of ``peft`` or without.
-        batch: what a collator of ``transformers`` makes: a mapping of tensors with a row an example, labels among them.
+        batch: what a collator of ``transformers`` makes: tensors by name with a row per example, labels among them.
 
     Edge cases:
         an example of which no token counts has a loss of zero, where the model's own would be NaN; a loss that is not
@@ -58,7 +58,7 @@ def loss_and_accuracy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """`loss`, and beside it whether the class with the largest logit is the label: for ``Telemetry(accuracy=True)``.
 
     Raises:
-        UnsupportedModel: a model that returns no logits of shape (examples, classes) for one label an example.
+        UnsupportedModel: a model that returns no logits of shape (examples, classes) for one label per example.
 
     >>> import torch
     >>> class Classifier(nn.Module):
@@ -73,7 +73,7 @@ def loss_and_accuracy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     labels = next((value for name, value in inputs.items() if name in ("labels", "label")), None)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or labels is None or labels.dim() != 1:
         raise UnsupportedModel(
-            f"a model must return logits of shape (examples, classes) for one label an example, got another kind from "
+            f"a model must return logits of shape (examples, classes) for one label per example, got another kind from "
             f"{_name(model)}. Give follow(plan, loss=..) a loss of your own that returns (losses, scores)"
         )
     return each, logits.argmax(dim=1) == labels
@@ -97,7 +97,7 @@ def _inputs(batch: Batch) -> tuple[dict[str, Any], int]:
     for key, value in inputs.items():
         if not isinstance(value, Tensor) or value.dim() == 0:
             raise InvalidType(
-                f"a batch must hold tensors with a row an example, got {key} as {type(value).__name__}. Boxes and "
+                f"a batch must hold tensors with a row per example, got {key} as {type(value).__name__}. Boxes and "
                 "masks in lists are matched over the whole batch, return_loss compares its examples with each other, "
                 f"and settings belong into model.config: {_OWN}"
             )
@@ -106,14 +106,14 @@ def _inputs(batch: Batch) -> tuple[dict[str, Any], int]:
     if len(set(sizes.values())) > 1:
         shown = ", ".join(f"{key}={size}" for key, size in sizes.items())
         raise InvalidValue(
-            f"every tensor of a batch must have one row an example, got rows {shown}. Give tensors that have "
+            f"every tensor of a batch must have one row per example, got rows {shown}. Give tensors that have "
             f"(position_ids with the examples first, images of one size), or {_OWN}"
         )
     return inputs, rows
 
 
 def _each(model: nn.Module, inputs: dict[str, Any], rows: int) -> tuple[Tensor, object]:
-    """One loss an example, from one forward pass, and what the model returned."""
+    """One loss per example, from one forward pass, and what the model returned."""
     _check_taken(model, inputs)
     mode = PerExample(rows)
     try:
@@ -125,7 +125,7 @@ def _each(model: nn.Module, inputs: dict[str, Any], rows: int) -> tuple[Tensor, 
         if not mode.met:
             raise
         raise UnsupportedModel(
-            f"a model must take its loss as one value an example, but {_name(model)} does with it what one number "
+            f"a model must take its loss as one value per example, but {_name(model)} does with it what one number "
             f"alone allows ({type(error).__name__}). It is not each example's own: {_OWN}"
         ) from error
     _check_balance(model, output)

@@ -100,7 +100,7 @@ class PrivateMixin(_Base):
     ) -> None:
         """Train by this plan; see `Trainer` for the arguments.
 
-        ``loss(model, batch)`` returns one loss an example: `loss` of this room where nothing else is said, and
+        ``loss(model, batch)`` returns one loss per example: `loss` of this room where nothing else is said, and
         `loss_and_accuracy` with ``Telemetry(accuracy=True)``. What telemetry says stands beside the other numbers that
         the trainer logs, averaged over the steps since it logged last. ``people``: whose each row of ``train_dataset``
         is, an id a row, for a plan that protects people.

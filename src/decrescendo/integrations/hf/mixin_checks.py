@@ -32,7 +32,7 @@ def check_class(kind: type, loss: Loss, mixin: type) -> None:
     if loss is own_tokens and computed.__module__.split(".")[0] not in ("transformers", "trl"):
         raise InvalidType(
             f"compute_loss must be the library's own, got {computed.__name__}'s: it returns one number for a batch, "
-            "and steps would not use it. Give follow(plan, loss=..) one that returns a loss an example"
+            "and steps would not use it. Give follow(plan, loss=..) one that returns a loss per example"
         )
 
 

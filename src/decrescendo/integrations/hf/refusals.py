@@ -200,7 +200,7 @@ def _check_functions(trainer: Any) -> None:
     if trainer.compute_loss_func is not None:
         raise InvalidValue(
             "compute_loss_func must be None, got a function: it returns one number for a batch. Give "
-            "follow(plan, loss=..) one that returns a loss an example"
+            "follow(plan, loss=..) one that returns a loss per example"
         )
 
 

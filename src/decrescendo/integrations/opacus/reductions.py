@@ -239,7 +239,7 @@ def _compare(each: Tensor, number: Tensor, rows: int, name: str, *, is_sum: bool
         raise UnsupportedModel(
             f"the loss must be the mean over the examples of the batch of what each has by itself, but {name} weighs "
             "examples by each other: weights of classes, ignored labels, examples of several lengths. Compute one "
-            "loss an example, and end with .mean()"
+            "loss per example, and end with .mean()"
         )
 
 

@@ -63,8 +63,8 @@ def train(
 
     Args:
         model: trained in place.
-        loss: ``loss(model, batch)`` returns one loss an example.
-        data: a pytree of tensors with one row an example, or examples by number (a map-style torch Dataset, a
+        loss: ``loss(model, batch)`` returns one loss per example.
+        data: a pytree of tensors with one row per example, or examples by number (a map-style torch Dataset, a
             ``datasets.Dataset``, a list of dicts, an array); as many rows as the plan says.
         plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
             refuses, the training ends and ``run.stopped`` says so. Or from `Plan.without_privacy`: plain SGD, which

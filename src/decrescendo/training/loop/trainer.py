@@ -68,7 +68,7 @@ class Trainer:
 
     Args:
         model: trained in place, in the mode (train or eval) it is in.
-        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
+        loss: ``loss(model, batch)`` returns one loss per example, shape (batch,).
         plan: the noise multiplier and clip norm of every step; a `ClipController`, whose clip norm follows
             released norms of the gradients; or an `Adaptive`, which decides both on the way. A plan of
             `Plan.without_privacy` has no noise and protects nobody.

@@ -40,7 +40,7 @@ class Adaptive:
     ...     policy=lambda context: Settings(2.0 * 0.99**context.step, clip_norm=1.0), steps=500,
     ... )
     >>> print(adaptive.plan)
-    (1, 0.0001)-DP an example, RenyiFilter(order=16) upper bound · noise decided on the way · at most 500 steps
+    (1, 0.0001)-DP per example, RenyiFilter(order=16) upper bound · noise decided on the way · at most 500 steps
     """
 
     sampling: PoissonSampling

@@ -53,7 +53,7 @@ def initialised(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
-    """One cross-entropy loss an example, for batches (inputs, classes)."""
+    """One cross-entropy loss per example, for batches (inputs, classes)."""
     inputs, targets = batch
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
 

@@ -18,7 +18,7 @@ import decrescendo as dc
 {imported}
 {data}
 
-# 3. The loss: one value an example, of that example alone. `reduction="none"` keeps them apart.
+# 3. The loss: one value per example, of that example alone. `reduction="none"` keeps them apart.
 def loss(model, batch):
     inputs, targets = batch
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
@@ -62,7 +62,7 @@ if __name__ == "__main__":
 '''
 
 _DIGITS = """\
-# 1. The data: one row an example, as a tuple (or dict) of tensors, or anything with __len__ and __getitem__. Private
+# 1. The data: one row per example, as a tuple (or dict) of tensors, or anything with __len__ and __getitem__. Private
 # rows train; public ones are for scores. Here: 1,797 handwritten digits that come with the library.
 ROWS = {rows}
 
@@ -85,7 +85,7 @@ def build(seed=0):
 """
 
 _MADE_UP = """\
-# 1. The data: one row an example, as a tuple (or dict) of tensors, or anything with __len__ and __getitem__. Private
+# 1. The data: one row per example, as a tuple (or dict) of tensors, or anything with __len__ and __getitem__. Private
 # rows train; public ones are for scores. Here: made-up measurements, as many as the plan says.
 ROWS = {rows}
 

@@ -39,7 +39,7 @@ class Task:
         model: a module; or what builds a fresh one from a seed, a whole number below 2^32. What it draws from the
             global generators of torch (on the CPU), NumPy and Python follows from the seed, too: they begin there, and
             are put back.
-        loss: from a model and a batch to one loss an example.
+        loss: from a model and a batch to one loss per example.
         data: the private rows, as `train` takes them; or a function without arguments that loads them.
         collate_fn: from a list of one example to a batch, as `train` takes it: for text that needs padding.
         people: whose row each is, an id a row, or a function that loads them; for plans that protect people.
