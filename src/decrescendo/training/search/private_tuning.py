@@ -109,12 +109,8 @@ def search_privately(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one a trial would tell their number
         for number, settings in enumerate(trials):
-            if attempt is None and _start(asked.task, settings) != starts[number]:
-                raise InvalidValue(
-                    "a trial's initial weights must follow from its seed, got others than before the first trial. Each "
-                    "trial must be a training of its own: build the model from its seed alone, and load nothing that "
-                    "an earlier trial left"
-                )
+            if attempt is None:
+                _check_start(asked.task, settings, starts[number])
             own_plan = _with_clip_of(plan, settings, asked.task.count)
             tried = (
                 train_and_score(
@@ -169,6 +165,15 @@ def _start(task: Task, settings: Settings) -> bytes:
     the best so far makes one long training of them."""
     model = task.fresh(settings.seed)
     return fingerprint(*model.parameters(), *model.buffers())
+
+
+def _check_start(task: Task, settings: Settings, before: bytes) -> None:
+    if _start(task, settings) != before:
+        raise InvalidValue(
+            "a trial's initial weights must follow from its seed, got others than before the first trial. Each trial "
+            "must be a training of its own: build the model from its seed alone, and load nothing that an earlier "
+            "trial left"
+        )
 
 
 def _spent_in(store: Store, asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> Account:
