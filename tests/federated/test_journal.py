@@ -272,13 +272,6 @@ def test_a_journal_of_another_run_or_damaged_is_refused(tmp_path: Path) -> None:
         start(tmp_path, Placement.CENTRAL)
 
 
-def test_a_journal_of_before_this_version_does_not_begin_anew(tmp_path: Path) -> None:
-    """With a seed it would draw the noise of its first round again."""
-    (tmp_path / "journal-private.json").write_text("{}")
-    with pytest.raises(FileRefused, match="Finish the run with the version"):
-        start(tmp_path, Placement.CENTRAL)
-
-
 def test_a_journal_has_one_server(tmp_path: Path) -> None:
     """Two that go on from one state would release two different sums with the same noise."""
     server = start(tmp_path, Placement.CENTRAL)

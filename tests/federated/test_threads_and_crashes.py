@@ -86,7 +86,7 @@ def test_a_client_is_added_once() -> None:
         opened = server.open()
         update = {"weight": torch.full((1, SIZE), opened.round.clip_norm / SIZE**0.5)}
         reply = Reply(opened.cohort[0], opened.round.number, opened.round.run, update)
-        server._rounds.noise = SecureStream.fresh()  # what is looked at is the sum
+        server._rounds.streams.noise = SecureStream.fresh()  # what is looked at is the sum
         answers = at_once(*[lambda: server.receive(reply).verdict] * 8)  # noqa: B023 (called before the next)
         assert answers.count(Verdict.ACCEPTED) + answers.count(Verdict.RECLIPPED) == 1
         assert answers.count(Verdict.REPEATED) == 7

@@ -31,6 +31,7 @@ from decrescendo.training import (
     Run,
     Trainer,
     cross_entropy_and_accuracy,
+    fit,
     smoothed,
     train,
 )
@@ -498,6 +499,16 @@ def test_a_training_that_released_numbers_end_assumes_nothing_of_its_end(data: P
     for wrong in ({"of": "norms"}, {"window": 30, "patience": 20}, {"errors": -1}):
         with pytest.raises(InvalidValue):
             Plateau(**wrong)
+
+
+def test_a_rule_ends_a_training_by_names_likewise(data: Pair) -> None:
+    rule = Plateau("loss", patience=1, window=1, errors=99.0)
+    run, _ = fit(
+        make_model(), loss, data, make_plan(), seed=3, optimizer="sgd", learning_rate=0.1, telemetry=ALL,
+        callback=[lambda progress: None, rule],
+    )  # fmt: skip
+    assert run.steps == 2
+    assert not [a for a in run.assumptions if a.code.startswith("ended")]
 
 
 def test_a_loop_of_ones_own_asks_the_same_rule(data: Pair) -> None:

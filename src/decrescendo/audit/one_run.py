@@ -24,7 +24,7 @@ from decrescendo.errors import check_integer, check_real
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling_refusals import independent
 from decrescendo.training import Trainer
-from decrescendo.training.loop.progress import Callback, as_one
+from decrescendo.training.loop.progress import Callback, callbacks_of
 from decrescendo.training.run import certified_epsilon
 from decrescendo.training.store import Store
 
@@ -83,7 +83,7 @@ def one_run(
     >>> found.lower < 4, found.verdict
     (True, 'nothing found')
     """
-    told = as_one(callback)
+    told = callbacks_of(callback)
     check_budget(plan.budget)  # without a promise there is nothing to refute
     check_one_example(plan.budget, "an audit in one run")
     independent(plan.sampling, "an audit in one run")
@@ -116,8 +116,8 @@ def one_run(
     )  # fmt: skip
     for batch in trainer.batches(inserted):
         trainer.step(batch)
-        if told is not None:
-            told(trainer.progress())
+        for one in told:
+            one(trainer.progress())
     run = trainer.finish()
     return _judged(
         plan, planned, coins, evidence, squares, confidence, share,

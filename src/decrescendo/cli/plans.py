@@ -1,7 +1,7 @@
 """Commands about plans: decide one, check one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,9 +11,6 @@ from decrescendo.cli.asked import Asked, judge_of, population
 from decrescendo.cli.facts import plan_facts
 from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
 from decrescendo.errors import InvalidValue, check_real
-
-if TYPE_CHECKING:
-    pass
 
 
 @one_line_errors

@@ -4,6 +4,8 @@ Every operation begins with a meeting (`meetings`). Sums without noise travel be
 network is trusted.
 """
 
+import copy
+import functools
 import hashlib
 import json
 import math
@@ -12,7 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
-from typing import final
+from typing import Any, Concatenate, ParamSpec, TypeVar, final
 
 import numpy as np
 import torch
@@ -36,15 +38,29 @@ from decrescendo.distributed.messages import (
     unflatten,
     unpacked,
 )
-from decrescendo.distributed.one_training import OneTraining
 from decrescendo.errors import PlanViolation
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.processes.bits import is_part
 from decrescendo.training.processes.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_S = TypeVar("_S")
+
 _SEEN = struct.Struct("<3qd")
 # A release, and the noise of the mean.
 _RELEASE = struct.Struct("<2dqd3qd")
+
+
+def _in_turn(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
+    """An operation of one training, which its meetings name; another thread's, of another training, waits."""
+
+    @functools.wraps(method)
+    def asked(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self._turns, self._meetings.of(self._number):
+            return method(self, *args, **kwargs)
+
+    return asked
 
 
 @final
@@ -76,7 +92,7 @@ class Group:
     ) -> None:
         self._meetings = Meetings(control, gradients or control)
         self._on_device = "nccl" in str(dist.get_backend(self._meetings.gradients))
-        self._every, self._in_parts = every, False
+        self._every, self._number = every, 0
         # Threads may train several.
         self._turns = threading.RLock()
         self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
@@ -86,20 +102,13 @@ class Group:
         """Whether the processes that joined are joined still, without an error."""
         return self._meetings.goes_on
 
-    def training(self, number: int) -> OneTraining:
+    def training(self, number: int) -> "Group":
         """These ranks, for one training."""
-        return OneTraining(self, number)
+        found = copy.copy(self)
+        found._number = number
+        return found
 
-    @contextmanager
-    def of(self, number: int) -> Generator[None]:
-        """Inside, an operation of one training; another thread's, of another, waits."""
-        with self._turns:
-            before, self._meetings.number = self._meetings.number, number
-            try:
-                yield
-            finally:
-                self._meetings.number = before
-
+    @_in_turn
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """Refuse facts in which a rank differs from rank 0; above step 0 at each ``every``-th only.
 
@@ -127,11 +136,13 @@ class Group:
                         )
                     )
 
+    @_in_turn
     def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
         """The sentences of all ranks, on every rank, sorted."""
         texts = self._meetings.exchange(At.AGREE, lambda: json.dumps(sentences).encode())
         return tuple(sorted({str(sentence) for text in texts for sentence in json.loads(text)}))
 
+    @_in_turn
     def draw(self, make: Callable[[], Tree]) -> Tree:
         """What ``make`` returns on rank 0: numbers, texts, lists, dicts, tensors and arrays."""
         made: list[Tree] = []
@@ -162,13 +173,14 @@ class Group:
         sharded = any(is_part(p) for p in model.parameters()) or any(
             type(module).__name__.startswith("FSDP") for module in model.modules()
         )
-        self._in_parts |= sharded
+        self._meetings.in_parts |= sharded
         if not sharded:
             return Whole()
         from decrescendo.distributed.sharded import Shards  # slow to load
 
         return Shards(model, self.size, self._meet, self._meetings.talking)
 
+    @_in_turn
     def release(
         self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
     ) -> tuple[NoisyMean, Diagnostics]:
@@ -184,7 +196,7 @@ class Group:
         try:
             yield
         except BaseException as error:
-            if self._meetings.error is None and isinstance(error, Exception) and not self._in_parts:
+            if self._meetings.error is None and isinstance(error, Exception) and not self._meetings.in_parts:
                 # (The others may be gone; this error is the one to tell.)
                 with suppress(Exception), self._turns:
                     self._meetings.begin(At.FAIL, raising(error))

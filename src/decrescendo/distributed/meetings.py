@@ -59,14 +59,23 @@ class Meetings:
         self.control, self.gradients = control, gradients
         self._store, self._owner, self._size = _default_store(), os.getpid(), dist.get_world_size(control)
         self._rank = dist.get_rank(control)
-        # Of which training the operation under way is.
-        self.number = 0
+        # Of which training the operation under way is; whether a model of one lies in parts.
+        self._number, self.in_parts = 0, False
         self.error: Exception | None = None
 
     @property
     def goes_on(self) -> bool:
         """Whether the processes that joined are joined still, without an error."""
         return self.error is None and dist.is_initialized() and self._store is _default_store()
+
+    @contextmanager
+    def of(self, number: int) -> Generator[None]:
+        """Inside, an operation of this training."""
+        before, self._number = self._number, number
+        try:
+            yield
+        finally:
+            self._number = before
 
     def exchange(self, at: At, message: Callable[[], bytes]) -> list[bytes]:
         """A message of every rank, on every rank."""
@@ -102,7 +111,7 @@ class Meetings:
         if self.error is not None:  # of a meeting in between
             raise self.error
         third = len(content) if number is None or error is not None else number
-        row = _MET.pack(self.number, at, error is not None, third, content[:HEAD])
+        row = _MET.pack(self._number, at, error is not None, third, content[:HEAD])
         with self.talking():
             own = torch.frombuffer(bytearray(row), dtype=torch.uint8)
             met = own.new_empty(self._size, len(own))

@@ -8,14 +8,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from decrescendo.base.whole_file import identity
-from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
+from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in, write_state
 from decrescendo.training.store import Account, Store
 
 LOCK = "journal.lock"
-# What versions before this one wrote: a run that began then must not begin anew, with the same noise.
-_OLD = "journal-private.json"
 
 
 class Journal:
@@ -96,11 +94,6 @@ class Journal:
         Raises:
             FileRefused: damaged, foreign or of another version: a run whose ledger cannot be read must not go on.
         """
-        if (self._folder / _OLD).exists():
-            raise FileRefused(
-                f"{self._folder} must be a journal of this version, got one of an older. Finish the run with the "
-                "version of decrescendo that began it"
-            )
         found = states_in(self._folder)
         return read_state(found[-1]).state if found else None
 

@@ -35,6 +35,7 @@ class Replies:
         self.counts: Counter[Verdict] = Counter()
         self.answered: set[int] = set()
         self.total: ExactSum | None = None
+        self.reports: list[RoundReport] = []
         # Whether replies came one by one, at all; and whether one of this round was refused.
         self.one_by_one, self.odd = False, False
 
@@ -93,10 +94,9 @@ class Replies:
 
     def report(self, opened: Opened, *, released: bool) -> RoundReport:
         """What happened in the round, which has ended."""
-        report = RoundReport(opened.round.number, len(opened.cohort), self.counts, released)
-        self.counts = Counter()
-        self.total = None
-        return report
+        self.reports.append(RoundReport(opened.round.number, len(opened.cohort), self.counts, released))
+        self.counts, self.total = Counter(), None
+        return self.reports[-1]
 
     def _judge(self, opened: Opened | None, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
         self._turns.check_whole(opened=opened is not None)

@@ -1,4 +1,4 @@
-"""What a journal says of a federated run, checked: it is a file, and may be of anything."""
+"""What a journal says of a federated run, written and read; what is read is checked: it may be of anything."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,12 @@ from decrescendo.accounting import Release
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import read_assumption
 from decrescendo.errors import FileRefused, PlanViolation, check_integer
+from decrescendo.federated.books import Books
+from decrescendo.federated.replies import Replies
 from decrescendo.optim.noise import NoisyMean
+from decrescendo.training.loop.drawing import RunStreams
+from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.run import cpu_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +54,39 @@ def check_of_run(state: Mapping[str, Any], run: str, *, stored: bool) -> str:
     return id
 
 
+def state_of(
+    run: str, books: Books, replies: Replies, model: nn.Module, optimizer: torch.optim.Optimizer,
+    scheduler: LRScheduler | None, streams: RunStreams, assumptions: tuple[Assumption, ...], noisy: NoisyMean | None,
+) -> dict[str, Any]:  # fmt: skip
+    """All that a run needs to go on; as secret as the seed."""
+    correlated: dict[str, Any] = {}
+    if streams.correlated is not None and streams.grouping is not None:
+        correlated = {"grouping": stream_state(streams.grouping), "correlated": streams.correlated.state({})}
+    return {
+        "run": run,
+        "spent": books.spent,
+        "account": books.id,
+        "attendance": books.attendance,
+        "one_by_one": replies.one_by_one,
+        "optimizer": type(optimizer).__name__,
+        "optimizer_state": optimizer.state_dict(),
+        "scheduler": None if scheduler is None else scheduler.state_dict(),
+        "sampling": stream_state(streams.sampling),
+        "noise": stream_state(streams.noise),
+        **correlated,
+        "assumptions": [assumption.written() for assumption in assumptions],
+        "weights": cpu_weights(model, begun=True),
+        "noisy": None if noisy is None else dict(noisy.gradients),
+        "noise_std": None if noisy is None else noisy.noise_std,
+    }
+
+
 def resumed(
-    state: Mapping[str, Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    release_of: Callable[[int], Release],
-    scheduler: LRScheduler | None = None,
-    *,
-    shows_replies: bool,
-) -> Resumed:
-    """Have model, optimiser and scheduler where the journal was; say where the run was. Called inside of `fitting`."""
+    state: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: LRScheduler | None,
+    streams: RunStreams, release_of: Callable[[int], Release], *, shows_replies: bool,
+) -> Resumed:  # fmt: skip
+    """Have model, optimiser, scheduler and streams where `state_of` found them; say where the run was. Called inside of
+    `fitting`."""
     kind = type(optimizer).__name__
     if state["optimizer"] != kind:
         raise FileRefused(f"the journal was written with the optimiser {state['optimizer']}, got {kind}")
@@ -78,6 +106,11 @@ def resumed(
         )
     if scheduler is not None:
         scheduler.load_state_dict(kept)
+    streams.sampling = stream_at(streams.sampling, state["sampling"])
+    streams.noise = stream_at(streams.noise, state["noise"])
+    if streams.correlated is not None and streams.grouping is not None:
+        streams.grouping = stream_at(streams.grouping, state["grouping"])
+        streams.correlated.load_state(state["correlated"], len(releases))
     noisy = None
     if state["noisy"] is not None:
         noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"])

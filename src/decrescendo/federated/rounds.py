@@ -1,7 +1,4 @@
-"""The rounds of a federated run: opened, released or aborted one after another, recorded before anything is seen.
-
-Longer than most files: in what order a round is opened, released and written down is read in one place.
-"""
+"""The rounds of a federated run: opened, released or aborted one after another, recorded before anything is seen."""
 
 from collections.abc import Mapping
 from typing import Any, cast, final
@@ -14,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.rng import Secure, grouping, sampling_and_noise
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import PlanViolation
@@ -23,11 +20,10 @@ from decrescendo.federated.contents import Contents
 from decrescendo.federated.messages import Opened, Reply, Round
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.replies import Replies
-from decrescendo.federated.resuming import check_of_run, fitting, resumed
+from decrescendo.federated.resuming import check_of_run, fitting, resumed, state_of
 from decrescendo.federated.turns import Turns
 from decrescendo.federated.verdict import Received, RoundReport
 from decrescendo.optim import apply
-from decrescendo.optim.correlated import CorrelatedNoise
 from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.plan import Plan
@@ -35,9 +31,9 @@ from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.sampling_refusals import poisson
 from decrescendo.training import FrozenStateGuard
 from decrescendo.training.loop.between import ENDED_EARLY, BetweenSteps
+from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.loop.schedulers import assumed_of_scheduler
-from decrescendo.training.persistence.checkpoint.streams import copied, stream_at, stream_state
 from decrescendo.training.run import cpu_weights
 
 REPLIES = assumed("rows-client-replies")
@@ -61,39 +57,22 @@ class Rounds:
 
     Args:
         run: its name, from `run_id`.
-        model, plan, optimizer, seed, placement: of the server.
         books: where rounds are written down.
-        turns: of the server.
+        model .. scheduler: of the server.
     """
 
     def __init__(
-        self,
-        run: str,
-        model: nn.Module,
-        plan: Plan,
-        optimizer: torch.optim.Optimizer,
-        seed: int | Secure,
-        placement: Placement,
-        books: Books,
-        turns: Turns,
-        scheduler: LRScheduler | None,
-    ) -> None:
+        self, run: str, model: nn.Module, plan: Plan, optimizer: torch.optim.Optimizer, seed: int | Secure,
+        placement: Placement, books: Books, turns: Turns, scheduler: LRScheduler | None,
+    ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._run, self._model, self._plan, self._optimizer = run, model, plan, optimizer
         self._placement, self._books, self._turns = placement, books, turns
         self._coins = plan.sampling if plan.correlation else poisson(plan.sampling, "a federated run")
-        self.sampling, self.noise = sampling_and_noise(seed)
-        # Where noise is correlated: by which clients take turns, and what the noise to come depends on.
-        self._grouping = grouping(seed)
-        self._correlated = (
-            None
-            if plan.correlation is None
-            else CorrelatedNoise(plan.correlation, plan.sampling.dataset_size)
-        )
+        self.streams = RunStreams.of(seed, plan.sampling, plan.correlation)
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
         self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns)
         self.opened: Opened | None = None
-        self.reports: list[RoundReport] = []
         supposed = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
         self._supposed: tuple[Assumption, ...] = (*supposed, *assumed_of_scheduler(scheduler))
 
@@ -161,10 +140,10 @@ class Rounds:
         return opened
 
     def _cohort(self, index: int) -> Int[np.ndarray, " cohort"]:
-        coins = self._coins.at(index)
+        coins, streams = self._coins.at(index), self.streams
         if isinstance(coins, CyclicPoissonSampling):
-            return next(coins.batches(1, self.sampling, coins.groups(copied(self._grouping))))
-        return next(cast("PoissonSampling", coins).batches(1, self.sampling))
+            return next(coins.batches(1, streams.sampling, streams.groups(coins, None)))
+        return next(cast("PoissonSampling", coins).batches(1, streams.sampling))
 
     def _spend(self, index: int, members: int) -> None:
         """Record a round when it is opened: replies that were sent may have been seen."""
@@ -216,15 +195,15 @@ class Rounds:
             raise PlanViolation("a round must be open, got none. Call open() first")
         with self._turns.whole():
             self.opened = None
-            if self._correlated is not None:
-                self._correlated.skip(self._books.spent, self.noise)
+            if self.streams.correlated is not None:
+                self.streams.correlated.skip(self._books.spent, self.streams.noise)
             if self._placement is Placement.CENTRAL:
                 self._books.releases.append(self._books.release_of(self._books.spent))
             self._write(None)
             if self._placement is Placement.CENTRAL:
                 self._books.list(None)
             self._books.end()
-        return self._report(opened, released=False)
+        return self.replies.report(opened, released=False)
 
     def _release(
         self, opened: Opened, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics
@@ -246,7 +225,7 @@ class Rounds:
                 self._books.list(noisy)
             self._books.end()
         self._between.released(noisy=noisy.release.noise_multiplier > 0)
-        report = self._report(opened, released=True)
+        report = self.replies.report(opened, released=True)
         self._move(noisy)
         self._frozen.trained(noisy.gradients)
         self._between.stepped()
@@ -256,66 +235,33 @@ class Rounds:
         self, opened: Opened, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics
     ) -> NoisyMean:
         """The sum with the round's noise, divided by the plan's expected cohort."""
-        asked, sampling = opened.round, self._coins.at(opened.round.number - 1)
+        asked, sampling, streams = opened.round, self._coins.at(opened.round.number - 1), self.streams
         if self._placement is Placement.CENTRAL:
             clipped = ClippedSum(total, asked.clip_norm, diagnostics)
-            return privatise(clipped, asked.noise_multiplier, sampling, self.noise, self._correlated)
+            return privatise(clipped, asked.noise_multiplier, sampling, streams.noise, streams.correlated)
         shares = None if self._placement is Placement.LOCAL else max(len(opened.cohort), 1)
         noised = NoisedSum(total, asked.clip_norm, asked.noise_multiplier, present, shares)
-        noisy = complete(noised, cast("PoissonSampling", sampling), self.noise)
+        noisy = complete(noised, cast("PoissonSampling", sampling), streams.noise)
         if noisy.release != self._books.releases[-1]:
             raise PlanViolation(
                 f"what is released must be what was recorded, got {noisy.release} for {self._books.releases[-1]}"
             )
         return noisy
 
-    def _report(self, opened: Opened, *, released: bool) -> RoundReport:
-        report = self.replies.report(opened, released=released)
-        self.reports.append(report)
-        return report
-
     def _write(self, noisy: NoisyMean | None) -> None:
         self._books.write(lambda: self._state(noisy))
 
     def _state(self, noisy: NoisyMean | None) -> dict[str, Any]:
-        """All that the run needs to go on; as secret as the seed."""
-        return {
-            "run": self._run,
-            "spent": self._books.spent,
-            "account": self._books.id,
-            "attendance": self._books.attendance,
-            "one_by_one": self.replies.one_by_one,
-            "optimizer": type(self._optimizer).__name__,
-            "optimizer_state": self._optimizer.state_dict(),
-            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
-            "sampling": stream_state(self.sampling),
-            "noise": stream_state(self.noise),
-            **self._correlated_state(),
-            "assumptions": [assumption.written() for assumption in self.assumptions()],
-            "weights": self.weights(),
-            "noisy": None if noisy is None else dict(noisy.gradients),
-            "noise_std": None if noisy is None else noisy.noise_std,
-        }
-
-    def _correlated_state(self) -> dict[str, Any]:
-        if self._correlated is None:
-            return {}
-        return {"grouping": stream_state(self._grouping), "correlated": self._correlated.state({})}
+        moved = (self._model, self._optimizer, self._scheduler, self.streams)
+        return state_of(self._run, self._books, self.replies, *moved, self.assumptions(), noisy)
 
     def _go_on(self, state: Mapping[str, Any]) -> None:
         """Be where the journal was, with its last round in the store, and the weights moved by it."""
         books = self._books
         books.id = check_of_run(state, self._run, stored=books.store is not None)
         with fitting():
-            found = resumed(
-                state, self._model, self._optimizer, books.release_of, self._scheduler,
-                shows_replies=self._placement.shows_replies,
-            )  # fmt: skip
-            self.sampling = stream_at(self.sampling, state["sampling"])
-            self.noise = stream_at(self.noise, state["noise"])
-            if self._correlated is not None:
-                self._grouping = stream_at(self._grouping, state["grouping"])
-                self._correlated.load_state(state["correlated"], len(found.releases))
+            moved = (self._model, self._optimizer, self._scheduler, self.streams)
+            found = resumed(state, *moved, books.release_of, shows_replies=self._placement.shows_replies)
         books.releases, books.attendance = found.releases, found.attendance
         self.replies.one_by_one = found.one_by_one
         if found.supposed is not None:

@@ -165,7 +165,7 @@ class Server:
     @property
     def reports(self) -> tuple[RoundReport, ...]:
         """Of the rounds that this process has closed or aborted; private."""
-        return tuple(self._rounds.reports)
+        return tuple(self._rounds.replies.reports)
 
     @one_at_a_time
     def weights(self) -> dict[str, Tensor]:
@@ -294,7 +294,7 @@ class Server:
             weights=self.weights(),
             reports=self.reports,
             assumptions=tuple(sorted({*self.assumptions, *self._rounds.ended()})),
-            random=SECURE if isinstance(self._rounds.sampling, SecureStream) else SEEDED,
+            random=SECURE if isinstance(self._rounds.streams.sampling, SecureStream) else SEEDED,
             account=self._books.listed_as,
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )

@@ -23,7 +23,7 @@ from decrescendo.federated.rounds import OWN_NOISE, REPLIES, SUMS
 from decrescendo.federated.server import Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
-from decrescendo.training.loop.progress import Callback, Progress, as_one
+from decrescendo.training.loop.progress import Callback, Progress, callbacks_of
 from decrescendo.training.loop.schedulers import Scheduler
 from decrescendo.training.store import Store
 
@@ -113,7 +113,7 @@ def simulate(
     >>> outcome.ledger == plan.ledger
     True
     """
-    told = as_one(callback)
+    told = callbacks_of(callback)
     check_instance("clients", clients, Clients)
     check_instance("plan", plan, Plan)
     if clients.count != plan.sampling.dataset_size:
@@ -139,11 +139,11 @@ def simulate(
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
-            if told is not None:
-                seconds = time.monotonic() - start
-                seen = clipped.diagnostics
-                if told(Progress(server.spent, plan.steps, seconds, seen, spent, server.read)):
-                    break
+            seconds, seen = time.monotonic() - start, clipped.diagnostics
+            now = Progress(server.spent, plan.steps, seconds, seen, spent, server.read)
+            ends = [one(now) for one in told]
+            if any(ends):
+                break
     finally:
         server.stop()  # whatever ends this, the next call may go on
     outcome = server.finish()

@@ -5,12 +5,13 @@ import os
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, final
+from typing import Any, Concatenate, ParamSpec, TypeVar, final
 
 from decrescendo.errors import PlanViolation
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_S = TypeVar("_S")
 
 
 @final
@@ -56,13 +57,6 @@ class Turns:
                     else "Stop the server, and start it again from its journal"
                 )
             )
-
-
-class _TakesTurns(Protocol):
-    _turns: Turns
-
-
-_S = TypeVar("_S", bound=_TakesTurns)
 
 
 def one_at_a_time(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:

@@ -47,7 +47,7 @@ def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
     elif isinstance(data, FrameRows):
         yield from memory_of(data.frame)
     elif hasattr(data, "iloc") and type(data).__module__.partition(".")[0] == "pandas":
-        yield from _columns_of_frame(data)
+        yield from columns_of_frame(data)
     elif isinstance(data, Mapping):
         yield from memory_of(list(cast("Mapping[object, object]", data).values()))
     elif isinstance(data, (list, tuple)):
@@ -67,7 +67,7 @@ def _rows_of_subset(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
             yield tensor[int(run[0]) : int(run[-1]) + 1]
 
 
-def _columns_of_frame(frame: Any) -> Iterator[np.ndarray]:
+def columns_of_frame(frame: Any) -> Iterator[np.ndarray]:
     """The columns of a pandas data frame (or a series) as NumPy arrays: views of its memory where pandas can."""
     columns = (
         [frame.iloc[:, place] for place in range(len(frame.columns))]

@@ -1,6 +1,6 @@
 """Rows with missing values: found before the first step, where data are held in memory."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch.utils.data import Subset
 from decrescendo.base.batches import leaves_of
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidValue
+from decrescendo.training.data.data_memory import columns_of_frame
 from decrescendo.training.data.examples import ColumnRows, Draw, Examples, FrameRows, Items
 from decrescendo.training.data.rows import Rows, held_by
 
@@ -69,7 +70,7 @@ def _in_table(table: Rows | Examples) -> np.ndarray | None:
     """Which rows have NaN or infinity, where that is seen without making examples; ``None`` for other data."""
     held = held_by(table)
     if isinstance(held, FrameRows):
-        columns = [_array(column) for column in _columns(held.frame)]
+        columns = [_array(column) for column in columns_of_frame(held.frame)]
     elif isinstance(held, ColumnRows):
         columns = leaves_of(held.columns)
     elif isinstance(table, Rows) and held is not None:
@@ -123,13 +124,3 @@ def _array(values: Any) -> Tensor:
     """Numbers of NumPy's as a tensor; of others, which have no NaN, none."""
     found = np.asarray(values)
     return torch.from_numpy(np.array(found)) if found.dtype.kind == "f" else torch.zeros(*found.shape[:1], 0)
-
-
-def _columns(frame: Any) -> Iterator[np.ndarray]:
-    """Of a data frame, or a series, those of floats."""
-    columns = (
-        [frame.iloc[:, place] for place in range(len(frame.columns))]
-        if hasattr(frame, "columns")
-        else [frame]
-    )
-    yield from (column.to_numpy() for column in columns if getattr(column.dtype, "kind", "") == "f")

@@ -40,11 +40,6 @@ from decrescendo.training.store import Account, Store, check_name, new_id
 _NORMS = 2
 
 
-def no_stream() -> int:
-    """A seed for a pass of which nothing is released."""
-    return 0
-
-
 def seed_at(place: int, seed: int | Secure) -> int | Secure:
     """The seed of a run with so many before it in its store: what a store adds up is drawn independently."""
     return seed if isinstance(seed, Secure) or not place else Streams(seed).child(place).seed

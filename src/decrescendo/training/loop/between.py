@@ -19,12 +19,13 @@ from decrescendo.training.loop.assumptions import (
     READ_AND_SET,
     ROWS_CHANGED,
     SET,
+    TRAINED_SET,
     WRITTEN,
+    named,
 )
 from decrescendo.training.loop.earlier_runs import EarlierRuns
 from decrescendo.training.loop.optimizers import around_step, assumed_of_optimizer
 from decrescendo.training.loop.schedulers import Settings, set_by_scheduler, settings_of
-from decrescendo.training.loop.trained import TrainedSet
 from decrescendo.training.processes.bits import fingerprint, fingerprints
 
 
@@ -37,9 +38,6 @@ class BetweenSteps:
         optimizer: whose settings and code are.
         settle: called before the weights are looked at.
         scheduler: of the run, which a loop with `filled` steps itself.
-
-    Attributes:
-        supposed: what is assumed of what was done.
 
     >>> model = nn.Linear(2, 1)
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -61,11 +59,12 @@ class BetweenSteps:
         scheduler: LRScheduler | None = None,
     ) -> None:
         self._model, self._optimizer, self._settle = model, optimizer, settle
-        self.supposed: set[Assumption] = set()
+        self._found: set[Assumption] = set()
         self._read = self._begun = self._restored = False
         self._earlier = EarlierRuns()
-        self._trained: TrainedSet = TrainedSet(model)
-        self._said: Assumption | None = None
+        # Which parameters are trained, and those that the loop has turned since, each once.
+        self._requires = self._requires_now()
+        self._turned = {"frozen": dict[str, None](), "unfrozen": dict[str, None]()}
         # As the step before left them; the batch drawn, by id; and what the pass found.
         self._weights: dict[str, bytes] | None = None
         self._settings: Settings = []
@@ -91,7 +90,7 @@ class BetweenSteps:
         if self._restored:
             restored = set(map(id, self._model.state_dict(keep_vars=True).values()))
             held = [value for value in held if id(value) not in restored]
-        self.supposed |= self._earlier.before(held)
+        self._found |= self._earlier.before(held)
 
     def released(self, *, noisy: bool) -> None:
         """A release, with noise or without, moves the weights."""
@@ -113,32 +112,32 @@ class BetweenSteps:
         for tensor in () if batch is None else leaves_of(batch):
             handed = self._handed.get(id(tensor))
             if handed is None or handed[1] != fingerprint(tensor):
-                self.supposed.add(ROWS_CHANGED)
+                self._found.add(ROWS_CHANGED)
 
     def look(self) -> None:
         """Whether weights and settings are as the step before left them, and by whose code the next moves them."""
         self._look()
 
     def _look(self) -> tuple[dict[str, bytes], Settings]:
-        self.supposed |= assumed_of_optimizer(self._optimizer)
+        self._found |= assumed_of_optimizer(self._optimizer)
         now, settings = self._now(), settings_of(self._optimizer)
         if self._weights is None:
             return now, settings
         if any(self._weights[name] != code for name, code in now.items() if name in self._weights):
-            self.supposed.add(WRITTEN)
+            self._found.add(WRITTEN)
         if self._begun and self._settings != settings:
             own = self._scheduler if self._is_filled else None
             if own is None or not set_by_scheduler(own, self._optimizer, self._settings, settings):
-                self.supposed.add(READ_AND_SET if self._read else SET)
+                self._found.add(READ_AND_SET if self._read else SET)
         return now, settings
 
     def enter(self) -> None:
         """The pass begins: from here to `leave` nothing may move weights or set rates."""
         self._entered = self._look()
         if self._begun:
-            self.supposed -= {self._said}
-            self._said = self._trained.compare()
-            self.supposed |= set() if self._said is None else {self._said}
+            for name, trained in self._requires_now().items():
+                if self._requires.get(name, trained) is not trained:  # new parameters are not turned
+                    self._turned["unfrozen" if trained else "frozen"][name] = None
 
     def leave(self) -> None:
         """The weights are about to be moved.
@@ -172,7 +171,7 @@ class BetweenSteps:
 
         def before() -> None:
             if gradients != self._gradients():
-                self.supposed.add(GRADIENTS_CHANGED)
+                self._found.add(GRADIENTS_CHANGED)
             self.look()
 
         def after() -> None:
@@ -190,6 +189,16 @@ class BetweenSteps:
         """Private diagnostics of a step were looked at."""
         self._read = True
 
+    @property
+    def supposed(self) -> set[Assumption]:
+        """What is assumed of what was done."""
+        what = " and ".join(
+            f"{named(names)} {'was' if len(names) == 1 else 'were'} {how}"
+            for how, names in self._turned.items()
+            if names
+        )
+        return self._found | ({TRAINED_SET.format(what)} if what else set())
+
     def ended(self, *, early: bool, drawn: bool) -> tuple[Assumption, ...]:
         """What is assumed of a run that ends here: before its plan, or on a batch that was drawn."""
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
@@ -198,7 +207,10 @@ class BetweenSteps:
     def _note(self) -> None:
         self._weights = None
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
-        self._trained.note()
+        self._requires = self._requires_now()
+
+    def _requires_now(self) -> dict[str, bool]:
+        return {name: value.requires_grad for name, value in self._model.named_parameters()}
 
     def _forget(self) -> None:
         for handle in self._handles:

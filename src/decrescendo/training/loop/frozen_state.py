@@ -45,6 +45,7 @@ class FrozenStateGuard:
         # In the order in which they were found, each once.
         self._changed, self._made = dict[str, None](), dict[str, None]()
         self._trained, self._begun = set[str](), False
+        self._frozen = set[str]()
         self._note()
 
     def begin(self) -> None:
@@ -54,7 +55,7 @@ class FrozenStateGuard:
             self._note()
 
     def _note(self) -> None:
-        self._state, self._names = self._look(), self._names_now()
+        self._keep(self._look(), self._names_now())
         self._public_buffers = list(not_as_constructed(self._model))
         self._public_parameters = [name for name, value in self._parameters() if not value.requires_grad]
 
@@ -63,31 +64,24 @@ class FrozenStateGuard:
         self._trained |= set(names)
 
     def follow(self) -> None:
-        """Before each step: what was frozen and is trained now is compared, what is frozen now is held. (A look at all
-        would take long where models are large.)"""
-        now = {name for name, value in self._parameters() if not value.requires_grad}
-        before = {name for name in self._state if name in self._names}
-        if now == before and self._names == self._names_now():
-            return
-        self.look(turned=now ^ before)
+        """Before each step: a look where another set of parameters is there, or frozen, than at the last. (A look at
+        each step would take long where models are large.)"""
+        frozen = {name for name, value in self._parameters() if not value.requires_grad}
+        if frozen != self._frozen or self._names != self._names_now():
+            self.look()
 
-    def look(self, turned: set[str] | None = None) -> None:
-        """Note what has changed since the last look: of all, or of the parameters ``turned`` alone."""
+    def look(self) -> None:
+        """Note what has changed since the last look, also of parameters that were frozen then and are trained now."""
         names = self._names_now()
         self._made |= dict.fromkeys(name for name in names if name not in self._names)
-        now = self._look(turned)
+        now = self._look()
         for name, found in now.items():
             before = self._state.get(name)
-            was_there = before is not None or name in self._names
-            if name in self._made or (before is None and was_there):
-                continue  # a new parameter; one that was trained until now
-            if before != found:
+            # Of what was trained until now, and of new parameters, nothing is to be told.
+            is_known = name not in self._made and (before is not None or name not in self._names)
+            if is_known and before != found:
                 self._changed[name] = None
-        frozen = {name for name, value in self._parameters() if not value.requires_grad}
-        gone = {name for name in self._state if name in names and name not in frozen}
-        held = self._state | now if turned is not None else now
-        self._state = {name: found for name, found in held.items() if name not in gone}
-        self._names = names
+        self._keep(now, names)
 
     def check_pass(self) -> None:
         """After a pass over private rows: that it changed nothing since the last look.
@@ -116,7 +110,6 @@ class FrozenStateGuard:
         that were frozen from the beginning and never trained, for what code outside of the passes has changed, and for
         parameters that it added.
         """
-        self.follow()
         self.look()
         frozen = [name for name in self._public_parameters if name not in self._trained]
         found = {
@@ -133,13 +126,20 @@ class FrozenStateGuard:
     def _names_now(self) -> dict[str, None]:
         return dict.fromkeys(name for name, _ in self._parameters())
 
-    def _look(self, only: set[str] | None = None) -> _State:
-        """Of all buffers and frozen parameters, or of the parameters ``only`` alone, trained ones of these too."""
-        if only is not None:
-            held = [(name, value) for name, value in self._parameters() if name in only]
-        else:
-            frozen = [(name, value) for name, value in self._parameters() if not value.requires_grad]
-            held = [*self._model.named_buffers(), *frozen]
+    def _keep(self, state: _State, names: dict[str, None]) -> None:
+        """What the next look is compared with: of parameters those that are frozen."""
+        trained = {name for name, value in self._parameters() if value.requires_grad}
+        self._frozen = names.keys() - trained
+        self._state, self._names = {name: state[name] for name in state if name not in trained}, names
+
+    def _look(self) -> _State:
+        """Of all buffers and of all parameters that are, or were, frozen."""
+        held = list(self._model.named_buffers())
+        held += [
+            (name, value)
+            for name, value in self._parameters()
+            if name in self._frozen or not value.requires_grad
+        ]
         plain = [value.detach().int_repr() if value.is_quantized else value for _, value in held]
         parts = [cast("Sequence[torch.Tensor]", parts_of(value)) for value in plain]
         codes = iter(fingerprints(*chain.from_iterable(parts)))

@@ -11,7 +11,7 @@ from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.plans.plan import Plan
 from decrescendo.training.data.examples import Collate
-from decrescendo.training.loop.progress import Callback, as_one, bar
+from decrescendo.training.loop.progress import Callback, bar, callbacks_of
 from decrescendo.training.loop.schedulers import Scheduler
 from decrescendo.training.loop.trainer import Trainer
 from decrescendo.training.persistence.checkpoint import Checkpoints
@@ -20,19 +20,6 @@ from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive, ClipController
 from decrescendo.training.steering.plateau import Plateau
 from decrescendo.training.store import Store
-
-
-def parted(callback: object) -> tuple[Callback | None, list[Plateau]]:
-    """The user's callbacks as one, and rules of the library's that end by released numbers alone.
-
-    >>> parted([Plateau(), print])[1]
-    [Plateau(of='loss', patience=100, window=20, errors=0.0)]
-    """
-    several = [callback] if isinstance(callback, Plateau) else callback
-    if not isinstance(several, Sequence) or isinstance(several, str):
-        return as_one(several), []
-    rules = [part for part in several if isinstance(part, Plateau)]
-    return as_one([part for part in several if not isinstance(part, Plateau)]), rules
 
 
 def train(
@@ -58,11 +45,10 @@ def train(
     require_finite: bool | None = None,
     telemetry: Telemetry | None = None,
 ) -> Run:
-    """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the arguments and
-    guarantee.
+    """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the guarantee.
 
     Args:
-        model: trained in place.
+        model: trained in place, in the mode (train or eval) it is in.
         loss: ``loss(model, batch)`` returns one loss per example.
         data: a pytree of tensors with one row per example, or examples by number (a map-style torch Dataset, a
             ``datasets.Dataset``, a list of dicts, an array); as many rows as the plan says.
@@ -71,9 +57,12 @@ def train(
             protects nobody, and the run says so.
         optimizer: any ``torch.optim`` optimiser; or a list of several, each over its own parameters (Muon for matrices,
             AdamW for the rest), which together hold all that are trained.
-        seed: `Secure()` for weights that are published; there is no default. Or a whole number >= 0, for
-            experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw
-            the same noise, which the difference of their weights cancels: publish at most one of them.
+        seed: `Secure()` for weights that are published, whose batches and noise nobody can predict or repeat; there is
+            no default. Or a whole number >= 0, for experiments: as sensitive as the data, and not saved. Two trainings
+            on the same data with one seed draw the same noise, which the difference of their weights cancels: publish
+            at most one of them. (With a store, each run but its first has streams of its own, by its place there.) Its
+            streams are "sampling", "noise", "model" for what the model draws itself (dropout) and "data" for
+            transforms: global generators are neither read nor moved.
         collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it, given one example at a time:
             see `Trainer.batches`.
         num_workers: processes that make batches ahead of their steps; the batches are the same.
@@ -82,15 +71,19 @@ def train(
         strata: of each row the name of its stratum (its class, its source), for a plan of `StratifiedPoissonSampling`.
         scheduler: of the learning rate, stepped once a step: a scheduler of torch's over ``optimizer``, or a function
             that makes one of it. Its numbers (``T_max``, ``total_steps``) count steps, not epochs. Checkpoints keep it.
+            Rates that other code sets are among the run's assumptions.
         callback: called after every step with a `Progress`, and after the scheduler; the place for scores on public
-            data. A list of callbacks is called in its order, a `steering.Plateau` after the others. Returning ``True``
-            ends the training early. Nothing it decides may depend on the diagnostics, which are private and noise-free.
+            data. A list of callbacks is called in its order. Returning ``True`` ends the training early. Nothing it
+            decides may depend on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
         store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
             its first release is free again, but where checkpoints are kept to go on from.
-        checkpoints: where the run is kept, to go on after a crash.
-        name: of the run in the store's list, for people; only with a store.
-        world: from `decrescendo.distributed.join`, to train in several processes; ``None`` is one.
+        checkpoints: where the run is kept, to go on after a crash with the same batches, masks and noise: on a CPU the
+            same bits. ``seed`` must then be of the same kind, and is not used. Each release's digest is written down
+            there before anything of it can be seen.
+        name: of the run in the store's list, for people; only with a store. A resumed run keeps its first one.
+        world: from `decrescendo.distributed.join`, in a script that ``torchrun`` started: every process clips its share
+            of each batch, and the first adds the noise; ``None`` is one process.
         progress: draw a progress bar on standard error.
         require_finite: refuse data that have a row with NaN or infinity of which the model makes no finite gradient;
             ``None``: where they lie in memory. See `Trainer.batches`.
@@ -112,7 +105,7 @@ def train(
     >>> run.steps, run.guarantee.epsilon <= 2.0
     (3, True)
     """
-    told, rules = parted(callback)
+    told = callbacks_of(callback)
     ranks = world_of(world)
     with ranks.watched():
         trainer = Trainer(
@@ -125,11 +118,11 @@ def train(
                     data, collate_fn, num_workers, people, require_finite=require_finite, strata=strata
                 ):
                     trainer.step(batch)
+                    now = trainer.progress()
                     if show is not None:
-                        show(trainer.progress())
-                    if told is not None and told(trainer.progress()):
-                        break
-                    if any(trainer.ends(rule) for rule in rules):
+                        show(now)
+                    ends = [trainer.ends(one) if isinstance(one, Plateau) else one(now) for one in told]
+                    if any(ends):
                         break
             return trainer.finish()
         except BaseException:

@@ -91,17 +91,17 @@ class Progress:
 Callback = Callable[[Progress], "bool | None"]
 
 
-def as_one(callback: object) -> Callback | None:
-    """One callback from one or from several: all are called, in their order, and any of them may end the training.
+def callbacks_of(callback: object) -> list[Callback]:
+    """One callback, or several, as a list: all are called, in their order, and any of them may end the training.
 
     Raises:
         InvalidType: something that cannot be called.
 
-    >>> as_one([]) is None, as_one([lambda progress: True, lambda progress: None])(None)
-    (True, True)
+    >>> callbacks_of(None), callbacks_of(print) == callbacks_of([print])
+    ([], True)
     """
     if callback is None or callable(callback):
-        return callback
+        return [] if callback is None else [callback]
     if isinstance(callback, str) or not isinstance(callback, Sequence):
         raise InvalidType(
             f"callback must be a function of a Progress, or a list of such functions, got {type(callback).__name__}"
@@ -110,15 +110,7 @@ def as_one(callback: object) -> Callback | None:
     for i, one in enumerate(several):
         if not callable(one):
             raise InvalidType(f"callback[{i}] must be a function of a Progress, got {type(one).__name__}")
-    parts = cast("Sequence[Callback]", several)
-    if not parts:
-        return None
-
-    def each(progress: Progress) -> bool:
-        answers = [part(progress) for part in parts]
-        return any(answers)
-
-    return each
+    return list(cast("Sequence[Callback]", several))
 
 
 @contextmanager

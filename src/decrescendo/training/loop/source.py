@@ -112,7 +112,6 @@ class Planned:
         self.spent = EpsilonCurve(plan.ledger, plan.budget.delta, group=plan.budget.examples_per_person)
 
     def next_settings(self, taken: int) -> Settings | None:
-        """The schedule's next step."""
         if taken >= self.steps:
             return None
         schedule = self.agreed.schedule
@@ -149,7 +148,6 @@ class Planned:
 
     @property
     def ended(self) -> str:
-        """Nothing: the plan says how long it was to be."""
         return ""
 
 
@@ -185,6 +183,4 @@ def _of_controller(plan: ClipController, model: nn.Module) -> Source:
     return Planned(plan.plan, plan, sum(parameter.numel() for parameter in trainable(model).values()))
 
 
-@source_of.register(Adaptive)
-def _of_adaptive(plan: Adaptive, model: nn.Module) -> Source:
-    return AdaptiveRun(plan, model)
+source_of.register(Adaptive, AdaptiveRun)

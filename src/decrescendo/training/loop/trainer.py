@@ -67,32 +67,7 @@ class Trainer:
     batch was drawn, no gradient computed, no noise drawn, and `stopped` says why.
 
     Args:
-        model: trained in place, in the mode (train or eval) it is in.
-        loss: ``loss(model, batch)`` returns one loss per example, shape (batch,).
-        plan: the noise multiplier and clip norm of every step; a `ClipController`, whose clip norm follows
-            released norms of the gradients; or an `Adaptive`, which decides both on the way. A plan of
-            `Plan.without_privacy` has no noise and protects nobody.
-        optimizer: any ``torch.optim`` optimiser over the model's parameters; or a list of several, each over its own
-            part of them (`optim.Several`).
-        seed: `Secure()` for weights that are published: batches and noise that nobody can predict or repeat. Or a
-            whole number >= 0, as sensitive as the data; its streams "sampling", "noise", "model" and "data" are used.
-            The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
-            last: global generators are neither read nor moved. With a store, each run but its first has streams of its
-            own, by its place there: equal seeds do not draw equal noise.
-        scheduler: of the learning rate: a scheduler of torch's over ``optimizer``, or a function that makes one of it.
-            `step` steps it after the optimiser; a loop with `fill_gradients` steps it itself. Its numbers (``T_max``,
-            ``total_steps``) count steps, not epochs. Checkpoints keep it. Rates that other code sets are among the
-            run's assumptions.
-        settings: of the clipping engine; they cannot change a guarantee.
-        store: where the run is registered, its whole plan reserved, and each release written down before anything of
-            it can be seen.
-        checkpoints: where the state of the run is kept, and a digest of each release, written down before anything of
-            it can be seen. Resumed, the run has the same batches, masks and noise as if nothing had happened: on a CPU
-            the same bits. ``seed`` must then be of the same kind, and is not used.
-        name: of the run in the store's list, for people; only with a store. A run that is resumed keeps its first one.
-        telemetry: what is released of each batch beside its gradients, under the same noise: see `Telemetry`.
-        world: from `decrescendo.distributed.join`, in a script that ``torchrun`` started: every process clips its share
-            of each batch, and the first adds the noise. ``None`` is one process.
+        model .. world: as in `train`; a loop that calls `fill_gradients` steps its scheduler itself.
 
     Guarantee:
         after n steps, the weights are as private as `ledger`, the first n releases of the plan (with an `Adaptive`:
@@ -180,9 +155,7 @@ class Trainer:
         keep = self._parts.keep
         self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=keep, telemetry=telemetry)
         # Looks at rows before the first step: it must not move the streams of the run.
-        self._looking = (
-            None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=beginning.no_stream)
-        )
+        self._looking = None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=lambda: 0)
         known = (*source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
         self._life = beginning.life_of(store, place, settings, known, telemetry)
         self._keeper: Keeper | None = None
@@ -201,16 +174,13 @@ class Trainer:
         self._account: Account | None = None
         if store is not None and self._world.rank == 0:
             self._account = beginning.registered(store, agreed, name, self._life, self._keeper, seed)
-        self._ready(digests=checkpoints is not None or store is not None)
-
-    def _ready(self, *, digests: bool) -> None:
-        """For the first step of this life."""
-        self._order = StepOrder(self._source)
+        self._order = StepOrder(source)
         to = (self._life, self._keeper, self._account)
-        self._releasing = Releasing(self._source, self._order, self._streams, *to, digests=digests)
+        digests = checkpoints is not None or store is not None
+        self._releasing = Releasing(source, self._order, self._streams, *to, digests=digests)
         self._data: object = None
         # After ``_plateau`` steps a rule of the library's ended it.
-        self._warned, self.spent, self._plateau = set[str](), self._source.spent, -1
+        self._warned, self.spent, self._plateau = set[str](), source.spent, -1
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PlanViolation(

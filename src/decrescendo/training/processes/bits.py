@@ -127,5 +127,5 @@ def _content(value: Tensor) -> bytes:
 
 
 def _bytes_of(value: Tensor) -> Any:
-    """As NumPy's; by `numpy()` torch would note that others know of this memory (`proof.storage.is_shared`)."""
+    """As NumPy's; by `numpy()` torch would note that others know of this memory (`base.storages.is_shared`)."""
     return np.from_dlpack(value)

@@ -70,15 +70,13 @@ class Whole:
     trained, keep = False, None
 
     def gathered(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns."""
         return work()
 
     def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
-        """What ``clip`` returns."""
         return clip()
 
     def settle(self) -> None:
-        """They do."""
+        pass
 
 
 @runtime_checkable
@@ -149,40 +147,33 @@ class Alone:
     rank, size = 0, 1
 
     def training(self, number: int) -> World:  # noqa: ARG002 - trainings of one process are told apart by it
-        """Itself."""
         return self
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
-        """There is nobody to differ from."""
+        pass
 
     def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
-        """Its own."""
         return sentences
 
     def draw(self, make: Callable[[], Tree]) -> Tree:
-        """What ``make`` returns."""
         return make()
 
     def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
-        """All of the batch."""
         return indices
 
     def hold(self, model: nn.Module) -> Parts:
-        """All of them."""
         check_unwrapped(model)
         return Whole()
 
     def release(
         self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
     ) -> tuple[NoisyMean, Diagnostics]:
-        """One after the other."""
         clipped = clip()
         noisy, content = noise(clipped)
         record(noisy.release, content)
         return noisy, clipped.diagnostics
 
     def watched(self) -> AbstractContextManager[object]:
-        """Errors stay errors."""
         return nullcontext()
 
 

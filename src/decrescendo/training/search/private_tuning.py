@@ -19,15 +19,15 @@ from decrescendo.base.rng import Secure, Streams
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans import Plan, Schedule
 from decrescendo.plans.curves import evaluate
+from decrescendo.training.processes.bits import fingerprint
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.search.private_search import PrivateSearch
 from decrescendo.training.search.settings import Settings
-from decrescendo.training.search.trial_starts import TrialStarts
 from decrescendo.training.search.tuning import machine, train_with
 from decrescendo.training.search.winner import Winner, describe_promise, weights_content
 from decrescendo.training.statement import SECURE, SEEDED, UNRECORDED
 from decrescendo.training.store import Account, Store
-from decrescendo.training.tasks.task import Task
+from decrescendo.training.tasks.task import Task, first_of
 
 ATTEMPTED = assumed("own-attempt")
 
@@ -94,13 +94,13 @@ def search_privately(
     _check_store(store, seed)
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
-    starts = None if attempt is not None else TrialStarts(asked.task)
+    if attempt is None:  # a score that fails must not be found out after the budget is spent
+        first_of(asked.task.scores(asked.task.fresh(0)))
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
     # A number that were drawn, or changed, after a trial was seen would not be covered.
     trials = _drawn_trials(asked, secret)
-    if starts is not None:
-        starts.note(settings.seed for settings in trials)
+    starts = [_start(asked.task, settings) for settings in trials] if attempt is None else []
     # Before the first trial: of what was begun nothing can be given back.
     account = None if store is None else _spent_in(store, asked, plan, guarantee)
     data = asked.task.load() if attempt is None else None  # once: who counts how often would know the number
@@ -108,9 +108,9 @@ def search_privately(
     met: set[tuple[Assumption, ...]] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one a trial would tell their number
-        for settings in trials:
-            if starts is not None:
-                starts.check(settings.seed)
+        for number, settings in enumerate(trials):
+            if attempt is None:
+                _check_start(asked.task, settings, starts[number])
             own_plan = _with_clip_of(plan, settings, asked.task.count)
             tried = (
                 train_and_score(
@@ -158,6 +158,22 @@ def _drawn_trials(asked: PrivateSearch, secret: Streams) -> list[Settings]:
         asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)
     ]
     return [settings.seeded(secret.child(index).seed) for index, settings in enumerate(drawn)]
+
+
+def _start(task: Task, settings: Settings) -> bytes:
+    """The initial weights of a trial. The price of a search is that of independent trials: a model that goes on from
+    the best so far makes one long training of them."""
+    model = task.fresh(settings.seed)
+    return fingerprint(*model.parameters(), *model.buffers())
+
+
+def _check_start(task: Task, settings: Settings, before: bytes) -> None:
+    if _start(task, settings) != before:
+        raise InvalidValue(
+            "a trial's initial weights must follow from its seed, got others than before the first trial. Each trial "
+            "must be a training of its own: build the model from its seed alone, and load nothing that an earlier "
+            "trial left"
+        )
 
 
 def _spent_in(store: Store, asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> Account:

@@ -89,7 +89,6 @@ class Sum:
         return epsilon >= 0 and delta >= 0
 
     def describe(self, runs: Sequence[Reserved]) -> str:
-        """Sums and rests."""
         spent = ", ".join(rounded(float(_sum(runs, part, _written)), "up") for part in (0, 1))
         rest = ", ".join(rounded(float(part), "down") for part in self._left(runs))
         return (
@@ -114,7 +113,6 @@ class RenyiSum:
         self.name = f"renyi:{order}"
 
     def cost(self, agreed: Agreement) -> Cost:
-        """Of all releases of the plan."""
         if agreed.planned is None:
             raise InvalidValue(
                 "a run whose noise is decided on the way must be in a store that adds epsilons, got one by Renyi. "
@@ -156,11 +154,9 @@ class RenyiSum:
         return total
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
-        """The sum against the budget's divergence."""
         return _sum(runs, 0) <= Fraction(self._filter.limit)
 
     def describe(self, runs: Sequence[Reserved]) -> str:
-        """Shares of the budget."""
         share = 100 * float(_sum(runs, 0) / Fraction(self._filter.limit))
         spent, rest = rounded(share, "up"), rounded(100 - share, "down")
         budget = self._filter.budget
@@ -197,11 +193,9 @@ class Declared:
         return not cost
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
-        """The certified epsilon of everything at the budget's delta."""
         return self._epsilon(runs) <= self._budget.epsilon
 
     def describe(self, runs: Sequence[Reserved]) -> str:
-        """The certified epsilon."""
         return (
             f"reserved ({rounded(self._epsilon(runs), 'up', 6)}, {self._budget.delta:g}) of ({self._budget.epsilon:g}, "
             f"{self._budget.delta:g}); all runs composed together, declared before the first release"

@@ -20,7 +20,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training.data.examples import Collate
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE, note_trained
 from decrescendo.training.loop.loop import train
-from decrescendo.training.loop.progress import Callback, Progress, as_one
+from decrescendo.training.loop.progress import Callback, Progress, callbacks_of
 from decrescendo.training.persistence.checkpoint import Checkpoints, Stateful
 from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.steering import ClipController
@@ -202,17 +202,14 @@ def fit(
     also: dict[str, Stateful] = {} if average is None else {"average": average}
     kept = None if checkpoints is None else Checkpoints(checkpoints, also=also, resume=resume)
 
-    told = as_one(callback)
-
-    def after_step(state: Progress) -> bool | None:
+    def follow(_: Progress) -> None:
         if average is not None:
             average.update_parameters(model)
-        return None if told is None else told(state)
 
     run = train(
-        model, loss, data, plan, chosen, seed=seed, scheduler=scheduler, callback=after_step, settings=settings,
-        store=store, name=name, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
-        require_finite=require_finite, telemetry=telemetry,
+        model, loss, data, plan, chosen, seed=seed, scheduler=scheduler, settings=settings, store=store,
+        callback=[follow, *callbacks_of(callback)], name=name, checkpoints=kept, progress=progress, people=people,
+        collate_fn=collate_fn, require_finite=require_finite, telemetry=telemetry,
     )  # fmt: skip
     if average is None:
         return run, model
