@@ -6,21 +6,11 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.storages import (
-    exactly,
-    is_whole,
-    kind_of,
-    state_of,
-    storage_key,
-)
+from decrescendo.base.storages import exactly, is_whole, kind_of, state_of, storage_key
 from decrescendo.row_independence.basic_rules import pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.dataflow import STALE
-from decrescendo.row_independence.labels import (
-    Label,
-    Public,
-    RowLayout,
-)
+from decrescendo.row_independence.labels import Label, Public, RowLayout
 from decrescendo.row_independence.operation_inputs import OperationInputs
 from decrescendo.row_independence.replayed_operations import NUMBERS
 from decrescendo.row_independence.row_layout import Span

@@ -5,15 +5,7 @@ from typing import cast
 
 from torch import Tensor
 
-from decrescendo.row_independence.labels import (
-    SUMMED,
-    Call,
-    Label,
-    Mixed,
-    Public,
-    RowLayout,
-    is_data,
-)
+from decrescendo.row_independence.labels import SUMMED, Call, Label, Mixed, Public, RowLayout, is_data
 from decrescendo.row_independence.rule_signatures import Rule
 
 

@@ -7,21 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decrescendo.base.storages import (
-    content_of,
-    is_whole,
-    key_of,
-)
+from decrescendo.base.storages import content_of, is_whole, key_of
 from decrescendo.row_independence.basic_rules import drawn, fill, pointwise
-from decrescendo.row_independence.labels import (
-    LONG,
-    NO_RULE,
-    Label,
-    Mixed,
-    Public,
-    RowLayout,
-    constant_of,
-)
+from decrescendo.row_independence.labels import LONG, NO_RULE, Label, Mixed, Public, RowLayout, constant_of
 from decrescendo.row_independence.operation_inputs import OperationInputs, shapes_of
 from decrescendo.row_independence.torch_schemas import Operation
 from decrescendo.row_independence.trace import Event

@@ -19,15 +19,7 @@ from decrescendo.row_independence.index_places import (
     plain_label,
     spread_indices,
 )
-from decrescendo.row_independence.labels import (
-    LAID_ALONG,
-    Call,
-    Label,
-    Mixed,
-    Public,
-    RowLayout,
-    constant_of,
-)
+from decrescendo.row_independence.labels import LAID_ALONG, Call, Label, Mixed, Public, RowLayout, constant_of
 from decrescendo.row_independence.own_index import is_counted, is_single, own_rows, rows_by_index
 
 

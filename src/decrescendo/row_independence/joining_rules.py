@@ -15,9 +15,7 @@ from decrescendo.row_independence.labels import (
     RowLayout,
     is_fixed,
 )
-from decrescendo.row_independence.layer_rules import (
-    holds_rows,
-)
+from decrescendo.row_independence.layer_rules import holds_rows
 from decrescendo.row_independence.rule_signatures import Rule, signature
 
 

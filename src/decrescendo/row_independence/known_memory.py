@@ -9,16 +9,9 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.storages import (
-    FUNCTIONS_OFF,
-    key_of,
-    parts_of,
-    storage_key,
-)
+from decrescendo.base.storages import FUNCTIONS_OFF, key_of, parts_of, storage_key
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.labels import (
-    RowLayout,
-)
+from decrescendo.row_independence.labels import RowLayout
 
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
 Guess: TypeAlias = tuple[int, int, RowLayout]

@@ -6,11 +6,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from decrescendo.base.assumptions import assumed, template
-from decrescendo.base.storages import (
-    key_of,
-    slots_of,
-    tensors_of,
-)
+from decrescendo.base.storages import key_of, slots_of, tensors_of
 from decrescendo.row_independence.basic_rules import drawn, fill, pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.constant_labels import ConstantLabels
@@ -27,9 +23,7 @@ from decrescendo.row_independence.labels import (
     is_data,
 )
 from decrescendo.row_independence.operation_inputs import shapes_of
-from decrescendo.row_independence.refusals import (
-    STATISTICS,
-)
+from decrescendo.row_independence.refusals import STATISTICS
 from decrescendo.row_independence.row_layout import Span
 from decrescendo.row_independence.strides import grid_of
 from decrescendo.row_independence.torch_schemas import Operation

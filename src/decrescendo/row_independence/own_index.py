@@ -5,11 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from decrescendo.row_independence.labels import (
-    Call,
-    Mixed,
-    RowLayout,
-)
+from decrescendo.row_independence.labels import Call, Mixed, RowLayout
 from decrescendo.row_independence.row_layout import view_of
 
 

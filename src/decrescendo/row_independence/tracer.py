@@ -21,13 +21,7 @@ from decrescendo.base.storages import (
 )
 from decrescendo.base.torch_private import HigherOrderOperator, is_traced, mkldnn_layout
 from decrescendo.row_independence.arguments import Arguments
-from decrescendo.row_independence.labels import (
-    Label,
-    Mixed,
-    Public,
-    RowLayout,
-    is_data,
-)
+from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, is_data
 from decrescendo.row_independence.operation_inputs import OperationInputs, shapes_of
 from decrescendo.row_independence.replayed_operations import arguments_of, as_before
 from decrescendo.row_independence.torch_schemas import Operation, operation

@@ -7,27 +7,14 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from decrescendo.base.storages import (
-    key_of,
-    storage_key,
-    tensors_of,
-)
+from decrescendo.base.storages import key_of, storage_key, tensors_of
 from decrescendo.base.torch_private import tree_map_only
 from decrescendo.row_independence.basic_rules import drawn, pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.dataflow import Mark
 from decrescendo.row_independence.labelling import OVERWRITTEN, Labelling
-from decrescendo.row_independence.labels import (
-    LONG,
-    Label,
-    Mixed,
-    Public,
-    RowLayout,
-    is_data,
-)
-from decrescendo.row_independence.refusals import (
-    written_by_the_pass,
-)
+from decrescendo.row_independence.labels import LONG, Label, Mixed, Public, RowLayout, is_data
+from decrescendo.row_independence.refusals import written_by_the_pass
 from decrescendo.row_independence.row_layout import Owners, Span
 from decrescendo.row_independence.torch_schemas import Operation
 
