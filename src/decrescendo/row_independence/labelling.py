@@ -101,7 +101,7 @@ class Labelling(ConstantLabels):
                 "or receives them. decrescendo.distributed adds up over processes: leave it out of the loss"
             )
         if op.hides:
-            bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
+            bound = op.bind(args, kwargs)
             kept = bound.get("running_mean") is not None or bound.get("running_var") is not None
             if bound.get("training", True) and kept and data:
                 self.refuse(
@@ -128,13 +128,12 @@ class Labelling(ConstantLabels):
             return [reason] * len(made), False
 
         def bind() -> Mapping[str, Any]:
-            return {**op.defaults, **dict(zip(op.arguments, args, strict=False)), **kwargs}
+            return op.defaults | op.bind(args, kwargs)
 
         if op.special:
             bound = bind()
             if bound.get("generator") is not None:
-                own = Mixed(GENERATED, op.name)
-                return [own] * len(made), False
+                return [Mixed(GENERATED, op.name)] * len(made), False
             if op.declared:
                 self.memory.assumed.add(assumed("rows-declared-operation", op.declared))
             if op.foreach:
@@ -153,7 +152,7 @@ class Labelling(ConstantLabels):
 
         call = Call(op.name, bind, tensors, made, label, self.units, self.owners, self.same)
         found = op.rule(call)
-        labels = [found] * len(made) if isinstance(found, (RowLayout, Public, Mixed)) else list(found)
+        labels = [found] * len(made) if isinstance(found, Label) else list(found)
         if op.name not in self.lines and any(isinstance(label, Mixed) for label in labels):
             self.lines[op.name] = line()
         if op.rule is drawn and self._own_stream(op, kwargs):
