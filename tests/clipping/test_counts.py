@@ -225,6 +225,11 @@ def test_a_number_of_selected_rows_moves_no_other_example(name: str, second: flo
     assert moved <= 2.001 * limit
 
 
+def test_the_bytes_of_selected_rows_are_no_number() -> None:
+    with pytest.raises(UnsupportedModel, match="number of rows that they select"):
+        Engine(Small(), LOSSES["nbytes"], seeds=lambda: 3).clipped_sum(torch.rand(6, 4), 0.1)
+
+
 def test_a_declared_line_sees_the_number_and_is_listed() -> None:
     loss = LOSSES["len"]
     with pytest.raises(UnsupportedModel, match="number of rows that they select"):
