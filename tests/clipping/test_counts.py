@@ -225,6 +225,12 @@ def test_a_number_of_selected_rows_moves_no_other_example(name: str, second: flo
     assert moved <= 2.001 * limit
 
 
+def test_the_bytes_of_selected_rows_are_no_number() -> None:
+    loss = lambda m, x: m.layer(x).sum(1) * int(chosen(x).nbytes)  # noqa: E731
+    with pytest.raises(UnsupportedModel, match="number of rows that they select"):
+        Engine(Small(), loss).clipped_sum(torch.rand(6, 4), 0.1)
+
+
 def test_a_declared_line_sees_the_number_and_is_listed() -> None:
     loss = LOSSES["len"]
     with pytest.raises(UnsupportedModel, match="number of rows that they select"):

@@ -193,7 +193,7 @@ def test_what_is_withheld_again_is_held_once() -> None:
     engine, x = Engine(nn.Linear(3, 2), lambda m, b: m(b).square().sum(1)), torch.rand(6, 3)
     for _ in range(3):
         engine.withhold([x[:2], x[4:]])
-    assert len(engine.memory._data._given) == len(engine.memory._data._kept) == 2
+    assert len(engine.memory._data._held) == 2
 
 
 class TestHonestData:

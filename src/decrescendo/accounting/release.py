@@ -6,11 +6,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.errors import (
-    InvalidValue,
-    check_integer,
-    check_real,
-)
+from decrescendo.errors import InvalidValue, check_integer, check_real
 
 # Counts add up exactly, as whole numbers and as floats, up to here.
 LARGEST_COUNT = 2**53

@@ -4,12 +4,9 @@ Proof and recorder take longer, in Python, than a small model's operations. Wher
 proven, one more is proven while its operations are captured (`tape` on a CPU, a CUDA graph on a GPU); from then on
 these are done, on other rows, until the model lies elsewhere. What is captured is a checked pass, and what the check
 compared in it is compared each time, so no step is less proven; but what Python would do differently in a later pass
-does not happen. Passes in Python come in between, and must do the same as the captured one. `capture_choice` says
-whether any of that pays.
+does not happen. Passes in Python come in between, and must do the same. `capture_choice` says whether any pays.
 
 Batches are filled up to few numbers of rows, captured or not: no setting and no clock changes a number.
-
-Longer than most files: all that decides whether a pass is replayed is read in one place, in its order.
 """
 
 import threading
@@ -24,7 +21,6 @@ from torch import Tensor
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import count_rows, leaves_of, map_rows
 from decrescendo.base.precision import full_precision
-from decrescendo.base.rng import seeded
 from decrescendo.base.storages import key_of
 from decrescendo.clipping import capture_choice
 from decrescendo.clipping.capture_choice import Choice
@@ -37,16 +33,16 @@ from decrescendo.clipping.captured import (
     is_called_everywhere,
     pass_key,
 )
-from decrescendo.clipping.captured_pass import CHANGES, DoesOtherwise, DoneByHalves
+from decrescendo.clipping.captured_pass import CHANGES, DoesOtherwise, DoneByHalves, why_broken
 from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.device_graphs import Capture, capturing_on
 from decrescendo.clipping.factors import Factors
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.memory import is_out_of_memory, release
+from decrescendo.clipping.memory import release
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.errors import DecrescendoError
 from decrescendo.row_independence.tracing import Numbers, changed_places, draws, without_keys
 
 # Passes that are captured down at once, those used last: each has memory for what it is given and what it gives.
@@ -166,12 +162,7 @@ class Captures:
         self._done += 1
         self.choice.goes(alike, replayed=True)
         self.prover.memory.assumed.add(_REPLAYED)
-        fill_rows(captured.rows, batch)
-        captured.count.fill_(count_rows(batch))
-        captured.limit.fill_(limit)
-        with seeded(max(seed, 0), {captured.limit.device}) if captured.draws else nullcontext():
-            numbers, *sums = captured.capture.run()
-        return Again(numbers, dict(zip(captured.names, sums, strict=True)))
+        return captured.replay(batch, limit, seed)
 
     def _may_replay(self, held: Inventory) -> bool:
         """Whether nothing around the model and the loss, or of what they keep, has changed since the last pass."""
@@ -188,19 +179,14 @@ class Captures:
                 f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
             )
             return False
+        around = ""
         if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
-            self._stop(
-                "autocast is on around the pass, which keeps copies of weights. Put it into the loss",
-                capture_choice.CANNOT,
-            )
-            return False
-        if is_called_everywhere():
-            self._stop(
-                "hooks of all modules, or a mode of all functions, are on around the pass",
-                capture_choice.CANNOT,
-            )
-            return False
-        return True
+            around = "autocast is on around the pass, which keeps copies of weights. Put it into the loss"
+        elif is_called_everywhere():
+            around = "hooks of all modules, or a mode of all functions, are on around the pass"
+        if around:
+            self._stop(around, capture_choice.CANNOT)
+        return not around
 
     def end(self) -> None:
         """A pass is done, in whichever way."""
@@ -295,12 +281,7 @@ class Captures:
             self._stop("a capture was broken off", capture_choice.CANNOT)
             raise
         except Exception as error:
-            causes: list[BaseException] = [error]
-            while (before := causes[-1].__context__) is not None:
-                causes.append(before)
-            ours = [cause for cause in causes if isinstance(cause, UnsupportedModel)]
-            said = (str((ours or causes)[-1]).strip() or type(error).__name__).splitlines()[0]
-            memory = any(map(is_out_of_memory, causes))
+            said, memory = why_broken(error)
         else:
             self._kept = self._kept or self.prover.kept()
             names, trace = list(sums), done.tracer.trace

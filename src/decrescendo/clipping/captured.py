@@ -1,5 +1,6 @@
 """One captured pass: what it is known by, its memory, and what it gives."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -9,7 +10,8 @@ from torch import Tensor, overrides
 from torch.nn.modules import module
 from torch.utils._device import DeviceContext
 
-from decrescendo.base.batches import form_of, leaves_of, memory_order
+from decrescendo.base.batches import count_rows, form_of, leaves_of, memory_order
+from decrescendo.base.rng import seeded
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.device_graphs import Capture
 from decrescendo.clipping.inventory import Inventory
@@ -17,6 +19,14 @@ from decrescendo.row_independence.tracing import Number, Trace, settings
 
 # What passes that do the same have in common.
 PassKey: TypeAlias = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The result of a replayed pass: numbers, as `Factors` has them, and the clipped sums by name."""
+
+    numbers: Float[Tensor, " numbers"]
+    sums: dict[str, Tensor]
 
 
 @dataclass(slots=True)
@@ -37,13 +47,14 @@ class Captured:
     # How often it was replayed.
     times: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """The result of a replayed pass: numbers, as `Factors` has them, and the clipped sums by name."""
-
-    numbers: Float[Tensor, " numbers"]
-    sums: dict[str, Tensor]
+    def replay(self, batch: Batch, limit: float, seed: int) -> Again:
+        """The same operations on other rows, clipped to ``limit``."""
+        fill_rows(self.rows, batch)
+        self.count.fill_(count_rows(batch))
+        self.limit.fill_(limit)
+        with seeded(max(seed, 0), {self.limit.device}) if self.draws else nullcontext():
+            numbers, *sums = self.capture.run()
+        return Again(numbers, dict(zip(self.names, sums, strict=True)))
 
 
 def fill_rows(rows: Batch, batch: Batch) -> None:
@@ -57,21 +68,10 @@ def fill_rows(rows: Batch, batch: Batch) -> None:
 def pass_key(batch: Batch, count: int, held: Inventory) -> PassKey:
     """What decides about the kernels of a pass, but for what the program keeps."""
     places = tuple(
-        (
-            name,
-            id(tensor),
-            tensor.data_ptr(),
-            tensor.shape,
-            tensor.stride(),
-            tensor.dtype,
-            tensor.requires_grad,
-            tensor.is_conj(),
-            tensor.is_neg(),
-            bool(tensor._backward_hooks),
-            tensor.is_leaf and tensor.grad is None,
-        )
-        for name, tensor in held.tensors()
-    )
+        (name, id(t), t.data_ptr(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_conj(), t.is_neg(),
+         bool(t._backward_hooks), t.is_leaf and t.grad is None)
+        for name, t in held.tensors()
+    )  # fmt: skip
     wanted = tuple((leaf.requires_grad, memory_order(leaf)) for leaf in leaves_of(batch))
     return (form_of(batch), wanted, count, held.mode, places, settings())
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decrescendo.base.storages import DispatchMode, key_of, tensors_of, unwatched
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import UnsupportedModel
 
 CHANGES = (
@@ -26,6 +27,16 @@ class DoneByHalves(UnsupportedModel):
 
 class DoesOtherwise(UnsupportedModel):
     """A pass that was to be captured is none that was accepted."""
+
+
+def why_broken(error: BaseException) -> tuple[str, bool]:
+    """Why a pass was not captured, in a line: what we said of it, or its first cause; and whether memory ran out."""
+    causes = [error]
+    while (before := causes[-1].__context__) is not None:
+        causes.append(before)
+    ours = [cause for cause in causes if isinstance(cause, UnsupportedModel)]
+    said = str((ours or causes)[-1]).strip() or type(error).__name__
+    return said.splitlines()[0], any(map(is_out_of_memory, causes))
 
 
 @contextmanager

@@ -8,14 +8,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from decrescendo.base.batches import count_rows, leaves_of
-from decrescendo.clipping.clipped import (
-    MARGINS,
-    Batch,
-    Diagnostics,
-    clip_factors,
-    count_clipped,
-    norm_dtype,
-)
+from decrescendo.clipping.clipped import MARGINS, Batch, Diagnostics, clip_factors, count_clipped, norm_dtype
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.telemetry import Telemetry
 

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from decrescendo.clipping.recurrent.packing import Packing
-from decrescendo.row_independence.tracing import RowLayout
+from decrescendo.base.storages import paused
+from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
+from decrescendo.row_independence.tracing import Owners, RowLayout, Tracer
 
 # rows: (batch, ...)   folded: (batch * k, ...), example-major   columns: (k, batch, ...)
 # interleaved: (k * batch, ...), one example after another at each place
@@ -19,7 +21,6 @@ Kind = Literal["rows", "folded", "interleaved", "columns", "packed", "deep"]
 class Layout:
     """How to bring a tensor of an operation into the form (batch, ...).
 
-    >>> import torch
     >>> Layout.of(RowLayout(0, inner=3), 2).split(torch.zeros(6, 4)).shape
     torch.Size([2, 3, 4])
     >>> Layout.of(RowLayout(1), 2).split(torch.zeros(5, 2, 4)).shape
@@ -67,3 +68,33 @@ class Layout:
         if self.packing is not None and self.place.dim:
             return (own, *shape[: self.place.dim], *shape[self.place.dim + 1 :])
         return (*shape[: self.place.dim], own, *shape[self.place.dim + 1 :])
+
+
+@dataclass(slots=True)
+class Layouts:
+    """The layouts of tensors in one pass, as the tracer says, and how packed rows are padded."""
+
+    tracer: Tracer
+    packings: dict[int, tuple[Owners, Packing]] = field(default_factory=dict)
+
+    def of(self, tensor: Tensor) -> Layout | None:
+        """Where the examples are in a tensor, if there are any."""
+        label = self.tracer.label(tensor)
+        if not isinstance(label, RowLayout):
+            return None
+        owners = label.owners
+        packed = None if owners is None or owners.each else self.packing(owners, tensor.device)
+        return Layout.of(label, self.tracer.count, packed)
+
+    def packing(self, owners: Owners, device: torch.device, sizes: tuple[int, ...] | None = None) -> Packing:
+        """How rows on ``device`` that belong to these examples are padded; ``sizes``: of a packed sequence, at each
+        step."""
+        known = self.packings.get(id(owners))
+        if known is None or (sizes is not None and not known[1].sizes):
+            with paused():
+                example = owners.example.to(device)
+                made = packing_of(example, self.tracer.count)
+                if sizes is not None:
+                    made = make_packing(sizes, in_order(example[: sizes[0]], self.tracer.count))
+            known = self.packings[id(owners)] = (owners, made)
+        return known[1]

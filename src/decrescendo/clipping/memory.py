@@ -3,14 +3,14 @@
 import gc
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from decrescendo.base.batches import map_rows, memory_order
+from decrescendo.base.batches import leaves_of, memory_order
 from decrescendo.base.storages import DispatchMode
 from decrescendo.base.torch_private import tree_leaves
 from decrescendo.clipping.clipped import Batch
@@ -26,14 +26,9 @@ _FIRST, _GROWTH = 2, 8
 _USABLE = 0.95
 
 _MESSAGES = (
-    "DefaultCPUAllocator",
-    "not enough memory",
-    "can't allocate memory",
-    "std::bad_alloc",
-    "out of memory",
-    "ALLOC_FAILED",
-    "could not create a memory",
-)
+    "DefaultCPUAllocator", "not enough memory", "can't allocate memory", "std::bad_alloc", "out of memory",
+    "ALLOC_FAILED", "could not create a memory",
+)  # fmt: skip
 
 
 def too_large(error: BaseException) -> str:
@@ -64,13 +59,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 def signature(held: Inventory, batch: Batch) -> Signature:
     """What the memory of a model's pass over some rows of ``batch`` depends on, without their number."""
-    leaves: list[object] = []
-
-    def look(rows: Tensor) -> Tensor:
-        leaves.append((tuple(rows.shape[1:]), rows.dtype, memory_order(rows)))
-        return rows
-
-    map_rows(look, batch)
+    leaves = [(tuple(rows.shape[1:]), rows.dtype, memory_order(rows)) for rows in leaves_of(batch)]
     return (*leaves, held.mode[0], sum(p.requires_grad for p in held.parameters.values()))
 
 
@@ -172,25 +161,10 @@ class Peak(DispatchMode):
     when they are freed; what an operation allocates and frees within itself is not seen there.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.bytes = 0
-        self._cuda = device if device.type == "cuda" else None
-        self._now = self._base = 0
+        self.bytes = self._now = 0
         self._alive: dict[int, Any] = {}
-
-    def start(self) -> None:
-        """Count from here."""
-        if self._cuda is not None:
-            torch.cuda.synchronize(self._cuda)
-            torch.cuda.reset_peak_memory_stats(self._cuda)
-            self._base = torch.cuda.memory_allocated(self._cuda)
-
-    def stop(self) -> None:
-        """Ask for the highest point."""
-        if self._cuda is not None:
-            torch.cuda.synchronize(self._cuda)
-            self.bytes = max(self.bytes, torch.cuda.max_memory_allocated(self._cuda) - self._base)
 
     def __torch_dispatch__(
         self,
@@ -224,11 +198,17 @@ class Peak(DispatchMode):
 @contextmanager
 def metered(device: torch.device) -> Generator[Peak]:
     """Measure the bytes that the tensors made inside take at their peak."""
-    peak = Peak(device)
-    peak.start()
-    with nullcontext() if device.type == "cuda" else peak:
-        yield peak
-    peak.stop()
+    peak = Peak()
+    if device.type != "cuda":
+        with peak:
+            yield peak
+        return
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    base = torch.cuda.memory_allocated(device)
+    yield peak
+    torch.cuda.synchronize(device)
+    peak.bytes = max(0, torch.cuda.max_memory_allocated(device) - base)
 
 
 def _plain(leaf: object) -> bool:

@@ -12,11 +12,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.base.storages import paused, tensors_of
-from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.layouts import Layouts
+from decrescendo.clipping.layout import Layout, Layouts
 from decrescendo.clipping.partial_writes import is_part, set_masked, write_part
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
-from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.row_guesses import RowGuesses
 from decrescendo.clipping.rules import bag, conv, elementwise, embedding, linear, lookup, masks, norm
 from decrescendo.clipping.rules.decompose import DECOMPOSED
@@ -38,7 +36,7 @@ from decrescendo.clipping.uses import (
 )
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.tracing import BACKWARD, SIZES, Owners, Tracer, is_given, opened
+from decrescendo.row_independence.tracing import BACKWARD, SIZES, Tracer, is_given, opened
 
 RULES: dict[Callable[..., Any], Rule] = {
     **linear.RULES, **conv.RULES, **embedding.RULES, **bag.RULES, **lookup.RULES, **norm.RULES, **elementwise.RULES,
@@ -150,11 +148,6 @@ class Recorder(TorchFunctionMode):
     def is_tracked(self, value: object) -> bool:
         """Whether a tensor is a trainable parameter, or made from them alone."""
         return value in self.tracking
-
-    def packing(self, owners: Owners, device: torch.device, sizes: tuple[int, ...] | None = None) -> Packing:
-        """How rows on ``device`` that belong to these examples are padded; ``sizes``: of a packed sequence, at each
-        step."""
-        return self.layouts.packing(owners, device, sizes)
 
     def attach(
         self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel

@@ -30,10 +30,7 @@ _PER_EXAMPLE = (
 def is_private(sources: Sources) -> bool:
     """Whether a training claims to be private."""
     attached = any("privacy" in ast.unparse(call.func).lower() for _, call in sources.calls("attach"))
-    made = any(
-        True
-        for _ in sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", "OpacusDPTrainer", *MAKERS)
-    )
+    made = any(sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", "OpacusDPTrainer", *MAKERS))
     clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
     return attached or made or (bool(_noises(sources)) and clipped)
 
@@ -44,7 +41,7 @@ def _engines(sources: Sources) -> bool:
         isinstance(node, ast.FunctionDef) and node.name in MAKERS
         for module in sources.modules for node in ast.walk(module.tree)
     )  # fmt: skip
-    called = any(True for _ in sources.calls(*MAKERS))
+    called = any(sources.calls(*MAKERS))
     return called and (not own or sources.mentions("import opacus", "from opacus"))
 
 
@@ -58,10 +55,8 @@ def _noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
         function = module.function(call)
         words = names_in(statement) if statement is not None else set()
         words |= {function.name.lower()} if function is not None else set()
-        if (
-            any(re.search(r"grad|noise|dp_|_dp|privat|sigma|perturb", word) for word in words)
-            and "forward" not in words
-        ):
+        about = any(re.search(r"grad|noise|dp_|_dp|privat|sigma|perturb", word) for word in words)
+        if about and "forward" not in words:
             found.append((module, call))
     return found
 
@@ -153,16 +148,10 @@ def rows_together(sources: Sources) -> Iterator[Hit]:
                    "others")  # fmt: skip
     for module in sources.modules:
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and re.search(
-                r"ntxent|infonce|supcon|contrastive|nt_xent|info_nce", name_of(node.func).lower()
-            ):
-                yield (
-                    module,
-                    node,
-                    "rows",
-                    "a contrastive loss compares the rows of a batch",
-                    "clipping does not bound what one record moves",
-                )
+            name = name_of(node.func).lower() if isinstance(node, ast.Call) else ""
+            if re.search(r"ntxent|infonce|supcon|contrastive|nt_xent|info_nce", name):
+                yield (module, node, "rows", "a contrastive loss compares the rows of a batch",
+                       "clipping does not bound what one record moves")  # fmt: skip
                 return
 
 
@@ -176,22 +165,14 @@ def clip_of_batches(sources: Sources) -> Iterator[Hit]:
     if not clips:
         module, call = noises[0]
         if not sources.mentions("clip", "norm(", "max_norm", "grad_norm", "sensitivity"):
-            yield (
-                module,
-                call,
-                "sensitivity",
-                "noise is added to what is clipped nowhere",
-                "no noise is large enough for an unbounded sum",
-            )
+            yield (module, call, "sensitivity", "noise is added to what is clipped nowhere",
+                   "no noise is large enough for an unbounded sum")  # fmt: skip
         return
     for module, call in clips:
-        loops = [loop for loop in module.loops(call) if isinstance(loop, ast.For)]
-        if loops and re.search(
-            r"sample|example|microbatch|range\((len|batch|.*size|.*shape)|zip\(",
-            ast.unparse(loops[0].iter).lower(),
-        ):
+        over = [ast.unparse(loop.iter).lower() for loop in module.loops(call) if isinstance(loop, ast.For)]
+        if over and re.search(r"sample|example|microbatch|range\((len|batch|.*size|.*shape)|zip\(", over[0]):
             return
-        if any(re.search(r"sample|example|micro", ast.unparse(loop.iter).lower()) for loop in loops[1:]):
+        if any(re.search(r"sample|example|micro", loop) for loop in over[1:]):
             return
     module, call = clips[0]
     yield (module, call, "sensitivity", "the gradient of a whole batch is clipped, not each example's",

@@ -91,13 +91,7 @@ def _total(seen: Observed, private: Event) -> Ledger | None:
         return Ledger([Release(rate, observed[-1] if observed else noise, count=total)])
     ahead, every = movers[0]["ahead"], 1 if movers[0]["steps"] >= len(observed) - 1 > 0 else steps
     values = [*observed, *(ahead[min(i // every, len(ahead) - 1)] for i in range(total))][:total]
-    counts: list[Release] = []
-    for value in values:
-        if counts and counts[-1].noise_multiplier == value:
-            counts[-1] = Release(rate, value, count=counts[-1].count + 1)
-        else:
-            counts.append(Release(rate, value))
-    return Ledger(counts)
+    return Ledger.of(values, rate)
 
 
 def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:

@@ -22,18 +22,11 @@ def compared(folder: Path, seen: Observed) -> tuple[list[Finding], list[str], li
     if parent is None or same is None:
         return [], [], ["neighbouring data sets: no release was reached within the steps"], False
     if not torch.equal(parent["release"], same["release"]):
-        return (
-            [],
-            [],
-            ["neighbouring data sets: the training is not repeatable with the same random numbers"],
-            False,
-        )
+        why = "neighbouring data sets: the training is not repeatable with the same random numbers"
+        return [], [], [why], False
     at = next(((e["file"], e["line"]) for kind in ("noise", "step") for e in seen.of(kind)), ("", 0))
-    others = {
-        role: held
-        for role in ("replaced", "removed", "large")
-        if (held := released(folder, role)) is not None
-    }
+    left = {role: released(folder, role) for role in ("replaced", "removed", "large")}
+    others = {role: held for role, held in left.items() if held is not None}
     if parent["random"]:
         others.pop("removed", None)  # dropout: another number of rows has other masks
     if parent["kind"] == "sum":
@@ -143,11 +136,8 @@ def _of_gradient(
     if not moved:
         return [], ["exchanging one record did not move the gradient"], [], False
     force = 2 * std / moved
-    claimed = (
-        float(counted[0]["noise_multiplier"])
-        if counted and "noise_multiplier" in counted[0]
-        else names.get("noise")
-    )
+    told = counted[0].get("noise_multiplier") if counted else None
+    claimed = names.get("noise") if told is None else float(told)
     if claimed is None and "sigma" in names:
         claimed = min(names["sigma"], names["sigma"] / max(names.get("clip", 1.0), 1e-12))
     fact = f"one record exchanged moved the gradient by {moved / std:.4g} standard deviations of its noise"
@@ -161,9 +151,6 @@ def _of_gradient(
             "noise of the multiplier times the clip norm to the sum", *at,
         ))  # fmt: skip
     elif claimed is None and force < _SILENT:
-        findings.append(
-            Finding(
-                "noise", Certainty.PROVEN, fact, f"the noise multiplier in force is at most {force:.4g}", *at
-            )
-        )
+        most = f"the noise multiplier in force is at most {force:.4g}"
+        findings.append(Finding("noise", Certainty.PROVEN, fact, most, *at))
     return findings, [fact], [], claimed is not None

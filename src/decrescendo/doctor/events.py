@@ -1,10 +1,11 @@
 """What observers saw, as lines of JSON in one file: written by the process that trains, read by the one that judges."""
 
+import functools
 import json
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +29,23 @@ def user_frame() -> FrameType | None:
     return None
 
 
+def user_place() -> tuple[str, int]:
+    """File and line of that frame; nothing where there is none."""
+    frame = user_frame()
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Put ``around(what was there, *args, **kwargs)`` in the place of a function or method."""
+    inner = getattr(owner, name)
+
+    @functools.wraps(inner)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        return around(inner, *args, **kwargs)
+
+    setattr(owner, name, watched)
+
+
 class Events:
     """A file that events are appended to.
 
@@ -47,8 +65,7 @@ class Events:
         """One event, with the user's line that it comes from."""
         if self._silent:
             return
-        frame = user_frame()
-        file, line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+        file, line = user_place()
         text = json.dumps({"kind": kind, "file": file, "line": line, **facts}, default=str)
         with (self.folder / "events").open("a", encoding="utf-8") as opened:
             opened.write(text + "\n")

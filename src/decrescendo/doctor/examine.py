@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from decrescendo.doctor.budgets import Observed
@@ -72,15 +73,8 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
 def run_observed(script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path) -> list[str]:
     """Run a script under observers, which write into a folder; what went wrong, if anything did."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
-    command = [
-        sys.executable,
-        "-m",
-        "decrescendo.doctor.runner",
-        str(kept),
-        str(steps),
-        str(script),
-        *arguments,
-    ]
+    runner = ["-m", "decrescendo.doctor.runner", str(kept), str(steps), str(script)]
+    command = [sys.executable, *runner, *arguments]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
@@ -111,9 +105,5 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
 
 def _relative(finding: Finding, script: Path, path: Path) -> Finding:
     """Files below the script's folder by their short names, and a notebook by its own."""
-    where = Path(finding.file)
-    if finding.file and where.resolve() == script.resolve():
-        file = path.name
-    else:
-        file = os.path.relpath(where, path.parent) if finding.file else path.name
-    return Finding(finding.check, finding.certainty, finding.says, finding.costs, file, finding.line)
+    own = not finding.file or Path(finding.file).resolve() == script.resolve()
+    return replace(finding, file=path.name if own else os.path.relpath(finding.file, path.parent))

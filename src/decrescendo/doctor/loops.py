@@ -8,12 +8,24 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# Names that people give to what an accountant needs.
-NOISE = ("noise_multiplier", "noise_mult", "dp_noise_multiplier")
-SIGMA = ("sigma", "noise_scale", "sigma_dp")  # at times a standard deviation, at times over the clip norm
-CLIP = ("max_grad_norm", "l2_norm_clip", "clip", "clip_norm", "max_norm", "clipping_bound", "clip_bound", "C")
-EPSILON = ("epsilon", "target_epsilon", "eps")
-DELTA = ("delta", "target_delta")
+# Names that people give to what an accountant needs. (A sigma is at times a standard deviation, at times over the clip
+# norm.)
+_NAMES = {
+    "noise": ("noise_multiplier", "noise_mult", "dp_noise_multiplier"),
+    "sigma": ("sigma", "noise_scale", "sigma_dp"),
+    "clip": (
+        "max_grad_norm",
+        "l2_norm_clip",
+        "clip",
+        "clip_norm",
+        "max_norm",
+        "clipping_bound",
+        "clip_bound",
+        "c",
+    ),
+    "epsilon": ("epsilon", "target_epsilon", "eps"),
+    "delta": ("delta", "target_delta"),
+}
 
 
 @functools.cache
@@ -78,12 +90,10 @@ def named_numbers(frame: FrameType | None) -> dict[str, float]:
     found: dict[str, float] = {}
     while frame is not None:
         for scope in (frame.f_locals, frame.f_globals):
-            for holder in (
-                scope,
-                *(held for held in list(scope.values()) if isinstance(held, (Namespace, dict))),
-            ):
+            values = list(scope.values())
+            for holder in (scope, *(held for held in values if isinstance(held, (Namespace, dict)))):
                 _collect(vars(holder) if isinstance(holder, Namespace) else holder, found)
-            for held in list(scope.values()):
+            for held in values:
                 if type(held).__module__ != "builtins" and isinstance(getattr(held, "__dict__", None), dict):
                     _collect(vars(held), found)
         frame = frame.f_back
@@ -91,14 +101,8 @@ def named_numbers(frame: FrameType | None) -> dict[str, float]:
 
 
 def _collect(names: Mapping[Any, Any], found: dict[str, float]) -> None:
-    for kind, spellings in (
-        ("noise", NOISE),
-        ("sigma", SIGMA),
-        ("clip", CLIP),
-        ("epsilon", EPSILON),
-        ("delta", DELTA),
-    ):
+    for kind, spellings in _NAMES.items():
         for name, value in list(names.items()):
-            plain = isinstance(name, str) and name.lower().replace("-", "_") in {s.lower() for s in spellings}
+            plain = isinstance(name, str) and name.lower().replace("-", "_") in spellings
             if plain and isinstance(value, int | float) and not isinstance(value, bool):
                 found.setdefault(kind, float(value))

@@ -45,15 +45,11 @@ class Neighbours:
     def __init__(self, events: Events) -> None:
         self._events, self._folder = events, events.folder
         self.role = "parent"
-        self.random_layers = (
-            False  # dropout and the like: other numbers of rows are given other random numbers
-        )
+        # Dropout and the like: other numbers of rows are given other random numbers.
+        self.random_layers = False
         self._forked: list[int] = []
-        self._waiting = False
-
-    @property
-    def folder(self) -> Path:
-        return self._folder
+        # Whether a batch was changed, and nothing was released since.
+        self.waiting = False
 
     def due(self, loader: int) -> bool:
         """Whether to fork before this batch: until there was a release, once a loader."""
@@ -65,7 +61,7 @@ class Neighbours:
     def fork(self, loader: int) -> str:
         """Make the children, one after another. In each it returns the child's role, in the parent "parent"."""
         self._forked.append(loader)
-        self._waiting = True
+        self.waiting = True
         sys.stdout.flush()
         sys.stderr.flush()
         for role in ROLES:
@@ -88,9 +84,9 @@ class Neighbours:
 
     def release(self, vector: Callable[[], Tensor], facts: Mapping[str, Any]) -> None:
         """What would be released now, of which children leave the first and end."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        self._waiting = False
+        self.waiting = False
         # Of several loaders the last one that came before a release is the one that trains.
         kept = vector().detach().to(torch.float64).flatten()[:_LARGEST].clone()
         path = self._folder / f"{self.role}.pt"

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in
+from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _SENT = (
     "get_parameters", "get_weights", "send", "save_pretrained", "push_to_hub", "save_model", "save_checkpoint",
@@ -25,26 +25,21 @@ def histories(sources: Sources) -> Iterator[Hit]:
     federated = sources.mentions(
         "flwr", "nvflare", "federated", "num_rounds", "n_rounds", "global_round", "fedavg"
     )
-    restores = sources.mentions("load_checkpoint", "accountant_state", "privacy_accountant") or any(
-        re.search(
-            "engine|accountant|privacy", ast.unparse(call.func).lower().removesuffix(".load_state_dict")
-        )
-        for _, call in sources.calls("load_state_dict")
-    )
-    if restores:
+    loaded = [
+        ast.unparse(c.func).lower().removesuffix(".load_state_dict")
+        for _, c in sources.calls("load_state_dict")
+    ]
+    restores = any(re.search("engine|accountant|privacy", name) for name in loaded)
+    if restores or sources.mentions("load_checkpoint", "accountant_state", "privacy_accountant"):
         return
     for module, call in sources.calls("PrivacyEngine"):
         function = module.function(call)
         turning = [loop for loop in module.loops(call) if not _guarded(module, call, loop)]
-        rounds = (
-            federated
-            and function is not None
-            and re.search(r"fit|train|update|round|local", function.name.lower())
-        )
+        trains = function is not None and re.search(r"fit|train|update|round|local", function.name.lower())
         # A client that is made anew for each round, by client_fn.
         made = function is not None and function.name == "__init__" and sources.mentions("def client_fn")
         repeated = function is not None and _called_in_a_loop(sources, function.name)
-        if turning or ((rounds or made or repeated) and not _guarded(module, call, function)):
+        if turning or (((federated and trains) or made or repeated) and not _guarded(module, call, function)):
             yield (module, call, "history", "a PrivacyEngine, with an empty history, is made anew each time",
                    "epsilon of all adds up on the same data; each accountant knows its own steps")  # fmt: skip
             return
@@ -106,18 +101,12 @@ def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr
     """What was put, in the same function, into names that are printed."""
     scope = module.function(call) or module.tree
     for node in ast.walk(scope):
-        target = (
-            node.targets[0]
-            if isinstance(node, ast.Assign)
-            else node.target
-            if isinstance(node, ast.AugAssign)
-            else None
-        )
         if (
-            target is not None
-            and name_of(target).lower() in names
-            and isinstance(node, ast.Assign | ast.AugAssign)
-        ) and any(isinstance(part, ast.JoinedStr) for part in ast.walk(node.value)):
+            not isinstance(node, ast.Assign | ast.AugAssign)
+            or name_of(targets_of(node)[0]).lower() not in names
+        ):
+            continue
+        if any(isinstance(part, ast.JoinedStr) for part in ast.walk(node.value)):
             yield node.value
 
 
@@ -175,14 +164,10 @@ def units(sources: Sources) -> Iterator[Hit]:
     for module in sources.modules:
         for node in ast.walk(module.tree):
             key = node.value if isinstance(node, ast.Constant) else None
-            if (
-                isinstance(key, str)
-                and _PERSONS.match(key)
-                and not isinstance(module.parents.get(node), ast.Compare)
-            ):
-                if isinstance(module.statement(node), ast.Expr) and "argument" in ast.unparse(
-                    module.statement(node) or node
-                ):
+            compared = isinstance(module.parents.get(node), ast.Compare)
+            if isinstance(key, str) and _PERSONS.match(key) and not compared:
+                statement = module.statement(node)
+                if isinstance(statement, ast.Expr) and "argument" in ast.unparse(statement):
                     continue
                 yield (module, node, "unit", f"rows have a column {key!r}: one person may have many rows",
                        "epsilon is of one row; of a person with k rows it grows about k times: sample and "

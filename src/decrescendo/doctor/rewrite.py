@@ -62,7 +62,7 @@ def rewrite(path: str | os.PathLike[str]) -> Rewritten:
     sources = read(path)
     module = sources.modules[0]
     alone = Sources([module])
-    if not any(True for _ in alone.calls(*MAKERS)):
+    if not any(alone.calls(*MAKERS)):
         raise InvalidValue(
             f"{path} must call PrivacyEngine.make_private to be rewritten, got none: a loop with clipping and "
             "noise of its "
@@ -181,11 +181,8 @@ class _Writer:
                     call, f"accountant={given.value!r} is an estimate: 'prv' is a certified upper bound here"
                 )
         elif isinstance(call.func, ast.Attribute) and name_of(call.func.value) == "ModuleValidator":
-            fixed = (
-                f"without_batch_norm({ast.unparse(call.args[0])})" if name == "fix" and call.args else None
-            )
             if name in ("fix", "fix_and_validate"):
-                self._replace(call, fixed or f"without_batch_norm({ast.unparse(call.args[0])})")
+                self._replace(call, f"without_batch_norm({ast.unparse(call.args[0])})")
             else:  # a model is checked at every pass
                 self._replace(call, "True" if name == "is_valid" else "[]")
 

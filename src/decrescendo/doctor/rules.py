@@ -18,7 +18,7 @@ from decrescendo.doctor.batch_rules import (
 )  # fmt: skip
 from decrescendo.doctor.finding import Certainty, Finding
 from decrescendo.doctor.published_rules import histories, logs, seeds, selections, statistics, units
-from decrescendo.doctor.source import MAKERS, Hit, Sources, keyword, name_of, read
+from decrescendo.doctor.source import MAKERS, Hit, Sources, keyword, name_of, read, targets_of
 
 
 def read_source(script: Path) -> tuple[list[Finding], list[str]]:
@@ -42,55 +42,31 @@ def read_source(script: Path) -> tuple[list[Finding], list[str]]:
 
 def schedule(sources: Sources) -> Iterator[Hit]:
     """Noise that moves after it was calibrated."""
-    if not any(True for _ in sources.calls("make_private_with_epsilon", "get_noise_multiplier")):
+    if not any(sources.calls("make_private_with_epsilon", "get_noise_multiplier")):
         return
     for module, call in sources.calls("ExponentialNoise", "StepNoise", "LambdaNoise"):
-        yield (
-            module,
-            call,
-            "schedule",
-            "a scheduler moves the noise after it was calibrated as a constant",
-            "more is spent than was asked for",
-        )
+        yield (module, call, "schedule", "a scheduler moves the noise after it was calibrated as a constant",
+               "more is spent than was asked for")  # fmt: skip
     for module in sources.modules:
         for node in ast.walk(module.tree):
-            targets = (
-                node.targets
-                if isinstance(node, ast.Assign)
-                else [node.target]
-                if isinstance(node, ast.AugAssign)
-                else []
-            )
-            for target in targets:
+            for target in targets_of(node):
                 held = isinstance(target, ast.Attribute) and target.attr == "noise_multiplier"
                 if held and "optim" in ast.unparse(target).lower():
-                    yield (
-                        module,
-                        node,
-                        "schedule",
-                        "the noise multiplier is set after it was calibrated",
-                        "more may be spent than was asked for",
-                    )
+                    yield (module, node, "schedule", "the noise multiplier is set after it was calibrated",
+                           "more may be spent than was asked for")  # fmt: skip
 
 
 def small_noise(sources: Sources) -> Iterator[Hit]:
     """Budgets and noise, written as constants, that promise nothing."""
     seen = False
     for module, call in sources.calls(*MAKERS, "PrivacyEngine"):
-        noise, epsilon = (
-            sources.number(keyword(call, "noise_multiplier")),
-            sources.number(keyword(call, "target_epsilon")),
-        )
+        noise = sources.number(keyword(call, "noise_multiplier"))
+        epsilon = sources.number(keyword(call, "target_epsilon"))
         if noise == 0 and name_of(call.func) != "make_private_with_epsilon":
             yield module, call, "noise", "the noise multiplier is 0", "no privacy: epsilon is infinite"
         if epsilon is not None and epsilon > 20:
-            yield (
-                module,
-                call,
-                "noise",
-                f"the target is epsilon {epsilon:g}",
-                "such a guarantee bounds nothing that an attacker would want to know",
-            )
+            yield (module, call, "noise", f"the target is epsilon {epsilon:g}",
+                   "such a guarantee bounds nothing that an attacker would want to know")  # fmt: skip
         delta = keyword(call, "target_delta")
         expression = ast.unparse(delta) if delta is not None else ""
         if isinstance(delta, ast.Name):
@@ -98,23 +74,13 @@ def small_noise(sources: Sources) -> Iterator[Hit]:
                                and name_of(n.targets[0]) == delta.id), "")  # fmt: skip
         if not seen and re.fullmatch(r"1(\.0)? / len\(.*\)", expression):
             seen = True
-            yield (
-                module,
-                call,
-                "delta",
-                "delta is 1/n",
-                "publishing one record in n in the clear would be within it: take much less",
-            )
+            yield (module, call, "delta", "delta is 1/n",
+                   "publishing one record in n in the clear would be within it: take much less")  # fmt: skip
     for module, call in sources.calls("PrivacyEngine"):
         given = keyword(call, "accountant")
         if isinstance(given, ast.Constant) and given.value == "gdp":
-            yield (
-                module,
-                call,
-                "budget",
-                "the accountant is a central limit theorem (gdp), an estimate",
-                "the true epsilon may be larger",
-            )
+            yield (module, call, "budget", "the accountant is a central limit theorem (gdp), an estimate",
+                   "the true epsilon may be larger")  # fmt: skip
 
 
 RULES = (

@@ -149,6 +149,17 @@ def names_in(node: ast.AST) -> set[str]:
     return {name_of(part).lower() for part in ast.walk(node)} - {""}
 
 
+def targets_of(node: ast.AST) -> list[ast.expr]:
+    """What an assignment assigns to; nothing of another node."""
+    return (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AugAssign)
+        else []
+    )
+
+
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
     """An argument by its name."""
     return next((given.value for given in call.keywords if given.arg == name), None)

@@ -1,4 +1,4 @@
-"""Observes torch: loaders, optimisers, noise, seeds and files, for Opacus' trainings and for hand-written ones."""
+"""Observes torch: loaders, optimisers, noise and checkpoints, for Opacus' trainings and for hand-written ones."""
 
 import functools
 import os
@@ -14,16 +14,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import fetching
-from decrescendo.doctor.events import Events, user_frame
-from decrescendo.doctor.loops import epochs_asked, named_numbers
+from decrescendo.doctor.events import Events, user_frame, user_place, wrap
+from decrescendo.doctor.loops import named_numbers
 from decrescendo.doctor.neighbours import Neighbours, changed_indices, enlarged
 
 
 class Enough(BaseException):
     """So many steps were observed as were asked for."""
-
-
-_DRAWS = ("normal", "randn", "randn_like")
 
 
 class TorchWatch:
@@ -49,40 +46,36 @@ class TorchWatch:
         self._watch_loaders()
         self._watch_steps()
         self._watch_noise()
-        self._watch_files()
+        wrap(torch, "load", self._loaded)
 
     # Loaders.
 
     def _watch_loaders(self) -> None:
-        made: Any = DataLoader.__init__
-        asked: dict[int, dict[str, Any]] = {}
+        places: dict[int, tuple[str, int]] = {}
 
-        @functools.wraps(made)
-        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
-            workers = kwargs.pop("num_workers", 0)
-            for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+        def init(made: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            for name in (
+                "num_workers",
+                "prefetch_factor",
+                "persistent_workers",
+                "multiprocessing_context",
+                "timeout",
+            ):
                 kwargs.pop(name, None)  # of worker processes, of which there are none here
             args = (*args[:5], 0, *args[6:]) if len(args) > 5 else args
             made(loader, *args, **kwargs)
-            frame = user_frame()
-            asked[id(loader)] = {
-                "workers": workers, "made_file": frame.f_code.co_filename if frame else "",
-                "made_line": frame.f_lineno if frame else 0,
-            }  # fmt: skip
+            places[id(loader)] = user_place()
 
-        DataLoader.__init__ = init  # type: ignore[method-assign]
-        iterate = DataLoader.__iter__
-        watch = self
-
-        @functools.wraps(iterate)
-        def iter_(loader: Any) -> Any:
+        def iter_(iterate: Any, loader: Any) -> Any:
             iterator = iterate(loader)
             fetcher = getattr(iterator, "_dataset_fetcher", None)
             if isinstance(fetcher, fetching._MapDatasetFetcher):
-                watch._wrap(fetcher, loader, {**asked.get(id(loader), {}), **facts_of(loader)})
+                file, line = places.get(id(loader), ("", 0))
+                self._wrap(fetcher, loader, {"made_file": file, "made_line": line, **facts_of(loader)})
             return iterator
 
-        DataLoader.__iter__ = iter_  # type: ignore[method-assign]
+        wrap(DataLoader, "__init__", init)
+        wrap(DataLoader, "__iter__", iter_)
 
     def _wrap(self, fetcher: Any, loader: Any, facts: dict[str, Any]) -> None:
         fetch = fetcher.fetch
@@ -164,13 +157,9 @@ class TorchWatch:
             return
         gradients = [p.grad for p in groups if p.grad is not None]
         if gradients:
-            frame = user_frame()
-            names = named_numbers(frame)
-            facts = {"kind": "gradient", "numbers": sum(g.numel() for g in gradients)}
+            facts = {"kind": "gradient"}
             if self.done == 0:
-                self.events.write(
-                    "claims", {"names": names, "epochs": epochs_asked(frame), "drawn": self.drawn}
-                )
+                self.events.write("claims", {"names": named_numbers(user_frame())})
             self.neighbours.release(lambda: torch.cat([g.detach().flatten() for g in gradients]), facts)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -184,58 +173,30 @@ class TorchWatch:
                 os.kill(os.getpid(), signal.SIGTERM)
             raise Enough
 
-    # Noise and seeds.
+    # Noise and files.
 
     def _watch_noise(self) -> None:
-        for name in _DRAWS:
-            setattr(torch, name, self._drawing(getattr(torch, name)))
-        Tensor.normal_ = self._drawing(Tensor.normal_)  # type: ignore[method-assign]
-        for name in ("normal", "laplace", "randn", "standard_normal"):
-            setattr(np.random, name, self._drawing(getattr(np.random, name)))
-        seeded = torch.manual_seed
+        for owner, names in (
+            (torch, ("normal", "randn", "randn_like")), (Tensor, ("normal_",)),
+            (np.random, ("normal", "laplace", "randn", "standard_normal")),
+        ):  # fmt: skip
+            for name in names:
+                wrap(owner, name, self._drawn)
 
-        @functools.wraps(seeded)
-        def manual_seed(seed: Any) -> Any:
-            frame = user_frame()
-            if frame is not None:
-                self.events.write("seed", {"seed": int(seed)})
-            return seeded(seed)
+    def _drawn(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        drawn = draw(*args, **kwargs)
+        if self._depth:
+            return drawn
+        self.drawn += 1
+        if self.neighbours.role != "quiet":
+            return drawn
+        return drawn.zero_() if isinstance(drawn, Tensor) else drawn * 0
 
-        torch.manual_seed = manual_seed
-
-    def _drawing(self, draw: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(draw)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            drawn = draw(*args, **kwargs)
-            if self._depth:
-                return drawn
-            self.drawn += 1
-            if self.neighbours.role != "quiet":
-                return drawn
-            return drawn.zero_() if isinstance(drawn, Tensor) else drawn * 0
-
-        return watched
-
-    # Files.
-
-    def _watch_files(self) -> None:
-        save, load = torch.save, torch.load
-
-        @functools.wraps(save)
-        def saving(content: Any, *args: Any, **kwargs: Any) -> None:
-            keys = sorted(map(str, content)) if isinstance(content, dict) else []
-            self.events.write("save", {"keys": keys[:20]})
-            save(content, *args, **kwargs)
-
-        @functools.wraps(load)
-        def loading(*args: Any, **kwargs: Any) -> Any:
-            content = load(*args, **kwargs)
-            keys = sorted(map(str, content)) if isinstance(content, dict) else []
-            self.events.write("load", {"keys": keys[:20]})
-            return content
-
-        setattr(torch, "save", saving)  # noqa: B010
-        setattr(torch, "load", loading)  # noqa: B010
+    def _loaded(self, load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        content = load(*args, **kwargs)
+        keys = sorted(map(str, content)) if isinstance(content, dict) else []
+        self.events.write("load", {"keys": keys[:20]})
+        return content
 
 
 def _with_first_enlarged(collate: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
@@ -250,17 +211,15 @@ def facts_of(loader: Any) -> dict[str, Any]:
     ):  # Opacus', which cuts batches into parts of one step
         batches = batches.sampler
     weights = getattr(sampler, "weights", None)
+    held = None if weights is None else torch.as_tensor(weights)
     rows = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
     return {
         "sampler": type(sampler).__name__,
         "batches": type(batches).__name__,
         "size": loader.batch_size or getattr(batches, "batch_size", None),
         "rate": getattr(loader, "sample_rate", None) or getattr(batches, "sample_rate", None),
-        "drop_last": bool(loader.drop_last) or bool(getattr(batches, "drop_last", False)),
         "rows": rows,
         "steps": len(loader) if hasattr(loader, "__len__") and rows else None,
-        "heaviest": None
-        if weights is None
-        else float(torch.as_tensor(weights).max() / torch.as_tensor(weights).sum()),
+        "heaviest": None if held is None else float(held.max() / held.sum()),
         "dataset": id(loader.dataset),
     }

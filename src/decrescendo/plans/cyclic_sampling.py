@@ -127,10 +127,7 @@ class CyclicPoissonSampling:
         return [np.flatnonzero(own == group) for group in range(self.bands)]
 
     def batches(
-        self,
-        steps: int,
-        rng: np.random.Generator | SecureStream,
-        groups: Sequence[Int[np.ndarray, "_"]],
+        self, steps: int, rng: np.random.Generator | SecureStream, groups: Sequence[Int[np.ndarray, "_"]]
     ) -> Iterator[Int[np.ndarray, " batch"]]:
         """Yield the ``steps`` batches from `step` on, record indices, ascending; some may be empty and must still be
         taken.

@@ -137,10 +137,7 @@ class StratifiedPoissonSampling:
         return found
 
     def batches(
-        self,
-        steps: int,
-        rng: np.random.Generator | SecureStream,
-        members: Sequence[Int[np.ndarray, "_"]],
+        self, steps: int, rng: np.random.Generator | SecureStream, members: Sequence[Int[np.ndarray, "_"]]
     ) -> Iterator[Int[np.ndarray, " batch"]]:
         """Yield ``steps`` batches of row indices, ascending; a batch may be empty and must still be taken.
 

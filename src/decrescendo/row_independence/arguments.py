@@ -6,21 +6,11 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.storages import (
-    exactly,
-    is_whole,
-    kind_of,
-    state_of,
-    storage_key,
-)
+from decrescendo.base.storages import exactly, is_whole, kind_of, state_of, storage_key
 from decrescendo.row_independence.basic_rules import pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.dataflow import STALE
-from decrescendo.row_independence.labels import (
-    Label,
-    Public,
-    RowLayout,
-)
+from decrescendo.row_independence.labels import Label, Public, RowLayout
 from decrescendo.row_independence.operation_inputs import OperationInputs
 from decrescendo.row_independence.replayed_operations import NUMBERS
 from decrescendo.row_independence.row_layout import Span
@@ -34,12 +24,10 @@ _ALPHAS = 6
 class Arguments(Writing):
     """Looks up the labels of what an operation is given."""
 
-    def _given(
-        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> "OperationInputs":
+    def _given(self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "OperationInputs":
         """What an operation is given: numbers one by one, tensors by their labels and by what wrote them last."""
         found = OperationInputs()
-        for position, value in enumerate((*args, *kwargs.values()) if kwargs else args):
+        for position, value in enumerate((*args, *kwargs.values())):
             if isinstance(value, Tensor):
                 found.tensors.append(value)
                 continue
@@ -89,7 +77,7 @@ class Arguments(Writing):
             )
             return
         found.wires.append(self.labels.wire(tensor, key, birth))
-        sliced = self.labels.sliced(key, tensor) if self.labels.slices and isinstance(mark, Public) else None
+        sliced = self.labels.slices.get(tensor) if isinstance(mark, Public) else None
         if single and isinstance(sliced, RowLayout):
             sliced = sliced._replace(constant=Public.FILL)
         found.labels.append(cast("Label", mark) if sliced is None else sliced)
@@ -102,9 +90,9 @@ class Arguments(Writing):
         if not op.written or op.moves:
             return args, kwargs
         self._check_targets(op, args, kwargs, given.data)
-        return (
-            self._as_they_were(op, (args, kwargs), given.marks, given.known) if given.data else (args, kwargs)
-        )
+        if not given.data:
+            return args, kwargs
+        return self._as_they_were(op, (args, kwargs), given.marks, given.known)
 
 
 def _is_one_number(tensor: Tensor) -> bool:

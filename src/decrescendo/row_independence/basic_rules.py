@@ -13,6 +13,7 @@ from decrescendo.row_independence.labels import (
     Public,
     RowLayout,
     is_data,
+    rows_of,
 )
 from decrescendo.row_independence.rule_signatures import Rule
 
@@ -33,13 +34,9 @@ def drawn(call: Call) -> Label:
     if isinstance(bound, Tensor) and is_data(call.label(bound)):
         return call.mixed("random numbers are bounded by a number of an example's")
     like = call.args.get("self")
-    own = call.label(like) if isinstance(like, Tensor) else None
+    own = rows_of(call.label(like)) if isinstance(like, Tensor) else None
     # Laid out as the examples are, or written over them: each row's numbers are its own.
-    return (
-        own
-        if own is not None and is_data(own) and isinstance(own, RowLayout)
-        else _made_like(call, Public.RANDOM)
-    )
+    return own or _made_like(call, Public.RANDOM)
 
 
 def _made_like(call: Call, label: Public) -> Label:

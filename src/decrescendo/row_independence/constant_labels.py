@@ -7,21 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decrescendo.base.storages import (
-    content_of,
-    is_whole,
-    key_of,
-)
+from decrescendo.base.storages import content_of, is_whole, key_of
 from decrescendo.row_independence.basic_rules import drawn, fill, pointwise
-from decrescendo.row_independence.labels import (
-    LONG,
-    NO_RULE,
-    Label,
-    Mixed,
-    Public,
-    RowLayout,
-    constant_of,
-)
+from decrescendo.row_independence.labels import LONG, NO_RULE, Label, Mixed, Public, RowLayout, constant_of
 from decrescendo.row_independence.operation_inputs import OperationInputs, shapes_of
 from decrescendo.row_independence.torch_schemas import Operation
 from decrescendo.row_independence.trace import Event
@@ -37,7 +25,7 @@ class ConstantLabels(TraceState):
         self,
         op: Operation,
         args: tuple[Any, ...],
-        kwargs: Mapping[str, Any] | None,
+        kwargs: Mapping[str, Any],
         made: list[Tensor],
         given: "OperationInputs",
         at: int,
@@ -49,11 +37,7 @@ class ConstantLabels(TraceState):
         self.trace.shapes[at] = shapes_of(made)
         public = self._constant(op, kwargs, inputs.values())
         chosen = op.name == "multinomial" and public is Public.ANY and self._own_stream(op, kwargs)
-        if (
-            chosen
-            and tensors[0].dim() == 1
-            and {**dict(enumerate(args)), **(kwargs or {})}.get(2, (kwargs or {}).get("replacement", False))
-        ):
+        if chosen and tensors[0].dim() == 1 and op.bind(args, kwargs).get("replacement", False):
             public = Public.RANDOM  # each number is drawn from all, whatever the others are
         label: Label = public
         if op.rule is None and op.namespace not in _OWN:
@@ -71,17 +55,17 @@ class ConstantLabels(TraceState):
             if key in inputs and not (op.lifts and is_whole(tensor) and tensor.numel()):
                 if long is not None:
                     # The label of a slice of a buffer is not that of all of it.
-                    self.labels.slices[key, tensor.shape, tensor.stride(), tensor.storage_offset()] = long
+                    self.labels.slices.put(tensor, long)
                 found.append(None)
                 continue
             found.append(label if long is None else long)
             self.labels.keep(tensor, key, self.labels.mark(tensor, label if long is None else long), at)
         return found
 
-    def _constant(self, op: Operation, kwargs: Mapping[str, Any] | None, kinds: Iterable[object]) -> Public:
+    def _constant(self, op: Operation, kwargs: Mapping[str, Any], kinds: Iterable[object]) -> Public:
         if op.rule is fill:
             return Public.FILL
-        if kwargs and kwargs.get("generator") is not None:
+        if kwargs.get("generator") is not None:
             return Public.ANY  # its seed may be public, and then each place has numbers that are known
         if op.rule is drawn:
             return Public.RANDOM
@@ -104,19 +88,17 @@ class ConstantLabels(TraceState):
                 return several
         return Public.RANDOM
 
-    def _own_stream(self, op: Operation, kwargs: Mapping[str, Any] | None) -> bool:
-        return op.seeded and op.namespace in _OWN and not (kwargs and kwargs.get("generator") is not None)
+    def _own_stream(self, op: Operation, kwargs: Mapping[str, Any]) -> bool:
+        return op.seeded and op.namespace in _OWN and kwargs.get("generator") is None
 
     def _alike(
         self, op: Operation, tensors: Sequence[Tensor], known: Mapping[int, Label], made: Tensor, at: int
     ) -> Label | None:
         """Of random numbers of laws that are the same for each of as many rows as there are examples: their own."""
-        rows = {"_sample_dirichlet": 1, "multinomial": 1}.get(
-            op.name
-        )  # dimensions at the end that are one draw
-        if rows is None and op.rule is not pointwise:
+        drawn_whole = op.name in ("_sample_dirichlet", "multinomial")  # the last dimension is one draw
+        if not drawn_whole and op.rule is not pointwise:
             return None
-        for axis in range(min(2, made.dim() - (rows or 0))):
+        for axis in range(min(2, made.dim() - drawn_whole)):
             places = [(tensor, axis + tensor.dim() - made.dim()) for tensor in tensors]
             same = all(
                 own < 0

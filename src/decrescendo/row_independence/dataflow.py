@@ -1,7 +1,4 @@
-"""`Labels`: the dependency label of each piece of memory in one pass; `Memory`: what is kept between passes.
-
-Longer than most files: what a write, a view and an end of life do to labels hangs together.
-"""
+"""`Labels`: the dependency label of each piece of memory in one pass."""
 
 import threading
 import weakref
@@ -26,40 +23,33 @@ from decrescendo.base.storages import (
 )
 from decrescendo.row_independence.known_memory import Memory
 from decrescendo.row_independence.labels import (
-    LAID_ALONG,
     LONG,
     PARTS,
     Label,
     Mixed,
     Public,
     RowLayout,
-    constant_of,
     counted_of,
     is_data,
-    is_fixed,
 )
-from decrescendo.row_independence.row_layout import Owners, Span, is_uniform, span_of, view_of
+from decrescendo.row_independence.row_layout import Owners, Span, span_of, view_of
+from decrescendo.row_independence.slices import Slices
 from decrescendo.row_independence.trace import EVENT, PACKED, Number, Trace
 
 Mark: TypeAlias = Public | Mixed | Span
+_Views: TypeAlias = dict[int, dict[tuple[object, ...], frozenset[int]]]
 STALE = Mixed(
     "a tensor is used that holds the data beside the batch, or that an earlier pass made from its examples or was given"
 )
 _PARTS = Mixed(PARTS)
-_SOME = replace(_PARTS, counted=True)
+SOME = replace(_PARTS, counted=True)
 _STORAGE = cast("Any", torch.UntypedStorage)
 _ENDING = threading.Lock()
 
 
 @dataclass(eq=False)
 class Labels:
-    """What each piece of memory depends on, in one pass over ``count`` examples.
-
-    Args:
-        count: of examples.
-        memory: what outlives the pass.
-        trace: what the pass does.
-    """
+    """What each piece of memory depends on, in one pass over ``count`` examples, which does what ``trace`` says."""
 
     count: int
     memory: Memory
@@ -67,11 +57,9 @@ class Labels:
     # By storage: its label, and the number of what was written there last, which nothing else has.
     marks: dict[int, tuple[Mark, int]] = field(default_factory=dict[int, tuple[Mark, int]])
     # Views of constants by storage: which operations gave them. What no operation of the pass gave is not there.
-    views: dict[int, dict[tuple[object, ...], frozenset[int]]] = field(
-        default_factory=dict[int, dict[tuple[object, ...], frozenset[int]]]
-    )
+    views: _Views = field(default_factory=_Views)
     weights: Container[int] = ()
-    slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
+    slices: Slices = field(default_factory=Slices)
     known: list[RowLayout] = field(default_factory=list[RowLayout])
     held: list[Tensor] = field(default_factory=list[Tensor])
     # Constants from before the pass, or made in it where no operation shows, that were met in it.
@@ -86,10 +74,10 @@ class Labels:
         entry = self.marks.get(key) if key > 0 else self.entry(tensor, key)
         if entry is None:
             stale = (key in self.memory.stale and tensor.numel()) or self.memory.withholds(tensor)
-            return STALE if stale else (self.sliced(key, tensor) if key > 0 else None) or Public.ANY
+            return STALE if stale else (self.slices.get(tensor) if key > 0 else None) or Public.ANY
         mark = entry[0]
         if self.slices and key > 0 and isinstance(mark, Public):
-            return self.sliced(key, tensor) or mark
+            return self.slices.get(tensor) or mark
         return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
 
     def entry(self, tensor: Tensor, key: int) -> tuple[Mark, int] | None:
@@ -104,41 +92,15 @@ class Labels:
                     return Mixed("a part of a sparse tensor holds the data"), birth
         return found
 
-    def sliced(self, key: int, tensor: Tensor) -> Label | None:
-        """Of a view of a constant that is as long as the batch though its memory is not."""
-        return self.slices.get((key, tensor.shape, tensor.stride(), tensor.storage_offset()))
-
-    def view_slices(self, name: str, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
-        """Label views, by the operation ``name``, of a constant that is as long as the batch though its memory is
-        not."""
-        if isinstance(label, Mixed) and label.public:
-            for tensor in made:  # a part of what has the batch's length somewhere may follow it too
-                place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
-                self.slices.setdefault(place, label)
-            return
-        if not isinstance(label, RowLayout) or not label.constant:
-            return
-        size, step = source.shape[label.dim], source.stride(label.dim)
-        for tensor in made:
-            dims = [d for d in range(tensor.dim()) if (tensor.shape[d], tensor.stride(d)) == (size, step)]
-            same = label.dim + tensor.dim() - source.dim()
-            if name == "expand" and same in dims:
-                dims = [same]  # others may be as long, and laid out so, by coincidence
-            found = label.moved(dims[0]) if len(dims) == 1 else Mixed(LONG, public=True)
-            place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
-            self.slices.setdefault(place, found)
-
     def view(self, tensor: Tensor, span: Span) -> tuple[Label, tuple[object, ...]]:
         """The label of a view of labelled memory, and how it lies there."""
-        packed, parts = PACKED, _SOME if span.owners is not None and span.owners.counted else _PARTS
+        packed, parts = PACKED, SOME if span.owners is not None and span.owners.counted else _PARTS
         if not tensor.numel():
             none = [dim for dim, size in enumerate(tensor.shape) if not size]
             known = span.owners is not None and not span.units and len(none) == 1
             empty = Mixed(LONG, public=True) if span.constant else Public.FILL
-            if (
-                span.units and parts is _SOME
-            ):  # no features of rows that data selected: its shape shows how many
-                empty = parts
+            # Of rows that data selected, with no features, the shape shows how many.
+            empty = parts if span.units and parts is SOME else empty
             place = RowLayout(none[0], 1, 1, *span[3:]) if known else empty
             return place, packed if span.owners else ()
         if span.units == 1:  # one row of packed data: all that is in this memory is its example's
@@ -183,35 +145,23 @@ class Labels:
 
     def owners_of(self, tensor: Tensor) -> Owners | None:
         """Whose the rows of its memory are, where data selected them."""
-        mark = self.mark_of(key_of(tensor))[0]
-        return (
-            mark.owners
-            if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted
-            else None
-        )
+        return _counted(self.mark_of(key_of(tensor))[0])
 
     def select(self, made: Iterable[Tensor], chosen: bool) -> None:
         """Note of what data selected, with no place that says whose the rows are, that its shape shows how many."""
         for tensor in made:
             key = storage_key(tensor)
-            mark, birth = (
-                self.marks.get(key, (None, 0)) if chosen or tensor.layout is not torch.strided else (None, 0)
-            )
-            if isinstance(mark, Mixed) and mark.numbers is None:
+            mark, birth = self.marks.get(key, (None, 0))
+            shows = chosen or tensor.layout is not torch.strided
+            if shows and isinstance(mark, Mixed) and mark.numbers is None:
                 self.counting = True
                 self.marks[key] = (replace(mark, counted=True), birth)
 
     def count_on(self, given: Iterable[Mark], made: Iterable[Tensor]) -> None:
         """Note of what was made from rows that data selected that its shape may show how many, where no place does."""
-        marks = [mark for mark in given if isinstance(mark, (Span, Mixed))]
-        counted = [
-            mark
-            for mark in marks
-            if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted
-        ]
-        if not counted and not any(
-            isinstance(mark, Mixed) and (mark.counted or counted_of(mark)) for mark in marks
-        ):
+        marks = list(given)
+        counted = [mark for mark in marks if isinstance(mark, Span) and _counted(mark)]
+        if not counted and not any(isinstance(m, Mixed) and (m.counted or counted_of(m)) for m in marks):
             return
         for tensor in made:
             key = storage_key(tensor)
@@ -220,7 +170,7 @@ class Labels:
                 self.marks[key] = (replace(mark, counted=True), birth)
             elif isinstance(mark, Public) and counted and is_whole(tensor) and not tensor.numel():
                 none = not counted[0].units
-                self.marks[key] = (Span(1, 0, 0, counted[0].owners) if none else _SOME, birth)
+                self.marks[key] = (Span(1, 0, 0, counted[0].owners) if none else SOME, birth)
 
     def assign(self, tensor: Tensor, label: Label) -> None:
         """Label a tensor that has memory of its own."""
@@ -233,17 +183,15 @@ class Labels:
             return label
         if not tensor.numel():
             if label.owners is not None and label.owners.counted and tensor.shape[label.dim]:
-                return _SOME
+                return SOME
             return Public.FILL if label.owners is None else Span(1, 0, 0, *label[3:])
         if not self.units(label):
-            return _SOME
+            return SOME
         if tensor.layout is not torch.strided or label.dim >= tensor.dim():
-            return Mixed(
-                "it has no strides" if label.dim < tensor.dim() else "its rule is of other dimensions"
-            )
-        return span_of(tensor, label, self.units(label)) or Mixed(
-            "its examples lie in memory in no order that is known"
-        )
+            why = "it has no strides" if label.dim < tensor.dim() else "its rule is of other dimensions"
+            return Mixed(why)
+        why = "its examples lie in memory in no order that is known"
+        return span_of(tensor, label, self.units(label)) or Mixed(why)
 
     def keep(self, tensor: Tensor, key: int, mark: Mark, at: int) -> None:
         """Note what a storage is; it is held so that no other storage has its key as long as that is known."""
@@ -275,9 +223,8 @@ class Labels:
 
     def wire(self, tensor: Tensor, key: int, birth: int) -> object:
         """Which constant this is: the operations of the pass that gave it, or what it was before."""
-        try:
-            place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
-        except (NotImplementedError, RuntimeError):
+        place = _laid(tensor)
+        if place is None:
             return birth
         known = self.views.get(key)
         foreign = birth == key > 0 and key not in self.weights
@@ -302,51 +249,12 @@ class Labels:
                 continue
             noted, number = True, max(self._next, at * EVENT)
             self._next = number + 1
-            try:
-                place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
-            except (NotImplementedError, RuntimeError):
+            place = _laid(tensor)
+            if place is None:
                 continue
             known = self.views.setdefault(key, {})
             known[place] = known[place] | {number} if place in known else frozenset((number,))
         return noted
-
-    def after(self, target: Tensor, label: Label, old: Mark) -> Mark:
-        """What a storage is after a write to a view of it."""
-        if is_whole(target):
-            # Its shape still shows how many rows data selected.
-            if isinstance(old, Mixed) and (old.counted or counted_of(old)) and not is_data(label):
-                return _SOME
-            rows = isinstance(old, Span) and old.owners is not None and not old.constant
-            if rows and not is_data(label):
-                return old if constant_of(label) is Public.FILL else _SOME
-            return self.mark(target, label)
-        if isinstance(label, Mixed) or isinstance(old, Mixed):
-            found = label if isinstance(label, Mixed) else cast("Mixed", old)
-            return replace(found, within=None, rows=None, folded=None)
-        if isinstance(label, RowLayout):
-            made = self.mark(target, label)
-            rows = old if isinstance(old, Span) and not old.constant else None
-            if not isinstance(made, Span) or (rows is not None and not _same(made, rows)):
-                return Mixed("rows of the examples are written over others' rows")
-            if made.constant:
-                return self._among(target, label, old)
-            if rows is not None:
-                return made
-            kind = old.constant if isinstance(old, Span) else old
-            return made if kind in (Public.FILL, Public.RANDOM) else Mixed(LAID_ALONG)
-        return self._among(target, label, old) if isinstance(old, Span) else Public.ANY
-
-    def _among(self, target: Tensor, label: Public | RowLayout, old: Mark) -> Mark:
-        """What a storage is after public numbers were written to a part of it."""
-        if not isinstance(old, Span):
-            return self.mark(target, cast("RowLayout", label)._replace(constant=Public.ANY))
-        if old.constant:
-            return old._replace(constant=Public.ANY)
-        place = self.view(target, old)[0]
-        if not isinstance(place, RowLayout):
-            return Mixed("rows of some examples are written, by their place in the batch")
-        uniform = not is_fixed(label) or is_uniform(target, place, self.units(place))
-        return old if uniform else Mixed(LAID_ALONG)
 
     def end(self) -> None:
         """Forget what is gone; what was made from data and is still there must not come back in another pass."""
@@ -378,6 +286,15 @@ class Labels:
         self.held.clear()
 
 
-def _same(one: Span, two: Span) -> bool:
-    same = (one.step, one.units, one.owners) == (two.step, two.units, two.owners)
-    return same and (one.base - two.base) % (one.step * one.units) == 0
+def _laid(tensor: Tensor) -> tuple[object, ...] | None:
+    """How a tensor lies in its memory; ``None`` without one."""
+    try:
+        return tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _counted(mark: Mark) -> Owners | None:
+    """Whose the rows are, where data selected them."""
+    owners = mark.owners if isinstance(mark, Span) else None
+    return owners if owners is not None and owners.counted else None

@@ -22,7 +22,8 @@ from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout,
 from decrescendo.row_independence.row_layout import Owners
 
 SHAPE: Any = cast("Any", Tensor.shape).__get__
-_NUMEL = frozenset({Tensor.numel, Tensor.nelement, torch.numel})
+_NBYTES: Any = cast("Any", Tensor.nbytes).__get__
+_NUMEL = frozenset({Tensor.numel, Tensor.nelement, torch.numel, _NBYTES})
 # Functions that return a list with an entry for each row or block; the value: at which position they take ``dim``.
 _SPLITTING: dict[Any, int] = {
     Tensor.unbind: 1, torch.unbind: 1, Tensor.split: 2, torch.split: 2, Tensor.chunk: 2, torch.chunk: 2,
@@ -136,7 +137,8 @@ class DynamicSizes:
             wanted = args[1] if len(args) > 1 else kwargs["dim"]
             return rows if wanted % tensor.dim() == dim else tensor.shape[wanted]
         if func in _NUMEL:
-            return rows * math.prod(size for at, size in enumerate(tensor.shape) if at != dim)
+            each = tensor.element_size() if func == _NBYTES else 1
+            return rows * math.prod((each, *(size for at, size in enumerate(tensor.shape) if at != dim)))
         if func is Tensor.is_contiguous:
             return self.reads.answer(tensor.is_contiguous(), likely=False)
         if dim == 0 if func is Tensor.__len__ else dim:

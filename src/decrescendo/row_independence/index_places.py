@@ -7,7 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from decrescendo.base.storages import storage_key
 from decrescendo.row_independence.labels import (
+    APART,
     LAID_ALONG,
     LONG,
     Call,
@@ -17,15 +19,9 @@ from decrescendo.row_independence.labels import (
     RowLayout,
     constant_of,
     is_fixed,
+    rows_of,
 )
-from decrescendo.row_independence.own_index import (
-    folded_rows,
-    is_counted,
-    is_single,
-    own_rows,
-    rows_by_index,
-    storage_of,
-)
+from decrescendo.row_independence.own_index import folded_rows, is_counted, is_single, own_rows, rows_by_index
 
 ELSEWHERE = "an index chooses rows of other examples"
 
@@ -48,13 +44,12 @@ def masked_label(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[
     for label in (own, chosen):
         if isinstance(label, Mixed):
             return label, None
-    place = (
-        chosen.moved(chosen.dim + start) if isinstance(chosen, RowLayout) and not chosen.constant else None
-    )
-    if isinstance(own, RowLayout) and not own.constant:
-        if place is not None and not place.same(own):
-            return call.mixed("examples that do not lie at the same places are put together"), None
-        place = own
+    selecting, there = rows_of(chosen), rows_of(own)
+    place = None if selecting is None else selecting.moved(selecting.dim + start)
+    if there is not None:
+        if place is not None and not place.same(there):
+            return call.mixed(APART), None
+        place = there
     if place is None:
         return own, None
     at = place.dim - start
@@ -66,10 +61,8 @@ def masked_label(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[
     if not inside:
         return place, place.moved(place.dim - (mask.dim() - 1 if at > 0 else 0))
     column = mask.nonzero()[:, at]
-    counted = isinstance(chosen, RowLayout) and not chosen.constant
-    return place, call.owners(
-        start, call.examples(place, tensor.shape[place.dim], mask)[column], counted=counted
-    )
+    examples = call.examples(place, tensor.shape[place.dim], mask)[column]
+    return place, call.owners(start, examples, counted=selecting is not None)
 
 
 def first_position(indices: Sequence[Tensor | None]) -> tuple[int, bool]:
@@ -85,8 +78,8 @@ def mixed_with(call: Call, label: Label) -> Label:
 
 def row_numbers_of(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixed | None:
     """Of a constant in which a mask of the examples' selects: the number of each one's example, if it is that."""
-    chosen, found = call.label(mask), cast("Tensor", call.outputs[0])
-    if not is_fixed(call.label(tensor)) or not isinstance(chosen, RowLayout) or chosen.constant:
+    chosen, found = rows_of(call.label(mask)), cast("Tensor", call.outputs[0])
+    if not is_fixed(call.label(tensor)) or chosen is None:
         return None
     own = call.examples(chosen, mask.shape[chosen.dim], mask)[mask.nonzero()[:, chosen.dim]]
     if start or found.dim() != 1 or not call.same(found, own.to(found)):
@@ -104,7 +97,7 @@ def index_column(call: Call, index: Tensor, dim: int, size: torch.Size) -> Tenso
 
 def constant(call: Call) -> Label:
     """Of an output about which nothing is known but that its arguments are constants."""
-    labels = [call.label(t) for t in call.tensors if t is not None]
+    labels = (call.label(t) for t in call.tensors if t is not None)
     return (
         call.mixed(ELSEWHERE) if any(isinstance(label, RowLayout | Mixed) for label in labels) else Public.ANY
     )
@@ -119,7 +112,7 @@ def chosen_rows(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) ->
     start, together = first_position(indices)
     if isinstance(own, RowLayout) and indices[own.dim] is None:
         label = call.joined(given, len(shape))
-        if isinstance(label, Mixed) or (isinstance(label, RowLayout) and not label.constant):
+        if isinstance(label, Mixed) or rows_of(label) is not None:
             return label if isinstance(label, Mixed) else call.mixed("examples meet examples")
         before = sum(index is None for index in indices[: own.dim])
         return own.moved(before + (len(shape) if not together or own.dim > start else 0))
@@ -176,7 +169,7 @@ def within_rows(call: Call, index: Tensor) -> Label:
         and index.dim() == 1
     ):
         key, columns = label.within
-        if storage_of(index) == key and (index.storage_offset(), index.stride(0)) in columns:
+        if storage_key(index) == key and (index.storage_offset(), index.stride(0)) in columns:
             return label.numbers if len(index) == call.units(label.numbers) else label
     return label
 

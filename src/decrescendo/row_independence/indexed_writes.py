@@ -27,6 +27,7 @@ from decrescendo.row_independence.labels import (
     Public,
     RowLayout,
     constant_of,
+    rows_of,
 )
 from decrescendo.row_independence.own_index import is_counted, is_single, own_rows, rows_by_index
 
@@ -47,23 +48,18 @@ def index_put_rule(call: Call) -> Label:
     given = [index for index in indices if index is not None]
     shape = tuple(torch.broadcast_shapes(*(index.shape for index in given)))
     dims, free = len(shape) + sum(index is None for index in indices), _places_of_others(indices, len(shape))
-    place = own if isinstance(own, RowLayout) and not own.constant else None
-    if place is None and isinstance(written, RowLayout) and not written.constant:
-        at = written.dim + dims - values.dim()
+    place, given_rows = rows_of(own), rows_of(written)
+    if place is None and given_rows is not None:
+        at = given_rows.dim + dims - values.dim()
         if at in free:
-            place = written.moved(free[at])
+            place = given_rows.moved(free[at])
     if place is not None and indices[place.dim] is None:
         at = next(key for key, dim in free.items() if dim == place.dim)
         constants = all(not isinstance(call.label(index), RowLayout | Mixed) for index in given)
-        apart = (
-            constants
-            and fits(call, [values], place.moved(at), dims)
-            and fits(call, [tensor], place, tensor.dim())
-        )
-        return place if apart else call.mixed(ELSEWHERE)
-    found = _put_by_rows(call, indices, place, shape, dims) or _put_in_order(
-        call, indices, own, written, shape
-    )
+        fitting = constants and fits(call, [values], place.moved(at), dims)
+        return place if fitting and fits(call, [tensor], place, tensor.dim()) else call.mixed(ELSEWHERE)
+    found = _put_by_rows(call, indices, place, shape, dims)
+    found = found or _put_in_order(call, indices, own, written, shape)
     return constant(call) if found is None else found
 
 
@@ -118,11 +114,8 @@ def _put_in_order(
     given = [index for index in indices if index is not None]
     if len(given) != 1 or constant_of(own) is not Public.FILL or len(shape) != 1:
         return None
-    if (
-        not isinstance(written, RowLayout)
-        or not is_single(written)
-        or written.dim != first_position(indices)[0]
-    ):
+    start = first_position(indices)[0]
+    if not isinstance(written, RowLayout) or not is_single(written) or written.dim != start:
         return None
     index, size = given[0], call.args["self"].shape[indexed_dims(indices)]
     if not call.same(index.sort()[0], torch.arange(size, device=index.device)):
@@ -135,11 +128,8 @@ def _put_in_order(
 def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayout) -> Label:
     """Examples' rows written over one number, where a constant mask says, which chooses the same of each example."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
-    if (
-        constant_of(call.label(tensor)) is not Public.FILL
-        or written.constant
-        or isinstance(call.label(mask), Mixed)
-    ):
+    filled = constant_of(call.label(tensor)) is Public.FILL
+    if not filled or written.constant or isinstance(call.label(mask), Mixed):
         return call.mixed(ELSEWHERE)
     chosen, dims = mask.nonzero(), tensor.dim() - mask.dim() + 1
     for at in range(mask.dim()):
@@ -148,11 +138,8 @@ def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayou
         target = RowLayout(at, inner)
         if inner and not rest and call.uniform(mask, target):
             owned = call.owners(start, call.examples(target, size, mask)[chosen[:, at]])
-            if (
-                values.dim() == dims
-                and values.shape[start] == len(chosen)
-                and fits(call, [values], owned, dims)
-            ):
+            whole = values.dim() == dims and values.shape[start] == len(chosen)
+            if whole and fits(call, [values], owned, dims):
                 return target.moved(at + start)
     return call.mixed(ELSEWHERE)
 
@@ -178,13 +165,10 @@ def scatter_rule(call: Call) -> Label:
 def index_add_rule(call: Call) -> Label:
     tensor, source, index = call.args["self"], call.args["source"], call.args["index"]
     dim = call.args["dim"] % max(tensor.dim(), 1)
-    label = (
-        call.joined([tensor, source], tensor.dim())
-        if call.label(source) is not Public.ANY
-        else call.label(tensor)
-    )
+    fixed = call.label(source) is Public.ANY
+    label = call.label(tensor) if fixed else call.joined([tensor, source], tensor.dim())
     if isinstance(label, RowLayout) and label.dim != dim:
-        if call.label(source) is Public.ANY and source.dim() and not call.uniform(source, label):
+        if fixed and source.dim() and not call.uniform(source, label):
             return call.mixed(LAID_ALONG)
         return label if not isinstance(call.label(index), RowLayout | Mixed) else call.mixed(ELSEWHERE)
     return gathered_label(call)
@@ -207,8 +191,6 @@ def index_fill_rule(call: Call) -> Label:
     filled = constant_of(label) is Public.FILL or label == own
     if own is not None and filled and rows_by_index(call, call.args["index"], own) is not None:
         return own
-    if isinstance(index, RowLayout | Mixed) or (
-        isinstance(label, RowLayout) and label.dim == dim % tensor.dim()
-    ):
+    if isinstance(index, RowLayout | Mixed) or (isinstance(label, RowLayout) and label.dim == dim):
         return call.mixed(ELSEWHERE)
     return plain_label(label) if not isinstance(label, RowLayout) else label

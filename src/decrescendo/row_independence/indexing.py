@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from decrescendo.base.storages import storage_key
 from decrescendo.row_independence.index_places import (
     ELSEWHERE,
     ROW_NUMBERS,
@@ -40,8 +41,9 @@ from decrescendo.row_independence.labels import (
     Mixed,
     Public,
     RowLayout,
+    rows_of,
 )
-from decrescendo.row_independence.own_index import is_counted, is_single, storage_of
+from decrescendo.row_independence.own_index import is_counted, is_single
 from decrescendo.row_independence.rule_signatures import Rule
 
 
@@ -59,8 +61,8 @@ def _index(call: Call) -> Label:
 
 def _repeated(call: Call) -> Label:
     """Each example's number, as often as its own data say."""
-    label, found = call.label(call.args["repeats"]), cast("Tensor", call.outputs[0])
-    if not isinstance(label, RowLayout) or label.constant or not is_single(label):
+    label, found = rows_of(call.label(call.args["repeats"])), cast("Tensor", call.outputs[0])
+    if label is None or not is_single(label):
         return constant(call)
     own = call.owners(0, call.examples(label, len(call.args["repeats"]), found)[found], counted=True)
     return replace(call.mixed(ROW_NUMBERS, own), counted=True)
@@ -119,8 +121,11 @@ def _nonzero(call: Call) -> Label:
     numbers = call.mixed(ROW_NUMBERS, own)
     return replace(
         numbers,
-        within=(storage_of(found), frozenset(column for at, column in enumerate(columns) if at != label.dim)),
-        rows=(label.moved(0), storage_of(found), columns[label.dim]),
+        within=(
+            storage_key(found),
+            frozenset(column for at, column in enumerate(columns) if at != label.dim),
+        ),
+        rows=(label.moved(0), storage_key(found), columns[label.dim]),
         counted=True,
     )
 

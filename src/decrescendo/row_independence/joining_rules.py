@@ -6,6 +6,7 @@ from typing import cast
 from torch import Tensor
 
 from decrescendo.row_independence.labels import (
+    APART,
     LAID_ALONG,
     SUMMED,
     Call,
@@ -15,9 +16,7 @@ from decrescendo.row_independence.labels import (
     RowLayout,
     is_fixed,
 )
-from decrescendo.row_independence.layer_rules import (
-    holds_rows,
-)
+from decrescendo.row_independence.layer_rules import holds_rows
 from decrescendo.row_independence.rule_signatures import Rule, signature
 
 
@@ -56,7 +55,7 @@ def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]
         kinds = set(labels)
         return Public.RANDOM if kinds == {Public.RANDOM} else Public.ANY
     if not all(map(rows[0].same, rows)):
-        return call.mixed("examples that do not lie at the same places are put together")
+        return call.mixed(APART)
     if rows[0].constant:
         return rows[0]
     uniform = all(

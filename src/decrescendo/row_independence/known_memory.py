@@ -9,16 +9,9 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.storages import (
-    FUNCTIONS_OFF,
-    key_of,
-    parts_of,
-    storage_key,
-)
+from decrescendo.base.storages import FUNCTIONS_OFF, key_of, parts_of, storage_key
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.labels import (
-    RowLayout,
-)
+from decrescendo.row_independence.labels import RowLayout
 
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
 Guess: TypeAlias = tuple[int, int, RowLayout]
@@ -68,27 +61,25 @@ class _Withheld:
     """Stretches of memory: by address, and by their place in a storage, whose address may become another."""
 
     def __init__(self) -> None:
-        # By the address of the first byte and of the one after the last; torch's of a tensor are also kept as a tensor
-        # of our own: a program may exchange the memory of its own, and what it had then still holds data.
-        self._given: dict[_Bytes, Tensor | np.ndarray] = {}
-        self._kept: dict[_Bytes, Tensor] = {}
+        # By the address of the first byte and of the one after the last; tensors as tensors of our own, for a program
+        # may exchange the memory of its own, and what it had then still holds data.
+        self._held: dict[_Bytes, Tensor | np.ndarray] = {}
         # Of each storage (0: of all memory) where the stretches begin, and where they end.
         self._stretches: dict[int, tuple[list[int], list[int]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._given)
+        return bool(self._held)
 
     def add(self, values: Iterable[Tensor | np.ndarray]) -> bool:
-        given, kept, before = [*self._given.values(), *values], list(self._kept.values()), self._given.keys()
-        self._given = _placed(given)
+        before, found = self._held.keys(), _placed(values)
         with FUNCTIONS_OFF():
-            kept += [value.detach() for value in self._given.values() if isinstance(value, Tensor)]
-        self._kept = cast("dict[_Bytes, Tensor]", _placed(kept))
-        places = [(0, start, end) for start, end in (*self._given, *self._kept)]
-        for value in self._kept.values():
-            start, end = cast("_Bytes", _bytes_of(value))
-            base = value.untyped_storage().data_ptr()
-            places.append((storage_key(value), start - base, end - base))
+            new = [value.detach() if isinstance(value, Tensor) else value for value in found.values()]
+        self._held = _placed([*self._held.values(), *new])
+        places = [(0, start, end) for start, end in self._held]
+        for (start, end), value in self._held.items():
+            if isinstance(value, Tensor):
+                base = value.untyped_storage().data_ptr()
+                places.append((storage_key(value), start - base, end - base))
         self._stretches = {}
         for space, start, end in sorted(places):
             starts, ends = self._stretches.setdefault(space, ([], []))
@@ -97,7 +88,7 @@ class _Withheld:
             else:
                 starts.append(start)
                 ends.append(end)
-        return self._given.keys() != before
+        return self._held.keys() != before
 
     def overlaps(self, value: Tensor | np.ndarray) -> bool:
         found = _bytes_of(value)

@@ -6,11 +6,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from decrescendo.base.assumptions import assumed, template
-from decrescendo.base.storages import (
-    key_of,
-    slots_of,
-    tensors_of,
-)
+from decrescendo.base.storages import key_of, slots_of, tensors_of
 from decrescendo.row_independence.basic_rules import drawn, fill, pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.constant_labels import ConstantLabels
@@ -27,9 +23,7 @@ from decrescendo.row_independence.labels import (
     is_data,
 )
 from decrescendo.row_independence.operation_inputs import shapes_of
-from decrescendo.row_independence.refusals import (
-    STATISTICS,
-)
+from decrescendo.row_independence.refusals import STATISTICS
 from decrescendo.row_independence.row_layout import Span
 from decrescendo.row_independence.strides import grid_of
 from decrescendo.row_independence.torch_schemas import Operation
@@ -107,7 +101,7 @@ class Labelling(ConstantLabels):
                 "or receives them. decrescendo.distributed adds up over processes: leave it out of the loss"
             )
         if op.hides:
-            bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
+            bound = op.bind(args, kwargs)
             kept = bound.get("running_mean") is not None or bound.get("running_var") is not None
             if bound.get("training", True) and kept and data:
                 self.refuse(
@@ -134,13 +128,12 @@ class Labelling(ConstantLabels):
             return [reason] * len(made), False
 
         def bind() -> Mapping[str, Any]:
-            return {**op.defaults, **dict(zip(op.arguments, args, strict=False)), **kwargs}
+            return op.defaults | op.bind(args, kwargs)
 
         if op.special:
             bound = bind()
             if bound.get("generator") is not None:
-                own = Mixed(GENERATED, op.name)
-                return [own] * len(made), False
+                return [Mixed(GENERATED, op.name)] * len(made), False
             if op.declared:
                 self.memory.assumed.add(assumed("rows-declared-operation", op.declared))
             if op.foreach:
@@ -159,7 +152,7 @@ class Labelling(ConstantLabels):
 
         call = Call(op.name, bind, tensors, made, label, self.units, self.owners, self.same)
         found = op.rule(call)
-        labels = [found] * len(made) if isinstance(found, (RowLayout, Public, Mixed)) else list(found)
+        labels = [found] * len(made) if isinstance(found, Label) else list(found)
         if op.name not in self.lines and any(isinstance(label, Mixed) for label in labels):
             self.lines[op.name] = line()
         if op.rule is drawn and self._own_stream(op, kwargs):

@@ -14,8 +14,8 @@ from decrescendo.row_independence.row_layout import (
     RowLayout,
     Span,
     is_uniform,
+    place_in,
     span_of,
-    view_of,
 )
 
 
@@ -42,6 +42,10 @@ class Mixed:
     public: bool = False
     # Its shape depends on how many rows the data selected.
     counted: bool = False
+
+    def unlisted(self) -> "Mixed":
+        """The same of other memory, or of memory that was written to: no list of places or rows any more."""
+        return replace(self, within=None, rows=None, folded=None)
 
     @property
     def chooses(self) -> bool:
@@ -134,7 +138,7 @@ class Call:
         rows = [place for place in places if not place.constant] or places
         place = next((place for place in rows if place.owners is None), rows[0])
         if not all(map(place.same, rows)):
-            return self.mixed("examples that do not lie at the same places are put together")
+            return self.mixed(APART)
         if any(other.dim != place.dim for other in places):
             return self.mixed(LONG)
         if place.constant and Public.RANDOM not in kinds:
@@ -153,11 +157,7 @@ class Call:
         given = (
             type(number) is int and storage_key(index) == key and index.dtype == found.dtype == torch.int64
         )
-        width = found.element_size()
-        own = (
-            given
-            and view_of(index.shape, index.stride(), index.storage_offset() * width, width, span[:3]).place
-        )
+        own = place_in(index, span) if given else None
         moved = span_of(found, own, span.units) if own else None
         return replace(label, folded=(times, storage_key(found), moved) if moved else None)
 
@@ -181,9 +181,12 @@ class Call:
 
 def is_data(label: Label) -> bool:
     """Whether an example reaches what has this label."""
-    return (
-        not label.public if isinstance(label, Mixed) else isinstance(label, RowLayout) and not label.constant
-    )
+    return not label.public if isinstance(label, Mixed) else rows_of(label) is not None
+
+
+def rows_of(label: Label) -> RowLayout | None:
+    """Where the examples are; ``None`` of what is mixed, or a constant."""
+    return label if isinstance(label, RowLayout) and not label.constant else None
 
 
 def constant_of(label: Label) -> Public | None:
@@ -199,11 +202,8 @@ def is_fixed(label: Label) -> bool:
 def counted_of(label: Label) -> Owners | None:
     """Whose the rows are of what the data selected, where a label says that."""
     place = label.numbers if isinstance(label, Mixed) else label
-    return (
-        place.owners
-        if isinstance(place, RowLayout) and place.owners is not None and place.owners.counted
-        else None
-    )
+    owners = place.owners if isinstance(place, RowLayout) else None
+    return owners if owners is not None and owners.counted else None
 
 
 LAID_ALONG = (
@@ -211,5 +211,6 @@ LAID_ALONG = (
 )
 PARTS = "only some of the examples are taken, or examples are taken in groups"
 SUMMED = "several examples are put together"
+APART = "examples that do not lie at the same places are put together"
 LONG = "a constant depends on the number of examples"
 NO_RULE = "the check of independence has no rule for "

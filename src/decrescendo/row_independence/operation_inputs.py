@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.row_independence.dataflow import Mark
-from decrescendo.row_independence.labels import (
-    Label,
-)
+from decrescendo.row_independence.labels import Label
 
 
 @dataclass(slots=True)

@@ -1,16 +1,11 @@
 """Whether an index chooses rows of each example from its own rows."""
 
-from typing import Any, cast
-
 import torch
 from torch import Tensor
 
-from decrescendo.row_independence.labels import (
-    Call,
-    Mixed,
-    RowLayout,
-)
-from decrescendo.row_independence.row_layout import view_of
+from decrescendo.base.storages import storage_key
+from decrescendo.row_independence.labels import Call, Mixed, RowLayout, rows_of
+from decrescendo.row_independence.row_layout import place_in
 
 
 def own_rows(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]) -> RowLayout | None:
@@ -34,11 +29,8 @@ def own_rows(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]
     index = torch.where(index < 0, index + units * place.inner, index)
     chosen = index // place.inner if place.owners is None else place.owners.example.to(index.device)[index]
     given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
-    tried = (
-        [given.moved(given.dim + len(shape) - index.dim())]
-        if isinstance(given, RowLayout) and not given.constant
-        else []
-    )
+    there = rows_of(given)
+    tried = list[RowLayout]() if there is None else [there.moved(there.dim + len(shape) - index.dim())]
     count, told = int(call.units(RowLayout(0))), bool(tried) and not single
     for dim, size in enumerate(() if told else shape):
         if size % count == 0:
@@ -85,17 +77,14 @@ def rows_by_index(call: Call, index: Tensor, place: RowLayout) -> RowLayout | No
     if not isinstance(label, Mixed) or label.numbers is None or label.rows is None or index.dim() != 1:
         return None
     (where, *memory), whole = label.rows, len(index) == call.units(label.numbers)
-    if (
-        not whole
-        or memory != [storage_of(index), (index.storage_offset(), index.stride(0))]
-        or not place.like(where)
-    ):
+    own = [storage_key(index), (index.storage_offset(), index.stride(0))]
+    if not whole or memory != own or not place.like(where):
         return None
     size = call.units(place) * place.inner * place.outer
     if len(index) and not 0 <= int(index.min()) <= int(index.max()) < size:
         return None
-    own = call.examples(label.numbers, len(index), index)
-    return label.numbers if call.same(call.examples(place, size, index)[index], own) else None
+    theirs = call.examples(label.numbers, len(index), index)
+    return label.numbers if call.same(call.examples(place, size, index)[index], theirs) else None
 
 
 def folded_rows(call: Call, index: Tensor, place: RowLayout, shape: tuple[int, ...]) -> RowLayout | None:
@@ -105,11 +94,9 @@ def folded_rows(call: Call, index: Tensor, place: RowLayout, shape: tuple[int, .
     if not isinstance(label, Mixed) or label.folded is None or place != RowLayout(place.dim, place.inner):
         return None
     times, key, span = label.folded
-    if (times, key, torch.int64, shape) != (place.inner, storage_of(index), index.dtype, tuple(index.shape)):
+    if (times, key, torch.int64, shape) != (place.inner, storage_key(index), index.dtype, tuple(index.shape)):
         return None
-    width = index.element_size()
-    view = view_of(index.shape, index.stride(), index.storage_offset() * width, width, span[:3])
-    own = view.place
+    own = place_in(index, span)
     if own is None or not index.numel():
         return None
     expected = call.examples(own, shape[own.dim], index).reshape(-1, *[1] * (len(shape) - 1 - own.dim))
@@ -118,7 +105,3 @@ def folded_rows(call: Call, index: Tensor, place: RowLayout, shape: tuple[int, .
 
 def is_counted(place: RowLayout) -> bool:
     return place.owners is not None and place.owners.counted
-
-
-def storage_of(tensor: Tensor) -> int:
-    return cast("int", cast("Any", tensor.untyped_storage())._cdata)

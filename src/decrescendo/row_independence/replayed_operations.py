@@ -18,19 +18,16 @@ NUMBERS = frozenset({
 
 
 def as_before(
-    recipe: ReplayedOperation, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    recipe: ReplayedOperation, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Event | None:
     """The event of an operation that is given what it was given in an accepted pass, but for the number of examples.
 
     A view's label is that of its memory, whatever its sizes: these may be others, and are compared with those of the
     accepted pass when this one is over.
     """
-    if kwargs:
-        if tuple(kwargs) != recipe.names:
-            return None
-        args = (*args, *kwargs.values())
-    elif recipe.names:
+    if tuple(kwargs) != recipe.names:
         return None
+    args = (*args, *kwargs.values())
     if len(args) != len(recipe.arguments) or labels.slices:
         return None
     marks, sizes = labels.marks, cast("list[list[int]]", [])
@@ -74,12 +71,10 @@ def as_before(
     return recipe.event._replace(numbers=(tuple(map(exactly, sizes[0])),))
 
 
-def arguments_of(
-    labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-) -> tuple[object, ...] | None:
+def arguments_of(labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...] | None:
     """What an operation is given, to compare with in later passes; ``None`` where that does not say enough."""
     found: list[object] = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
+    for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             key = storage_key(value)
             if key < 0:

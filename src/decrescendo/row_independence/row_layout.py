@@ -134,6 +134,12 @@ def view_of(
     return View(RowLayout(*carrier), tuple(form))
 
 
+def place_in(tensor: Tensor, span: Span) -> RowLayout | None:
+    """Where the units of labelled memory lie in a view of it."""
+    width = tensor.element_size()
+    return view_of(tensor.shape, tensor.stride(), tensor.storage_offset() * width, width, span[:3]).place
+
+
 def span_of(tensor: Tensor, place: RowLayout, count: int) -> Span | None:
     """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; or ``None``."""
     if count == 1:

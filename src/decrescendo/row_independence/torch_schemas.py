@@ -1,5 +1,6 @@
 """Reads the schemas of torch operations: which arguments are tensors, which are written to, which are sizes."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,15 +38,9 @@ _EMPTIES = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 )
 _MOVES = frozenset({"set_", "requires_grad_", "detach_"})
-_HIDES = frozenset(
-    {
-        "batch_norm_update_stats",
-        "native_batch_norm",
-        "cudnn_batch_norm",
-        "miopen_batch_norm",
-        "batch_norm_with_update",
-    }
-)
+_HIDES = frozenset({
+    "batch_norm_update_stats", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update",
+})  # fmt: skip
 _SELECTS = frozenset({"index", "nonzero", "masked_select"})
 
 
@@ -99,6 +94,10 @@ class Operation:
     # "namespace::name" where what it does was declared by the user.
     declared: str
 
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that were given, by name."""
+        return dict(zip(self.arguments, args, strict=False)) | dict(kwargs)
+
 
 # By the overload's address, which hashes faster than it.
 _KNOWN: dict[int, Operation] = {}
@@ -129,10 +128,9 @@ def _describe(func: Any) -> Operation:
     if name in ("copy_", "fill_", "zero_") or rule is drawn:
         overwritten |= frozenset(written)
     tensors = [(at, a.name) for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
+    tells = name in _MEASURES or not any("Tensor" in str(r.type) for r in schema.returns)
     known = {
-        "reads": bool(schema.returns)
-        and (name in _MEASURES or not any("Tensor" in str(r.type) for r in schema.returns))
-        and name not in _SILENT,
+        "reads": bool(schema.returns) and tells and name not in _SILENT,
         "seeded": torch.Tag.nondeterministic_seeded in func.tags,
         "rejecting": name.removesuffix("_") in REJECTING,
         "unread": name in _UNREAD,

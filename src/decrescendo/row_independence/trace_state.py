@@ -8,32 +8,15 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from decrescendo.base.storages import (
-    FUNCTIONS_OFF,
-    Pausable,
-    key_of,
-    kind_of,
-    storage_key,
-    tensors_of,
-)
+from decrescendo.base.storages import FUNCTIONS_OFF, Pausable, key_of, kind_of, storage_key, tensors_of
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.dynamic_sizes import DynamicSizes
 from decrescendo.row_independence.known_memory import Guess, Memory
-from decrescendo.row_independence.labels import (
-    LAID_ALONG,
-    LONG,
-    Label,
-    Mixed,
-    RowLayout,
-)
+from decrescendo.row_independence.labels import LAID_ALONG, LONG, Label, Mixed, RowLayout
 from decrescendo.row_independence.random_stream import Stream, hosts_drew
-from decrescendo.row_independence.refusals import (
-    GENERATOR,
-    refusal,
-    refused,
-)
+from decrescendo.row_independence.refusals import GENERATOR, refusal, refused
 from decrescendo.row_independence.row_layout import Owners, Span
 from decrescendo.row_independence.trace import Event, ReplayedOperation, Trace
 from decrescendo.row_independence.user_callbacks import read_by
@@ -71,11 +54,7 @@ class TraceState(Pausable):
         self.stream = Stream(seed, self.refuse, self.capturing)
         self.recipes: Mapping[int, ReplayedOperation] = recipes or {}
         self.trace = Trace(count)
-        self.labels = Labels(
-            count,
-            memory,
-            self.trace,
-        )
+        self.labels = Labels(count, memory, self.trace)
         self.reads = DataReads(
             count, memory, self.trace, self.labels.label, self.refuse, natural, replays, poison,
             before, self.guards,

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import (
     FUNCTIONS_OFF,
     HAS_FUNCTION_MODES,
@@ -21,20 +20,13 @@ from decrescendo.base.storages import (
 )
 from decrescendo.base.torch_private import HigherOrderOperator, is_traced, mkldnn_layout
 from decrescendo.row_independence.arguments import Arguments
-from decrescendo.row_independence.labels import (
-    Label,
-    Mixed,
-    Public,
-    RowLayout,
-    is_data,
-)
+from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, is_data
 from decrescendo.row_independence.operation_inputs import OperationInputs, shapes_of
 from decrescendo.row_independence.replayed_operations import arguments_of, as_before
 from decrescendo.row_independence.torch_schemas import Operation, operation
 from decrescendo.row_independence.trace import NOTHING, Event, ReplayedOperation
 from decrescendo.row_independence.user_callbacks import is_a_users
 
-OWN_GENERATOR = assumed("rows-own-generator")
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
 _SUBCLASS = (
@@ -64,8 +56,9 @@ class Tracer(Arguments):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if self.idle:
-            return func(*args, **kwargs or {})
+            return func(*args, **kwargs)
         if isinstance(func, HigherOrderOperator):
             self.refuse(
                 f"the check must see each operation, but {func.name()} runs functions of the model where "
@@ -83,7 +76,7 @@ class Tracer(Arguments):
         with FUNCTIONS_OFF():
             return self._dispatch(func, args, kwargs)
 
-    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         at = len(self.trace.events)
         recipe = self.recipes.get(at)
         if recipe is not None and recipe.event.func is func:
@@ -103,36 +96,35 @@ class Tracer(Arguments):
                 return output
         return self._follow(func, args, kwargs, at)
 
-    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation; one that raises may tell of the data by that, to a program that catches the error."""
         try:
-            return func(*args, **kwargs) if kwargs else func(*args)
+            return func(*args, **kwargs)
         except Exception as error:
             self.raised = self.raised or f"{func} raised {type(error).__name__}"
             raise
 
-    def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, at: int) -> Any:
+    def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> Any:
         """Run an operation, and ask the rules what it does to labels."""
         if is_traced():
             self.refuse(_TRACED)
         op = operation(func)
         if op.composite and torch.is_inference_mode_enabled():
             with self.again():
-                return func.decompose(*args, **kwargs or {})
+                return func.decompose(*args, **kwargs)
         given = self._given(op, args, kwargs)
-        arguments = (
-            arguments_of(self.labels, args, kwargs) if op.structural and self.expected is None else None
-        )
+        replayable = op.structural and self.expected is None
+        arguments = arguments_of(self.labels, args, kwargs) if replayable else None
         drawing = False
         if op.special:
             if op.reads and given.data:
-                return self.reads.look(func, args, kwargs or {}, given.tensors)
+                return self.reads.look(func, args, kwargs, given.tensors)
             if op.reads and Public.RANDOM in given.labels:
-                return self.reads.draw(func, args, kwargs or {})
-            drawing = self._check_special(op, args, kwargs or {}, given.data)
+                return self.reads.draw(func, args, kwargs)
+            drawing = self._check_special(op, args, kwargs, given.data)
         if drawing:
             self.stream.begin()
-        before = self._arguments_before(op, args, kwargs or {}, given)
+        before = self._arguments_before(op, args, kwargs, given)
         output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
         if drawing:
@@ -140,7 +132,7 @@ class Tracer(Arguments):
             self.stream.end(made, jump=self.labels.counting or rejected)
         self.trace.events.append(event := self._event(func, op, given, made))
         if op.written:
-            self._write(op, args, kwargs or {}, made, given.known, before if given.data else None)
+            self._write(op, args, kwargs, made, given.known, before if given.data else None)
             if self.labels.counting:
                 self.labels.count_on(given.marks.values(), made)
             self.labels.note(made, at)
@@ -148,14 +140,14 @@ class Tracer(Arguments):
         found, looked = self._label_made(op, args, kwargs, output, made, given, at)
         self._count(op, made, given)
         if op.views and self.labels.slices and given.tensors:
-            self.labels.view_slices(op.name, given.tensors[0], given.labels[0], made)
+            self.labels.slices.follow(op.name, given.tensors[0], given.labels[0], made)
         if given.data and self.expected is not None:
             self._check_shapes(made, self.expected.shapes.get(at, ()))
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
             public = at in self.trace.shapes
             self.trace.recipes[at] = ReplayedOperation(
-                event, arguments, tuple(kwargs or ()), tuple(found), public, noted
+                event, arguments, tuple(kwargs), tuple(found), public, noted
             )
         return output
 
@@ -177,7 +169,7 @@ class Tracer(Arguments):
         return Event(func, numbers, wires, sizes)
 
     def _label_made(
-        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any] | None, output: Any,
+        self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any,
         made: list[Tensor], given: "OperationInputs", at: int,
     ) -> tuple[list[Label | None], bool]:  # fmt: skip
         """The labels of what an operation made, ``None`` for views; and whether values were looked at for them."""
@@ -185,7 +177,7 @@ class Tracer(Arguments):
             return self._label_constants(op, args, kwargs, made, given, at), False
         if all(key_of(tensor) in given.marks for tensor in made):
             return [None] * len(made), False
-        found, looked = self._label_data(op, args, kwargs or {}, output, given.tensors, given.known)
+        found, looked = self._label_data(op, args, kwargs, output, given.tensors, given.known)
         if any(tensor.layout is mkldnn_layout for tensor in made):
             self.refuse(
                 f"the check must see where the data lie, but {op.name} puts them into memory of oneDNN's. "

@@ -59,22 +59,22 @@ class UnobservedReads(TorchFunctionMode):
     def __torch_function__(
         self, func: _Method, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self._tracer.check_called(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        self._tracer.check_called(func, args, kwargs)
         if func in BACKWARD:
             with self:
-                return opened(func)(*args, **(kwargs or {}))
+                return opened(func)(*args, **kwargs)
         if func in COUNTED:
-            check_counted(self._tracer, func, args, kwargs or {})
+            check_counted(self._tracer, func, args, kwargs)
         if func in READS:
-            self._tracer.read(func, args, kwargs or {})
+            self._tracer.read(func, args, kwargs)
         elif self._tracer.labels.counting:
             if func in SIZES:
-                return self._tracer.counts.size(func, args, kwargs or {})
-            self._tracer.counts.enter(func, args, kwargs or {})
-            if is_given(args, kwargs or {}):
-                return self._tracer.counts.run_with_sizes(func, args, kwargs or {}, func)
-            return func(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+                return self._tracer.counts.size(func, args, kwargs)
+            self._tracer.counts.enter(func, args, kwargs)
+            if is_given(args, kwargs):
+                return self._tracer.counts.run_with_sizes(func, args, kwargs, func)
+        return func(*args, **kwargs)
 
 
 def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -1,34 +1,31 @@
 """Labels of what an operation wrote to, and the shapes that it made."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from decrescendo.base.storages import (
-    key_of,
-    storage_key,
-    tensors_of,
-)
+from decrescendo.base.storages import is_whole, key_of, storage_key, tensors_of
 from decrescendo.base.torch_private import tree_map_only
 from decrescendo.row_independence.basic_rules import drawn, pointwise
 from decrescendo.row_independence.code_origin import line
-from decrescendo.row_independence.dataflow import Mark
+from decrescendo.row_independence.dataflow import SOME, Labels, Mark
 from decrescendo.row_independence.labelling import OVERWRITTEN, Labelling
 from decrescendo.row_independence.labels import (
+    LAID_ALONG,
     LONG,
     Label,
     Mixed,
     Public,
     RowLayout,
+    constant_of,
+    counted_of,
     is_data,
+    is_fixed,
 )
-from decrescendo.row_independence.refusals import (
-    written_by_the_pass,
-)
-from decrescendo.row_independence.row_layout import Owners, Span
+from decrescendo.row_independence.refusals import written_by_the_pass
+from decrescendo.row_independence.row_layout import Owners, Span, is_uniform
 from decrescendo.row_independence.torch_schemas import Operation
 
 # Arguments, by place and by name.
@@ -46,7 +43,7 @@ class Writing(Labelling):
             label = self.label(tensor)
             if not isinstance(label, RowLayout) or not label.constant:
                 continue
-            rest = [(mine, other) for mine, other in zip(tensor.shape, its, strict=False)]
+            rest = list(zip(tensor.shape, its, strict=False))
             del rest[label.dim : label.dim + 1]
             if len(its) == tensor.dim() and all(mine == other for mine, other in rest):
                 continue
@@ -55,7 +52,7 @@ class Writing(Labelling):
             if isinstance(mark, Span):
                 self.labels.marks[key] = long, birth
             else:  # a part of a constant from before
-                self.labels.slices[key, tensor.shape, tensor.stride(), tensor.storage_offset()] = long
+                self.labels.slices.put(tensor, long)
 
     def _check_expanded(self, source: Tensor, made: Tensor) -> None:
         """A constant that torch lays along rows that the data selected (to broadcast it) shows how many there are."""
@@ -63,22 +60,17 @@ class Writing(Labelling):
         for dim, size in enumerate(made.shape):
             for place in self.labels.known if dim < new or source.shape[dim - new] == 1 else ():
                 if cast("Owners", place.owners).counted and size == self.labels.units(place):
-                    along = place._replace(dim=dim, constant=Public.ANY)
-                    self.labels.slices[
-                        storage_key(made), made.shape, made.stride(), made.storage_offset()
-                    ] = along
+                    self.labels.slices.put(made, place._replace(dim=dim, constant=Public.ANY))
 
     def _as_they_were(
         self, op: Operation, given: _Given, inputs: Mapping[int, Mark], known: dict[int, Label]
     ) -> _Given:
         """Arguments with copies of constants that are going to be written to: rules must not see data in them."""
-        bound = dict(zip(op.arguments, given[0], strict=False)) | given[1]
+        bound = op.bind(*given)
         keys = {key_of(target) for target in tensors_of(bound.get(name) for name in op.written)}
-        marks = ((key, inputs[key]) for key in keys)
+        numbers = (Public.ANY, Public.RANDOM)
         constants = {
-            key
-            for key, mark in marks
-            if mark in (Public.ANY, Public.RANDOM) or (isinstance(mark, Span) and mark.constant)
+            key for key in keys if (m := inputs[key]) in numbers or (isinstance(m, Span) and m.constant)
         }
 
         def copy(tensor: Tensor) -> Tensor:
@@ -97,7 +89,7 @@ class Writing(Labelling):
         """Label what was written to; ``before``: the arguments as they were, where data are among them."""
         if op.moves:
             return  # other shapes and strides, or another storage, which has its own label
-        bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
+        bound = op.bind(args, kwargs)
         targets = tensors_of(bound.get(name) for name in op.written)
         into = {key_of(target) for target in targets}
         direct = all(key_of(tensor) in into for tensor in made)
@@ -122,10 +114,7 @@ class Writing(Labelling):
         if op.name.startswith("resize"):
             labels = [Mixed("memory that was never written")] * len(outputs)
         # A list of places within examples is none any more where it is written to.
-        labels = [
-            replace(label, within=None, rows=None, folded=None) if isinstance(label, Mixed) else label
-            for label in labels
-        ]
+        labels = [label.unlisted() if isinstance(label, Mixed) else label for label in labels]
         labels = self._compared(list(zip(outputs, labels, strict=True)))
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
@@ -141,7 +130,7 @@ class Writing(Labelling):
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
     ) -> None:
         """Refuse a write before it is done: what was there stays."""
-        bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
+        bound = op.bind(args, kwargs)
         for target in tensors_of(bound.get(name) for name in op.written):
             key = key_of(target)
             if key in self.guarded:
@@ -167,5 +156,49 @@ class Writing(Labelling):
             return
         # An empty one shows by its shape that others are not.
         known = target.numel() or isinstance(label, Mixed)
-        mark = self.labels.after(target, label, old) if known else old
+        mark = _after(self.labels, target, label, old) if known else old
         self.labels.keep(target, key, mark, len(self.trace.events) - 1)
+
+
+def _after(labels: Labels, target: Tensor, label: Label, old: Mark) -> Mark:
+    """What a storage is after a write to a view of it."""
+    if is_whole(target):
+        # Its shape still shows how many rows data selected.
+        if isinstance(old, Mixed) and (old.counted or counted_of(old)) and not is_data(label):
+            return SOME
+        rows = isinstance(old, Span) and old.owners is not None and not old.constant
+        if rows and not is_data(label):
+            return old if constant_of(label) is Public.FILL else SOME
+        return labels.mark(target, label)
+    if isinstance(label, Mixed) or isinstance(old, Mixed):
+        return (label if isinstance(label, Mixed) else cast("Mixed", old)).unlisted()
+    if isinstance(label, RowLayout):
+        made = labels.mark(target, label)
+        rows = old if isinstance(old, Span) and not old.constant else None
+        if not isinstance(made, Span) or (rows is not None and not _same(made, rows)):
+            return Mixed("rows of the examples are written over others' rows")
+        if made.constant:
+            return _among(labels, target, label, old)
+        if rows is not None:
+            return made
+        kind = old.constant if isinstance(old, Span) else old
+        return made if kind in (Public.FILL, Public.RANDOM) else Mixed(LAID_ALONG)
+    return _among(labels, target, label, old) if isinstance(old, Span) else Public.ANY
+
+
+def _among(labels: Labels, target: Tensor, label: Public | RowLayout, old: Mark) -> Mark:
+    """What a storage is after public numbers were written to a part of it."""
+    if not isinstance(old, Span):
+        return labels.mark(target, cast("RowLayout", label)._replace(constant=Public.ANY))
+    if old.constant:
+        return old._replace(constant=Public.ANY)
+    place = labels.view(target, old)[0]
+    if not isinstance(place, RowLayout):
+        return Mixed("rows of some examples are written, by their place in the batch")
+    uniform = not is_fixed(label) or is_uniform(target, place, labels.units(place))
+    return old if uniform else Mixed(LAID_ALONG)
+
+
+def _same(one: Span, two: Span) -> bool:
+    same = (one.step, one.units, one.owners) == (two.step, two.units, two.owners)
+    return same and (one.base - two.base) % (one.step * one.units) == 0

@@ -33,13 +33,7 @@ from scipy.optimize import brentq
 from scipy.special import erf, expm1
 
 from decrescendo.accounting.gaussian import log_delta
-from decrescendo.accounting.pld.transform import (
-    CURVE_ERROR,
-    UNIT,
-    Cumulants,
-    Direction,
-    Transform,
-)
+from decrescendo.accounting.pld.transform import CURVE_ERROR, UNIT, Cumulants, Direction, Transform
 from decrescendo.accounting.pld.turns import Run, Turns
 from decrescendo.errors import AccountingError
 

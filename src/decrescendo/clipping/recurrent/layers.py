@@ -16,9 +16,8 @@ from torch.nn import functional
 
 from decrescendo.base.storages import paused
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.layout import Layout
+from decrescendo.clipping.layout import Layout, Layouts
 from decrescendo.clipping.recurrent.packed import PackedKernel
-from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.recurrent.padding import sizes_of
 from decrescendo.clipping.recurrent.recurrence import Recurrence, full_precision, named_weights
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Weights
@@ -46,6 +45,7 @@ class Tape(Protocol):
 
     tracer: Tracer
     workspace: Workspace
+    layouts: Layouts
 
     @property
     def batch(self) -> int:
@@ -54,10 +54,6 @@ class Tape(Protocol):
 
     def is_tracked(self, value: object) -> bool:
         """Whether a tensor is a trainable parameter, or made from them alone."""
-        ...
-
-    def packing(self, owners: Owners, device: torch.device, sizes: tuple[int, ...] | None = None) -> Packing:
-        """How packed rows are padded, whose examples and whose numbers at each step these are."""
         ...
 
     def attach(
@@ -103,7 +99,7 @@ def run_recurrent(
         with paused():
             every = torch.arange(tape.batch, device=given.device)
             owners = label.owners or Owners(torch.cat([every[:size] for size in sizes]))
-        packing = tape.packing(owners, given.device, sizes)
+        packing = tape.layouts.packing(owners, given.device, sizes)
     elif not isinstance(label, RowLayout):
         label = RowLayout(1 if turned else 0)  # a constant beside states of the examples
     sequences = packing.sizes[0] if packing is not None else given.shape[1 if turned else 0]
@@ -114,7 +110,7 @@ def run_recurrent(
         ranks = (
             place if packing is None else tape.tracer.owners(0, packing.order // (sequences // tape.batch))
         )
-    moved = packing if place.owners is None or is_packed else tape.packing(place.owners, given.device)
+    moved = packing if place.owners is None or is_packed else tape.layouts.packing(place.owners, given.device)
     layout = Layout.of(place, tape.batch, moved)
     run = _Run(tape, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)
@@ -152,11 +148,7 @@ class _Run:
         bound: Mapping[str, Any],
     ) -> tuple[Tensor, list[list[Tensor]]]:
         """Through all layers: the outputs, and the last states of each layer and direction."""
-        directions, layers, biases = (
-            1 + bool(bound["bidirectional"]),
-            bound["num_layers"],
-            bound["has_biases"],
-        )
+        directions, layers = 1 + bool(bound["bidirectional"]), bound["num_layers"]
         each = len(weights) // (layers * directions)
         last: list[list[Tensor]] = [[] for _ in first]
         for layer in range(layers):
@@ -166,7 +158,7 @@ class _Run:
                 output, *ends = self.direction(
                     inputs,
                     [state[at] for state in first],
-                    named_weights(weights[at * each : (at + 1) * each], biases=biases),
+                    named_weights(weights[at * each : (at + 1) * each], biases=bound["has_biases"]),
                     reverse=direction == 1,
                 )
                 outputs.append(output)

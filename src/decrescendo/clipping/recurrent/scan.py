@@ -229,16 +229,6 @@ def forward(
             live = live.tanh_() if mode == "tanh" else live.relu_()
             kept[t] = (live,)
         outputs[t], state = live, _over(live, state)
-    return Trace(
-        mode,
-        weights,
-        steps,
-        order,
-        steps.joined(outputs),
-        steps.joined(before),
-        None if weights.projection is None else steps.joined(unprojected),
-        state,
-        cell,
-        kept,
-        weights.versions(),
-    )
+    plain = None if weights.projection is None else steps.joined(unprojected)
+    joined = steps.joined(outputs), steps.joined(before)
+    return Trace(mode, weights, steps, order, *joined, plain, state, cell, kept, weights.versions())

@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.rules import compiled
-from decrescendo.clipping.rules.conv_arguments import padding_of, spread
 from decrescendo.clipping.rules.grams import gram_cost, lengths_of_squares, norms_of_grams, slack_of
 from decrescendo.clipping.rules.linear import product_norms, product_squares
-from decrescendo.clipping.rules.patches import Geometry, patch_grams, unfold
+from decrescendo.clipping.rules.patches import Geometry, padding_of, patch_grams, spread, unfold
 from decrescendo.clipping.rules.rule import (
     Call,
     Kernel,

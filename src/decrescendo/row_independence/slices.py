@@ -1,0 +1,48 @@
+"""`Slices`: labels of views of constants that are as long as the batch though their memory is not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from decrescendo.base.storages import key_of
+from decrescendo.row_independence.labels import LONG, Label, Mixed, RowLayout
+
+
+@dataclass(slots=True)
+class Slices:
+    """The views met in one pass, by which memory they show, and how."""
+
+    known: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
+
+    def __bool__(self) -> bool:
+        return bool(self.known)
+
+    def get(self, tensor: Tensor) -> Label | None:
+        """The label of a view, if it has one of its own."""
+        return self.known.get(_place(tensor)) if self.known else None
+
+    def put(self, tensor: Tensor, label: Label) -> None:
+        """Give a view a label of its own."""
+        self.known[_place(tensor)] = label
+
+    def follow(self, name: str, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
+        """Label views of such a view, by the operation ``name``."""
+        if isinstance(label, Mixed) and label.public:
+            for tensor in made:  # a part of what has the batch's length somewhere may follow it too
+                self.known.setdefault(_place(tensor), label)
+            return
+        if not isinstance(label, RowLayout) or not label.constant:
+            return
+        size, step = source.shape[label.dim], source.stride(label.dim)
+        for tensor in made:
+            dims = [d for d in range(tensor.dim()) if (tensor.shape[d], tensor.stride(d)) == (size, step)]
+            same = label.dim + tensor.dim() - source.dim()
+            if name == "expand" and same in dims:
+                dims = [same]  # others may be as long, and laid out so, by coincidence
+            found = label.moved(dims[0]) if len(dims) == 1 else Mixed(LONG, public=True)
+            self.known.setdefault(_place(tensor), found)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return key_of(tensor), tensor.shape, tensor.stride(), tensor.storage_offset()
