@@ -39,7 +39,14 @@ if TYPE_CHECKING:
     from decrescendo.clipping import Telemetry
     from decrescendo.integrations import hf as hf
     from decrescendo.optim import NoisyMean, apply, privatise
-    from decrescendo.plans import Plan, PoissonSampling, RandomAllocation, calibrate, curves
+    from decrescendo.plans import (
+        Plan,
+        PoissonSampling,
+        RandomAllocation,
+        StratifiedPoissonSampling,
+        calibrate,
+        curves,
+    )
     from decrescendo.training import Checkpoints, Run, Store, Trainer, train
     from decrescendo.training import steering as steering
 
@@ -49,7 +56,14 @@ _HOMES = {
     "accounting": ("Budget", "Unit", "Release", "Ledger", "Guarantee"),
     "base": ("Streams", "Secure"),
     "clipping": ("Telemetry",),
-    "plans": ("PoissonSampling", "RandomAllocation", "curves", "calibrate", "Plan"),
+    "plans": (
+        "PoissonSampling",
+        "RandomAllocation",
+        "StratifiedPoissonSampling",
+        "curves",
+        "calibrate",
+        "Plan",
+    ),
     "optim": ("privatise", "NoisyMean", "apply"),
     "training": ("train", "Trainer", "Run", "Store", "Checkpoints", "steering"),
 }
@@ -60,9 +74,9 @@ _ROOMS = (
 )  # fmt: skip
 
 __all__ = [
-    "Budget", "Unit", "PoissonSampling", "RandomAllocation", "curves", "calibrate", "Plan", "Release", "Ledger",
-    "Guarantee", "Streams", "Secure", "privatise", "NoisyMean", "apply", "train", "Trainer", "Run", "Store",
-    "Checkpoints", "Telemetry",
+    "Budget", "Unit", "PoissonSampling", "RandomAllocation", "StratifiedPoissonSampling", "curves", "calibrate", "Plan",
+    "Release", "Ledger", "Guarantee", "Streams", "Secure", "privatise", "NoisyMean", "apply", "train", "Trainer", "Run",
+    "Store", "Checkpoints", "Telemetry",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from decrescendo.errors import InvalidValue, check_integer, check_real
 
 if TYPE_CHECKING:
     from decrescendo.accounting import Accountant, Budget, Unit
-    from decrescendo.plans import Curve, Plan, PoissonSampling, RandomAllocation
+    from decrescendo.plans import Curve, Plan, PoissonSampling, RandomAllocation, StratifiedPoissonSampling
     from decrescendo.training import Task
 
 
@@ -31,6 +31,7 @@ class Asked:
     batch_end: float | None = None
     max_batch_size: str | None = None
     random_allocation: bool | None = None
+    stratum: "StratifiedPoissonSampling | None" = None
     steps: int | None = None
     epochs: float | None = None
     schedule: Schedule | None = None
@@ -52,6 +53,7 @@ class Asked:
 
         budget, poisson, total = self.setting(dataset_size)
         sampling, total = self._allocated(poisson, total) if self.random_allocation else (poisson, total)
+        sampling = self.stratum or sampling
         name = (self.schedule or Schedule.DYNAMIC).value
         passes = max(1, round(total * self._mean(poisson) / dataset_size))
         clip = 1.0 if self.clip is None else self.clip
@@ -186,6 +188,32 @@ def population(
             "clients_per_round", few, above=0, at_most=cast(int, many), hint="At most all clients take part"
         )
     return cast(int, many), cast(float, few)
+
+
+def strata_of(given: list[str]) -> "StratifiedPoissonSampling":
+    """The sampling that NAME:RECORDS:EXPECTED describe, one text a stratum.
+
+    >>> strata_of(["common:900:9", "rare:100:10"]).stratum_rates
+    {'common': 0.01, 'rare': 0.1}
+
+    Raises:
+        InvalidValue: another form, a name that comes twice, or a number outside its range.
+    """
+    from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
+
+    strata: dict[str, tuple[int, float]] = {}
+    for text in given:
+        try:
+            name, records, expected = text.rsplit(":", 2)
+            found = int(records), float(expected)
+        except ValueError:
+            raise InvalidValue(
+                f"--stratum must be NAME:RECORDS:EXPECTED, as in rare:100:10, got {text!r}"
+            ) from None
+        if name in strata:
+            raise InvalidValue(f"--stratum must name each stratum once, got {name!r} twice")
+        strata[name] = found
+    return StratifiedPoissonSampling(strata)
 
 
 def agreed_plan(task: "Task | None", file: Path | None, asked: Asked) -> "Plan":

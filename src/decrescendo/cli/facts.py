@@ -17,7 +17,7 @@ def guarantee_facts(guarantee: Any) -> dict[str, Any]:
 
 def plan_facts(plan: "Plan") -> dict[str, Any]:
     """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
-    from decrescendo.plans import sampling
+    from decrescendo.plans import StratifiedPoissonSampling, sampling
 
     schedule, moving = plan.schedule, plan.batch_size.min() < plan.batch_size.max()
     return {
@@ -35,6 +35,11 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
         **(
             {"steps_per_epoch": plan.sampling.steps_per_epoch}
             if isinstance(plan.sampling, sampling.RandomAllocation)
+            else {}
+        ),
+        **(
+            {"strata": {name: list(numbers) for name, numbers in plan.sampling.strata.items()}}
+            if isinstance(plan.sampling, StratifiedPoissonSampling)
             else {}
         ),
         **({"bands": plan.bands} if plan.bands > 1 else {}),

@@ -177,6 +177,15 @@ RandomAllocation = Annotated[
         help="Each example once an epoch, in a step that it draws by itself, in place of Poisson sampling.",
     ),
 ]
+Strata = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stratum",
+        metavar="NAME:RECORDS:EXPECTED",
+        help="In place of --dataset-size and --batch: records of a kind, and how many of them a batch is expected to "
+        "hold. Repeat it.",
+    ),
+]
 Steps = Annotated[int | None, typer.Option(help="Number of steps (rounds, over clients).")]
 Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: expected passes over the data.")]
 ScheduleName = Annotated[

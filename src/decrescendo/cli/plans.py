@@ -7,7 +7,7 @@ import typer
 
 from decrescendo.cli import options
 from decrescendo.cli.app import one_line_errors, print_json, say, working
-from decrescendo.cli.asked import Asked, judge_of, population
+from decrescendo.cli.asked import Asked, judge_of, population, strata_of
 from decrescendo.cli.facts import plan_facts
 from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
 from decrescendo.errors import InvalidValue, check_real
@@ -21,6 +21,7 @@ def plan_command(
     batch_end: options.BatchEnd = None,
     max_batch_size: options.MaxBatchSize = None,
     random_allocation: options.RandomAllocation = None,
+    stratum: options.Strata = None,
     unit: options.UnitOf = options.UnitName.EXAMPLE,
     clients: options.Clients = None,
     clients_per_round: options.ClientsPerRound = None,
@@ -65,6 +66,17 @@ def plan_command(
     known = Known(lr_schedule, lr, curvature, momentum, influence, influence_growth)
     known.check(schedule)
     several = _bands(bands, schedule, compute)
+    strata = None
+    if stratum:
+        others = {
+            "--dataset-size": dataset_size, "--batch": batch, "--batch-end": batch_end, "--compute": compute,
+            "--max-batch-size": max_batch_size, "--random-allocation": random_allocation, "--bands": bands,
+            **dict.fromkeys(known.given(), True),
+        }  # fmt: skip
+        if given := [name for name, value in others.items() if value is not None]:
+            raise InvalidValue(f"--stratum must come without {', '.join(given)}: it says who is in a batch")
+        strata = strata_of(stratum)
+        dataset_size, batch = strata.dataset_size, strata.expected_batch_size
     if compute is not None:
         batch = _mean_batch(compute, schedule, steps, batch, batch_end, epochs, unit)
         if max_batch_size == "auto":
@@ -78,7 +90,7 @@ def plan_command(
     size, expected = population(unit, dataset_size, batch, clients, clients_per_round)
     asked = Asked(
         epsilon=epsilon, delta=delta, batch=expected, batch_end=batch_end, max_batch_size=max_batch_size,
-        random_allocation=random_allocation, steps=steps, epochs=epochs,
+        random_allocation=random_allocation, stratum=strata, steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
         examples_per_person=examples_per_person,
     )  # fmt: skip
