@@ -33,7 +33,8 @@ def as_task(name: str, half: int | None = None) -> Task:
         return {"test_accuracy": accuracy(model, *_loaded(name).test)}
 
     def score_half(model: nn.Module) -> dict[str, float]:
-        return {"test_accuracy": accuracy(model, *(rows[half::2] for rows in _loaded(name).test))}
+        inputs, targets = _loaded(name).test
+        return {"test_accuracy": accuracy(model, inputs[half::2], targets[half::2])}
 
     return Task(
         model=build, loss=cross_entropy, data=lambda: _loaded(name).train, rows=known.rows,
