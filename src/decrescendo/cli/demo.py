@@ -1,11 +1,11 @@
 """The demonstration: one budget on real digits, spent at a constant pace and spent dynamically."""
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -200,8 +200,9 @@ def comparison(outcomes: Sequence[Outcome]) -> Table:
     for column in ("test accuracy", "certified epsilon", "CLT claim"):
         table.add_column(column, justify="right", no_wrap=True)
     for outcome in outcomes:
-        mean, spread = mean_and_deviation(outcome.final)
-        score = f"{100 * mean:.1f}" + (f" +- {100 * spread:.1f}" if len(outcome.final) > 1 else "") + " %"
+        several = len(outcome.final) > 1
+        spread = f" +- {100 * statistics.stdev(outcome.final):.1f}" if several else ""
+        score = f"{100 * statistics.fmean(outcome.final):.1f}{spread} %"
         if outcome.run is None:
             table.add_row(outcome.name, score, "infinite", "-")
             continue
@@ -247,12 +248,3 @@ def _compare(by_name: Mapping[str, Sequence[float]], one: str, other: str) -> st
         return f"{words} from one seed, which decides nothing"
     verdict = {"tie": "a tie", "better": "better here", "worse": "worse here"}[found.verdict]
     return f"{words}, standard error {found.error:.1f} over {found.seeds} paired seeds: {verdict}"
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation (0 for one value).
-
-    >>> mean_and_deviation([0.5, 0.7])
-    (0.6, 0.14142135623730948)
-    """
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

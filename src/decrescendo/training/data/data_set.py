@@ -57,15 +57,8 @@ def data_set_of(
     *,
     one_by_one: bool = False,
 ) -> DataSet:
-    """``data`` compared with what a plan was made for.
-
-    Args:
-        data: see `training.rows`.
-        collate_fn: from a list of examples to a batch.
-        people: an id a row, for a plan that protects people.
-        size: rows that the plan was made for.
-        budget: of the plan: whom it protects.
-        one_by_one: see `Examples`.
+    """``data``, ``collate_fn`` and ``people`` of `Trainer.batches`, compared with a plan for ``size`` rows and what its
+    ``budget`` protects; ``one_by_one``: see `Examples`.
 
     Raises:
         InvalidValue: another number of rows; a person or a record with more rows than the plan allows.

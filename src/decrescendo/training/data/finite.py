@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import Subset
 
@@ -13,8 +12,8 @@ from decrescendo.base.batches import leaves_of
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidValue
 from decrescendo.training.data.data_memory import columns_of_frame
-from decrescendo.training.data.examples import ColumnRows, Draw, Examples, FrameRows, Items
-from decrescendo.training.data.rows import Rows, held_by
+from decrescendo.training.data.examples import ColumnRows, Examples, FrameRows, Items
+from decrescendo.training.data.rows import Rows, held_by, taken
 
 # Rows that are read at a time, and rows with NaN or infinity that a model is tried on.
 _READ, _TRIED = 1_024, 32
@@ -57,7 +56,7 @@ def check_finite(
     some = np.flatnonzero(found)[:_TRIED]
     if not len(some):
         return
-    if norms is not None and bool(torch.isfinite(norms(_taken(table, some))).all()):
+    if norms is not None and bool(torch.isfinite(norms(taken(table, some))).all()):
         return
     raise InvalidValue(
         "data must have no NaN and no infinity in them, got a row that has. Its gradient is not finite and would count "
@@ -93,13 +92,9 @@ def _in_batches(table: Rows | Examples) -> np.ndarray:
     """The same, of examples that are made for it, one after the other."""
     found = np.zeros(table.count, dtype=bool)
     for row in range(table.count):
-        for value in leaves_of(_taken(table, np.array([row]))):
+        for value in leaves_of(taken(table, np.array([row]))):
             found[row] |= bool(_lacking(value).any())
     return found
-
-
-def _taken(table: Rows | Examples, indices: Int[np.ndarray, " batch"]) -> Batch:
-    return table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
 
 
 def _lacking(value: Tensor) -> np.ndarray:

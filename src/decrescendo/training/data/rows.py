@@ -59,6 +59,11 @@ def assumption_of(table: Rows | Examples) -> Assumption | None:
     return assumed("own-tensor-class", ", ".join(sorted(classes))) if classes else None
 
 
+def taken(table: Rows | Examples, indices: Int[np.ndarray, " batch"]) -> Batch:
+    """These rows as one batch, for a look at them: by random numbers of no step."""
+    return table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
+
+
 def held_by(table: Rows | Examples) -> object:
     """What rows are taken from, where it lies in memory; ``None`` where code of a user's makes them."""
     if isinstance(table, Examples):
@@ -133,9 +138,7 @@ def rows(data: object, collate_fn: Collate | None = None) -> Rows:
     {'x': tensor([1.5000], dtype=torch.float64), 'y': tensor([0])}
     """
     found = table_of(data, collate_fn)
-    if isinstance(found, Rows):
-        return found
-    return Rows(found.count, lambda indices: found.take(Draw(indices)))
+    return found if isinstance(found, Rows) else Rows(found.count, functools.partial(taken, found))
 
 
 def table_of(data: object, collate_fn: Collate | None = None, *, one_by_one: bool = False) -> Rows | Examples:

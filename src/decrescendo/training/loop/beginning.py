@@ -1,6 +1,7 @@
 """What `Trainer` checks, compares across ranks and registers in the ledger store before the first step."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -165,14 +166,12 @@ def checked_rows(
 ) -> Rows | Examples:
     """How the rows of ``known`` are drawn, once none is found that has no finite gradient (`training.data.finite`);
     ``looking`` makes an engine that moves no stream of the run."""
-    if looking is not None:
 
-        def norms(batch: Batch) -> Tensor:
-            return looking().per_example_norms(to_device(batch, device))
+    def norms(make: Callable[[], Engine], batch: Batch) -> Tensor:
+        return make().per_example_norms(to_device(batch, device))
 
-        check_finite(known.table, require_finite, norms)
-    elif require_finite:
-        check_finite(known.table, require_finite)
+    if looking is not None or require_finite:
+        check_finite(known.table, require_finite, None if looking is None else partial(norms, looking))
     return known.table
 
 

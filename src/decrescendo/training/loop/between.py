@@ -42,11 +42,11 @@ class BetweenSteps:
     >>> model = nn.Linear(2, 1)
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
     >>> between.begin()
-    >>> between.look()
+    >>> _ = between.look()
     >>> between.supposed
     set()
     >>> _ = model.weight.data.neg_()
-    >>> between.look()
+    >>> _ = between.look()
     >>> between.supposed == {WRITTEN}
     True
     """
@@ -114,11 +114,9 @@ class BetweenSteps:
             if handed is None or handed[1] != fingerprint(tensor):
                 self._found.add(ROWS_CHANGED)
 
-    def look(self) -> None:
-        """Whether weights and settings are as the step before left them, and by whose code the next moves them."""
-        self._look()
-
-    def _look(self) -> tuple[dict[str, bytes], Settings]:
+    def look(self) -> tuple[dict[str, bytes], Settings]:
+        """Whether weights and settings are as the step before left them, and by whose code the next moves them; both as
+        they are."""
         self._found |= assumed_of_optimizer(self._optimizer)
         now, settings = self._now(), settings_of(self._optimizer)
         if self._weights is None:
@@ -133,7 +131,7 @@ class BetweenSteps:
 
     def enter(self) -> None:
         """The pass begins: from here to `leave` nothing may move weights or set rates."""
-        self._entered = self._look()
+        self._entered = self.look()
         if self._begun:
             for name, trained in self._requires_now().items():
                 if self._requires.get(name, trained) is not trained:  # new parameters are not turned

@@ -25,10 +25,6 @@ class Releasing:
     """How the sums of one training are released.
 
     Args:
-        source: of the sampling.
-        order: has the settings of the step.
-        streams: of the noise.
-        life: steps taken.
         keeper: where digests of releases are written; ``None`` without checkpoints.
         account: where releases are written; ``None`` without a store, and on other ranks than 0.
         digests: whether a digest of each release is recorded on rank 0.

@@ -19,8 +19,8 @@ from decrescendo.clipping.clipped import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel, check_instance
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.optim.several import name_of
-from decrescendo.training.data.examples import Draw, Examples
-from decrescendo.training.data.rows import Rows
+from decrescendo.training.data.examples import Examples
+from decrescendo.training.data.rows import Rows, taken
 from decrescendo.training.persistence.checkpoint.tree import pack
 from decrescendo.training.processes.bits import checksum, is_part
 from decrescendo.training.run.versions import versions
@@ -267,8 +267,7 @@ def data_facts(table: Rows | Examples) -> tuple[dict[str, str], bool]:
 
     def probe(count: int) -> list[Tensor]:
         indices = np.unique(np.linspace(0, table.count - 1, count).astype(np.int64))
-        batch = table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
-        return leaves_of(batch)
+        return leaves_of(taken(table, indices))
 
     count = _PROBES
     if isinstance(table, Rows):

@@ -80,8 +80,6 @@ class AdaptiveRun:
         check_instance(
             "policy's answer", proposed, Settings, "Return Settings(noise_multiplier, clip_norm) or None"
         )
-        # A copy: settings of a user's subclass could change after the filter was asked.
-        proposed = Settings(proposed.noise_multiplier, proposed.clip_norm)
         # `privatise` would refuse this product too, but only after the filter has spent budget.
         check_real(
             "noise_multiplier times clip_norm", proposed.noise_multiplier * proposed.clip_norm, at_least=0
