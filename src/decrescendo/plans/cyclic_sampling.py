@@ -11,7 +11,7 @@ from decrescendo.accounting.release import Release
 from decrescendo.base.arrays import read_only
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import InvalidValue, check_array, check_integer, check_real, uninherited
-from decrescendo.plans.sampling_arguments import check_rng, checked_count
+from decrescendo.plans.sampling_arguments import check_rng, checked_count, drawn_of
 
 
 @final
@@ -139,12 +139,7 @@ class CyclicPoissonSampling:
         """
         check_rng(rng)
         for taken in range(self.step, self.step + check_integer("steps", steps)):
-            members, rate = groups[taken % self.bands], self.at(taken).sample_rate
-            if isinstance(rng, SecureStream):
-                yield members[rng.subset(members.size, rate)]
-                continue
-            size = int(rng.binomial(members.size, rate))
-            yield np.sort(rng.choice(members, size=size, replace=False, shuffle=False))
+            yield drawn_of(groups[taken % self.bands], self.at(taken).sample_rate, rng)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CyclicPoissonSampling):

@@ -1,4 +1,4 @@
-"""Checks of what forms of sampling are made with."""
+"""What forms of sampling share: checks of what they are made with, and how records are drawn."""
 
 import numpy as np
 from jaxtyping import Int
@@ -19,6 +19,16 @@ def at_most_of(
     if isinstance(rng, SecureStream):
         return np.sort(drawn[np.argsort(rng.words(drawn.size))[:cap]])
     return np.sort(rng.choice(drawn, size=cap, replace=False, shuffle=False))
+
+
+def drawn_of(
+    members: Int[np.ndarray, " members"], rate: float, rng: np.random.Generator | SecureStream
+) -> Int[np.ndarray, " drawn"]:
+    """Each of ``members``, which ascend, with probability ``rate``, independently; ascending."""
+    if isinstance(rng, SecureStream):
+        return members[rng.subset(members.size, rate)]
+    size = int(rng.binomial(members.size, rate))
+    return np.sort(rng.choice(members, size=size, replace=False, shuffle=False))
 
 
 def checked_count(value: object) -> int:

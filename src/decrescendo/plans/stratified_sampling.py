@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from decrescendo.accounting.release import Release
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real, uninherited
-from decrescendo.plans.sampling_arguments import LARGEST, check_rng, checked_count
+from decrescendo.plans.sampling_arguments import LARGEST, check_rng, checked_count, drawn_of
 
 
 @final
@@ -148,18 +148,6 @@ class StratifiedPoissonSampling:
         """
         check_rng(rng)
         for _ in range(check_integer("steps", steps)):
-            parts = [
-                _drawn(rows, rate, rng)
-                for rows, rate in zip(members, self.stratum_rates.values(), strict=True)
-            ]
+            rates = self.stratum_rates.values()
+            parts = [drawn_of(rows, rate, rng) for rows, rate in zip(members, rates, strict=True)]
             yield np.sort(np.concatenate(parts))
-
-
-def _drawn(
-    rows: Int[np.ndarray, " stratum"], rate: float, rng: np.random.Generator | SecureStream
-) -> Int[np.ndarray, " drawn"]:
-    """Each of these with this probability, independently."""
-    if isinstance(rng, SecureStream):
-        return rows[rng.subset(rows.size, rate)]
-    size = int(rng.binomial(rows.size, rate))
-    return rng.choice(rows, size=size, replace=False, shuffle=False)
