@@ -68,8 +68,8 @@ def account_command(
     out.print(verdict_table(found, ledger, at))
     for alarms, power in zip(ALARMS, tests.power.tolist(), strict=True):
         say(
-            f"a test of membership that is wrong about {100 * alarms:g} % of the others finds at most "
-            f"{percent(power)} %"
+            f"at a false-positive rate of {100 * alarms:g} %, a membership test finds at most {percent(power)} % of "
+            "the members"
         )
     say(f"which follows from {tests.by}")
     if max_batch_size is not None:
