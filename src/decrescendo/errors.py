@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree, and the range checks that raise it.
+"""All errors, as a class hierarchy, and the range checks that raise them.
 
 ::
 
@@ -41,7 +41,7 @@ class InvalidValue(DecrescendoError, ValueError):
 
 
 class ImpossibleBudget(InvalidValue):
-    """No schedule of the asked shape meets the budget; the message says the nearest that can be met."""
+    """No schedule of the requested shape meets the budget; the message gives the nearest budget that can be met."""
 
 
 class InvalidType(DecrescendoError, TypeError):
@@ -49,11 +49,11 @@ class InvalidType(DecrescendoError, TypeError):
 
 
 class AccountingError(DecrescendoError):
-    """An accountant cannot judge this ledger; the message names the release and the reason."""
+    """An accountant does not cover this ledger; the message names the release and the reason."""
 
 
 class FileRefused(DecrescendoError, ValueError):
-    """A file is damaged, foreign or of a newer version; it was left untouched."""
+    """A file is damaged, of another kind or from a newer version; it was not changed."""
 
 
 class UnsupportedModel(DecrescendoError):
@@ -66,19 +66,19 @@ class UnsupportedModel(DecrescendoError):
 
 
 class OutOfMemory(DecrescendoError, MemoryError):
-    """One example alone does not fit into memory: cutting the batch further cannot help."""
+    """One example alone does not fit into memory, so splitting the batch further cannot help."""
 
 
 class PlanViolation(DecrescendoError):
-    """A step was asked for that the plan does not contain; taking it would void the guarantee."""
+    """A requested step is not in the plan; taking it would void the guarantee."""
 
 
 class RankLost(DecrescendoError, RuntimeError):
-    """Another process of the training ended, failed or was silent too long; nothing more was released."""
+    """Another process of the training ended, failed or did not answer in time; nothing more was released."""
 
 
 class DataUnavailable(DecrescendoError, OSError):
-    """A data file is neither on this machine nor could it be downloaded; the message says where to put it."""
+    """A data file is not on this machine and could not be downloaded; the message says where to put it."""
 
 
 class MissingExtra(DecrescendoError, ImportError):
@@ -86,7 +86,7 @@ class MissingExtra(DecrescendoError, ImportError):
 
 
 def within(claim: str, error: Exception) -> str:
-    """What must hold of a whole, and what was wrong in it, as one sentence.
+    """One sentence: what must hold for the whole, and what was wrong in a part of it.
 
     >>> within("a.toml must be a declaration", InvalidValue("data must be a text, got data=3. Quote it"))
     'a.toml must be a declaration, in which data must be a text, got data=3. Quote it'

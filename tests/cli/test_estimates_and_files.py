@@ -94,7 +94,7 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 def test_a_script_has_no_name_of_a_module(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be imported in its place."""
     monkeypatch.chdir(tmp_path)
-    assert "must be of no module that there is" in asked("new", name)
+    assert "must not be the name of an installed module" in asked("new", name)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -63,7 +63,7 @@ def test_a_generator_of_the_programs_own_is_what_is_refused(
 
 def test_a_constant_laid_along_the_rows_is_so_beside_no_generator() -> None:
     steps = torch.arange(5.0)[:, None]
-    with pytest.raises(UnsupportedModel, match="laid along them"):
+    with pytest.raises(UnsupportedModel, match="laid along the examples"):
         Engine(nn.Linear(4, 2), lambda m, x: squares(m, x + steps[: len(x)])).check(torch.randn(5, 4))
 
 

@@ -298,7 +298,7 @@ class TestTraining:
         assert 0 < facts["accounting"]["cut"]["delta"] < BUDGET.delta
         assert facts["spent"][-1]["epsilon"] == run.guarantee.epsilon
         page = again.statement().to_markdown()
-        assert f"of one with more than {CAP} units {CAP} are kept, by an even choice" in page
+        assert f"of a batch with more than {CAP} units, {CAP} are kept, chosen uniformly" in page
         assert "Truncated batches: the probability" in page
         whole, _ = trainer_of(cut(cap=None))
         assert "cut" not in whole.finish().statement().facts["accounting"]

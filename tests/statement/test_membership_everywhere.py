@@ -68,8 +68,13 @@ def test_statement_studio_and_command_line_say_one_number(kind: str, tmp_path: P
     for alarms, (share, found) in zip(ALARMS, shown["shown"], strict=True):
         own = f"{percent(reading['power_at_false_alarms'][f'{alarms:g}'])} %"
         assert found == own
-        assert f"wrong about {share} of the others finds at most {own} of those who did" in page
-        assert f"wrong about {share} of the others finds at most {own}" in " ".join(printed.stdout.split())
+        assert (
+            f"At a false-positive rate of {share}, any test of whether somebody took part finds at most {own}"
+            in page
+        )
+        assert f"false-positive rate of {share}, a membership test finds at most {own}" in " ".join(
+            printed.stdout.split()
+        )
 
 
 def test_for_one_plan_at_a_tenth_of_false_alarms_the_page_and_the_statement_agree() -> None:

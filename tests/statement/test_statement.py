@@ -113,7 +113,7 @@ def test_what_was_not_recorded_is_said(run: Run, tmp_path: Path) -> None:
     before = dataclasses.replace(run, provenance=None)
     before.save(tmp_path / "old")
     assert Run.load(tmp_path / "old").provenance is None
-    assert "how the training was run: nobody recorded it" in before.statement().to_markdown()
+    assert "how the training was run: this was not recorded" in before.statement().to_markdown()
 
 
 def test_a_damaged_conduct_is_refused(run: Run, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _LIKELY = 0.5
 def many_runs(
     attack: Attack, *, runs: int, seed: int | Secure, confidence: float = 0.95, choosing: float = 0.3
 ) -> AuditResult:
-    """Half of the runs have the record. A threshold is chosen on the first of them and counted on the others.
+    """Audit with many runs, half of them with the record: some runs choose a threshold, the others count errors.
 
     Two tests, each with half of 1 - ``confidence``: `errors_epsilon`, which assumes nothing but (epsilon,
     delta)-DP, and `PrivacyCurve.epsilon`, which holds the plan's whole privacy curve against the errors. With n runs

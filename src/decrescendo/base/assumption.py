@@ -15,7 +15,7 @@ _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Assumption:
-    """What must be true for a guarantee to hold, and was not checked by the library, or not wholly.
+    """A condition of the guarantee that the library did not check, or only in part.
 
     Args:
         code: stable, of small letters, digits and hyphens. One that begins with ``rows-`` is of what the engine had to

@@ -28,9 +28,9 @@ def account_command(
     rows: Annotated[int | None, typer.Option(help="With --max-batch-size: number of records.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Ask every accountant what a list of noisy steps costs, and which answers are proofs.
+    """Compute the epsilon of a list of noisy steps with every accountant, and say which are proven.
 
-    A CSV has one noise multiplier a line, or named columns noise_multiplier, sample_rate, count.
+    A CSV has one noise multiplier per line, or named columns noise_multiplier, sample_rate, count.
 
     Example: decrescendo account noise.csv --sample-rate 0.01 --delta 1e-5
     """
@@ -68,8 +68,8 @@ def account_command(
     out.print(verdict_table(found, ledger, at))
     for alarms, power in zip(ALARMS, tests.power.tolist(), strict=True):
         say(
-            f"a test of membership that is wrong about {100 * alarms:g} % of the others finds at most "
-            f"{percent(power)} %"
+            f"at a false-positive rate of {100 * alarms:g} %, a membership test finds at most {percent(power)} % of "
+            "the members"
         )
     say(f"which follows from {tests.by}")
     if max_batch_size is not None:

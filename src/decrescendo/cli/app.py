@@ -38,8 +38,8 @@ def make_app(name: str, words: str) -> typer.Typer:
 
 app = make_app(
     "decrescendo",
-    "Differentially private training whose noise and clipping move, with the promised epsilon kept.\n\n"
-    "Where to start: `decrescendo demo` shows it at work; `decrescendo new patients` writes a training to change; "
+    "Differentially private training with noise and clip norms that change over the run, at a certified epsilon.\n\n"
+    "Where to start: `decrescendo demo` runs an example; `decrescendo new patients` writes a script to start from; "
     "`decrescendo plan --help` is the budget alone.",
 )
 out, err = Console(), Console(stderr=True)

@@ -61,11 +61,12 @@ def audit_command(
     threads: options.Threads = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Attack a training and put a lower bound under its epsilon. Exit code 1 if it is caught.
+    """Attack a training and compute a lower bound on its epsilon. Exit code 1 if a break is found.
 
-    The training is the real one, on rows of which some are canaries: nothing it makes is for use. A bound below the
-    certified epsilon is what must come out; it does not show that all is right, one above it shows that it is not.
-    With --store the audit is written into the ledger of the rows: it trains on them, and spends the plan again.
+    The audit runs the real training with canaries in place of some rows; do not use its weights. The bound should be
+    below the certified epsilon, which does not prove that the training is correct; a bound above it means that
+    something is broken. With --store the audit is recorded in the ledger of the data: it trains on them, and spends
+    the plan's epsilon again.
 
     Example: decrescendo audit digits --epsilon 4 --epochs 2
     """

@@ -37,11 +37,11 @@ def doctor_command(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what is wrong with the privacy of a training that you have.
+    """Find privacy bugs in a training script that you already have.
 
-    A script runs as it is, with Opacus and torch observed, for a few steps; before its first private step it is forked,
-    and each copy goes on with one record changed. Each fault has its line, what it costs, and how sure it is: proven
-    by a run, recomputed, or suspected. It is your code that runs: do not give it a script that you would not run.
+    The doctor runs your unmodified script for a few steps and observes Opacus and torch. Before the first private step
+    it forks the process, and each copy continues with one record changed. Each finding has a line, a consequence, and a
+    certainty: proven by a run, recomputed, or suspected. Do not use it on a script that you would not run yourself.
 
     Example: decrescendo doctor train.py -- --epochs 3
     """

@@ -40,7 +40,7 @@ def ledger_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything in it, as JSON.")] = False,
 ) -> None:
-    """What was spent on a data set, by which run, and what is left.
+    """Show what each run spent on a data set, and what is left.
 
     Example: decrescendo ledger mnist.db --create --epsilon 3 --delta 1e-5 --rows 60000 --dataset mnist
     """

@@ -24,7 +24,7 @@ _PLAN = """dc.calibrate(
 def new_command(name: Annotated[str, typer.Argument(help="Of the script: NAME.py, in this folder.")]) -> None:
     """Write a commented script that trains privately: data, model, loss, plan, training, statement.
 
-    It runs as it is, on digits that come with the library, and is yours to change.
+    It runs unchanged, on digits that come with the library; edit it for your data.
 
     Example: decrescendo new patients
     """
@@ -36,8 +36,8 @@ def new_command(name: Annotated[str, typer.Argument(help="Of the script: NAME.py
         raise InvalidValue(f"NAME must be a Python name, as of a module, got {name!r}. Try my_training")
     if module in {"decrescendo", *sys.stdlib_module_names} or module in packages_distributions():
         raise InvalidValue(
-            f"NAME must be of no module that there is, got {name!r}: the script, and others in this folder, would get "
-            "this file in its place. Try my_training"
+            f"NAME must not be the name of an installed module, got {name!r}: the script, and others in this folder, "
+            "would import this file in its place. Try my_training"
         )
     if path.exists():
         raise InvalidValue(

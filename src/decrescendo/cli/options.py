@@ -95,10 +95,10 @@ TaskName = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
-        help="module:function that returns a Task or (model, loss, data); or digits, the example that comes along.",
+        help="module:function that returns a Task or (model, loss, data); or digits, the built-in example.",
     ),
 ]
-PlanFile = Annotated[Path | None, typer.Option("--plan", help="A plan file; instead of the budget options.")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="A plan file, in place of the budget options.")]
 Accountant = Annotated[
     AccountantName | None,
     typer.Option(
@@ -122,22 +122,24 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
 Capture = Annotated[
     CaptureWhen | None,
     typer.Option(
-        help="Replay checked passes without Python: where that is faster, as measured in the first steps (auto), "
+        help="Replay checked passes without Python: if that is faster in the first steps (auto), "
         "wherever it can be done (on), or never (off). Default: the task's, which is auto if it does not say.",
     ),
 ]
 MicrobatchSize = Annotated[
     int | None,
-    typer.Option(help="At most so many examples at once: less memory. Default: the task's.", min=1),
+    typer.Option(
+        help="Process at most this many examples at once, to save memory. Default: the task's.", min=1
+    ),
 ]
 StoreFile = Annotated[
     Path | None, typer.Option("--store", help="Ledger of the data set, from `decrescendo ledger --create`.")
 ]
-RunName = Annotated[str, typer.Option("--name", help="With --store: name of the run in its list.")]
+RunName = Annotated[str, typer.Option("--name", help="With --store: name of the run in the store.")]
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="For repeatable experiments; as sensitive as the data. Default: noise that nobody can predict."
+        help="For reproducible experiments; as sensitive as the data. Default: noise that nobody can predict."
     ),
 ]
 SavePlan = Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")]
@@ -148,11 +150,13 @@ Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson 
 DatasetSize = Annotated[int | None, typer.Option(help="Number of examples N; public.")]
 UnitOf = Annotated[
     UnitName,
-    typer.Option("--unit", help="Who is protected: an example, a person, or a client, with all they have."),
+    typer.Option(
+        "--unit", help="The unit of privacy: an example, or a person or client with all their records."
+    ),
 ]
 ExamplesPerPerson = Annotated[
     int | None,
-    typer.Option(help="The most examples that one person has: people are protected, with all of theirs."),
+    typer.Option(help="Protect people with at most this many examples each."),
 ]
 Clients = Annotated[int | None, typer.Option(help="With --unit client: number of clients N; public.")]
 ClientsPerRound = Annotated[
@@ -161,20 +165,20 @@ ClientsPerRound = Annotated[
 BatchEnd = Annotated[
     float | None,
     typer.Option(
-        help="Expected batch size of the last step: it moves there linearly from --batch. Default: it stays."
+        help="Expected batch size of the last step; it changes linearly from --batch. Default: constant."
     ),
 ]
 MaxBatchSize = Annotated[
     str | None,
     typer.Option(
-        help="Truncate batches to so many rows; auto: the least that costs a hundredth of delta. Default: any size."
+        help="Truncate batches to this many rows; auto: the smallest that costs at most 1 % of delta. Default: off."
     ),
 ]
 RandomAllocation = Annotated[
     bool | None,
     typer.Option(
         "--random-allocation",
-        help="Each example once an epoch, in a step that it draws by itself, in place of Poisson sampling.",
+        help="Each example takes part once per epoch, in a step drawn for it, in place of Poisson sampling.",
     ),
 ]
 Strata = Annotated[
@@ -186,67 +190,68 @@ Strata = Annotated[
         "hold. Repeat it.",
     ),
 ]
-Steps = Annotated[int | None, typer.Option(help="Number of steps (rounds, over clients).")]
+Steps = Annotated[int | None, typer.Option(help="Number of steps (or rounds, with clients).")]
 Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: expected passes over the data.")]
 ScheduleName = Annotated[
     Schedule | None,
-    typer.Option(metavar="NAME", help=f"What moves: {', '.join(Schedule)}. Default: dynamic."),
+    typer.Option(metavar="NAME", help=f"Schedule: {', '.join(Schedule)}. Default: dynamic."),
 ]
 RhoMu = Annotated[
-    float, typer.Option(help="growing-mu, dynamic, noise decays: mu grows by this factor over the run.")
+    float,
+    typer.Option(help="For growing-mu, dynamic and noise decays: mu grows by this factor over the run."),
 ]
-RhoC = Annotated[float, typer.Option(help="sensitivity-decay, dynamic, optimal: the clip norm falls by it.")]
+RhoC = Annotated[
+    float,
+    typer.Option(help="For sensitivity-decay, dynamic and optimal: the clip norm falls by this factor."),
+]
 LrSchedule = Annotated[
     Decay | None,
-    typer.Option(help="optimal: how the learning rate of the run will fall; the noise follows it."),
+    typer.Option(help="For optimal: how the learning rate of the run falls; the noise follows it."),
 ]
-Lr = Annotated[float | None, typer.Option(help="optimal, with --curvature: the first learning rate.")]
+Lr = Annotated[float | None, typer.Option(help="For optimal, with --curvature: the first learning rate.")]
 Curvature = Annotated[
     float | None,
-    typer.Option(
-        help="optimal: smallest curvature (PL constant) of the loss; early noise is then forgotten."
-    ),
+    typer.Option(help="For optimal: smallest curvature (PL constant) of the loss; early noise then decays."),
 ]
-Momentum = Annotated[float | None, typer.Option(help="optimal: momentum in [0, 1).")]
+Momentum = Annotated[float | None, typer.Option(help="For optimal: momentum in [0, 1).")]
 Influence = Annotated[
     Path | None,
     typer.Option(
-        help="optimal: file of influences, one a step, of the variance of the noise; JSON list or lines."
+        help="For optimal: file with one influence per step, on the variance of the noise; JSON list or lines."
     ),
 ]
 InfluenceGrowth = Annotated[
     float | None,
-    typer.Option(
-        help="optimal: noise of the last step weighs so many times that of the first, exponentially between."
-    ),
+    typer.Option(help="For optimal: noise of the last step matters this many times as much as of the first."),
 ]
 Bands = Annotated[
     str | None,
     typer.Option(
-        help="optimal: noise correlated over so many steps, so that later ones take away what earlier ones added; "
+        help="For optimal: correlate noise over this many steps, so that later noise cancels earlier noise; "
         "auto: 1, 2, 4, .., whichever leaves least noise in the iterates. Default: independent."
     ),
 ]
 Compute = Annotated[
     float | None,
     typer.Option(
-        help="optimal, in place of --batch: examples to process over the run, expected; the batch moves with the noise."
+        help="For optimal, in place of --batch: expected number of examples to process; batch size and noise change."
     ),
 ]
 Clip = Annotated[float | None, typer.Option(help="Clip norm C_0 of one example's gradient.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines and nothing else.")]
-Found = Annotated[Path, typer.Option("--out", help="JSON file for what was found.")]
+Found = Annotated[Path, typer.Option("--out", help="JSON file for the result.")]
 TrialsOf = Annotated[
     str,
     typer.Option(
-        "--trials", help="A number; with --private its law: geometric:10, logarithmic:10, poisson:10, 0.5:10."
+        "--trials",
+        help="A number; with --private a distribution: geometric:10, logarithmic:10, poisson:10, 0.5:10.",
     ),
 ]
 Vary = Annotated[
     list[str] | None,
     typer.Option(
-        help="To search: learning_rate=0.1..1:log, momentum=0..0.9 or batch=64,128. May be given several times."
+        help="A setting to search: learning_rate=0.1..1:log, momentum=0..0.9 or batch=64,128. May be repeated."
     ),
 ]
-Fix = Annotated[list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")]
+Fix = Annotated[list[str] | None, typer.Option(help="A fixed setting, name=value. May be repeated.")]
 RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.

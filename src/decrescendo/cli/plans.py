@@ -46,18 +46,18 @@ def plan_command(
     plot: Annotated[Path | None, typer.Option(help="Draw the schedules into this PNG file.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Calibrate noise so that the [bold]whole[/bold] moving schedule meets a budget.
+    """Calibrate noise so that the [bold]whole[/bold] schedule meets a budget.
 
     Example: decrescendo plan --epsilon 1.2 --delta 1e-6 --dataset-size 60000 --batch 250 --epochs 20
     --schedule dynamic --clip 1.5 --save plan.json
 
-    With --schedule optimal the noise follows from what is known of the training: --lr-schedule, --curvature with --lr,
-    --momentum, or influences of your own.
+    With --schedule optimal the noise follows from facts about the training: --lr-schedule, --curvature with --lr,
+    --momentum, or your own influences.
 
-    Over clients: decrescendo plan --epsilon 4 --delta 1e-4 --unit client --clients 2000 --clients-per-round 200
+    For clients: decrescendo plan --epsilon 4 --delta 1e-4 --unit client --clients 2000 --clients-per-round 200
     --steps 30 --save plan.json
 
-    Of people with up to 5 examples each: decrescendo plan --epsilon 4 --delta 1e-6 --unit person
+    For people with up to 5 examples each: decrescendo plan --epsilon 4 --delta 1e-6 --unit person
     --examples-per-person 5 --dataset-size 60000 --batch 250 --epochs 10 --save plan.json
     """
     for option, path in (("--save", save), ("--plot", plot)):
@@ -187,10 +187,10 @@ def _mean_batch(
 def verify_command(
     file: Annotated[Path, typer.Argument(help="A plan file, or the folder of a run.")],
 ) -> None:
-    """Judge a plan file's numbers again, here and with an independent library.
+    """Recompute the epsilon of a plan or run, also with an independent library.
 
-    Of a run's folder, hold its privacy statement against the run, too; of a run whose noise was decided on the way, ask
-    its filter again for every release.
+    For a run's folder, it also compares the privacy statement with the run. If the noise was decided during the run, it
+    passes every release through the filter again.
 
     Example: decrescendo verify runs/patients
     """

@@ -20,7 +20,7 @@ def statement_command(
 ) -> None:
     """Write statement.md and statement.json of a run, and show the page.
 
-    What was declared before, and an audit that was added, stay until others are given.
+    Earlier declarations and audits are kept until you pass new ones.
 
     Example: decrescendo statement runs/mnist --declare mnist.toml
     """

@@ -19,10 +19,10 @@ def studio_command(
     ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Open a local web page to plan by eye.
+    """Open a local web page for planning with sliders.
 
-    Sliders for budget, data, noise and clip norm; what they cost, what an attacker could find; two plans side by side;
-    plans, runs and stores shown. Only this machine can reach it, and it asks nobody anything. Ctrl-C ends it.
+    Sliders set budget, data, noise and clip norm; the page shows the cost, what an attacker could find, two plans side
+    by side, and saved plans, runs and stores. Only this machine can reach it, and it loads nothing. Ctrl-C ends it.
 
     Example: decrescendo studio plan.json
     """

@@ -76,8 +76,8 @@ def train_command(
 ) -> None:
     """Train a task privately.
 
-    A task is a function of yours, module:function, that returns a decrescendo.training.Task or (model, loss,
-    data). Settings not given are the task's.
+    A task is your function, module:function, that returns a decrescendo.training.Task or (model, loss,
+    data). Settings that you do not pass come from the task.
 
     Example: decrescendo train my_project:patients --epsilon 1.2 --schedule dynamic --out runs/patients
     """

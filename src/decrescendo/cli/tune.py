@@ -49,14 +49,14 @@ def tune_command(
     store: options.StoreFile = None,
     threads: options.Threads = None,
 ) -> None:
-    """Search for settings, honestly.
+    """Search for settings, on public data or with a guarantee for the whole search.
 
-    On public data (--on) the search is free; decrescendo train takes what it found with --recipe. On the private data
-    (--private) the number of trials is random and secret, and the guarantee is that of the whole search.
+    On public data (--on) the search costs no privacy; pass the result to decrescendo train with --recipe. On private
+    data (--private) the number of trials is random and secret, and the guarantee covers the whole search.
 
-    Searched are schedule, batch, epochs, clip, stride (learning rate x clip / (1 - momentum): the step of a batch whose
-    gradients are all clipped), lr_decay, averaging (the decay of an average of the weights, 0 for none), momentum,
-    rho_mu and rho_c. --vary adds to them or gives another range, --fix takes one out, --only leaves what --vary names.
+    The search varies schedule, batch, epochs, clip, stride (learning rate x clip / (1 - momentum): the length of a step
+    whose gradients are all clipped), lr_decay, averaging (decay of an average of the weights, 0 for none), momentum,
+    rho_mu and rho_c. --vary adds a setting or changes a range, --fix fixes one, --only varies only what --vary names.
 
     Example: decrescendo tune my_project:task --epsilon 0.4 --on my_project:public --trials 40 --out recipe.json
     """

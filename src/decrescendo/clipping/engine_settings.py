@@ -10,8 +10,7 @@ _OF_BATCHES = ("microbatch_size", "cache_bytes", "memory_limit", "declared", "ca
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How fast and in how much memory; no setting changes a guarantee, nor, but for ``gamma``, a result by more than
-    rounding.
+    """Settings for time and memory. None changes a guarantee, and only ``gamma`` a result by more than rounding.
 
     Args:
         microbatch_size: at most this many examples at once; ``None`` for the whole batch.

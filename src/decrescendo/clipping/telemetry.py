@@ -20,7 +20,7 @@ _MOST = 1_000
 @final
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What is released of a batch beside its clipped sum, in one vector and under one noise.
+    """Noisy numbers about a batch, released together with its clipped sum as one vector with one noise.
 
     A clipped gradient v of length n <= C leaves room for any vector s with |s|^2 <= C^2 - n^2: the pair (v, s) still
     has length at most C, and is the same Gaussian release, with the same z. ``norms`` fills it with K coordinates,

@@ -30,7 +30,7 @@ def examine(
     steps: int = STEPS,
     timeout: float = LONGEST,
 ) -> Diagnosis:
-    """What is wrong with a training.
+    """Find privacy bugs in a training script.
 
     Args:
         path: a script or a notebook, which is run; the folder of a run; or a checkpoint of Opacus'.

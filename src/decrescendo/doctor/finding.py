@@ -71,7 +71,7 @@ CHECKS = {
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the doctor found in one training.
+    """All findings of the doctor for one training.
 
     Args:
         subject: the script, folder or checkpoint.

@@ -48,7 +48,7 @@ class Rewritten:
 
 
 def rewrite(path: str | os.PathLike[str]) -> Rewritten:
-    """The training of a script with Opacus, written for this library, with the schedule that it had.
+    """Rewrite a training script from Opacus for this library, with the same schedule.
 
     Raises:
         InvalidValue: no script with Opacus' `make_private`; a loop with clipping of its own is no change of names.

@@ -115,7 +115,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open round: what its members are told, and who they are.
+    """An open round: its members and the message to them.
 
     Args:
         round: for the members.

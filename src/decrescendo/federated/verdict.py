@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The verdict on one reply, with the reason in words.
+    """The verdict on one reply, with the reason.
 
     >>> str(Received(Verdict.REPEATED, "client 3 has answered"))
     'repeated: client 3 has answered'

@@ -15,7 +15,7 @@ from decrescendo.plans.strategy import Strategy
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """The optimiser that noisy gradients go to, as ``torch.optim.SGD`` is: its iterates are linear in the noise.
+    """The optimiser that uses the noisy gradients (``torch.optim.SGD``): its iterates are linear in the noise.
 
         v_t = momentum v_{t-1} + noise_t + weight_decay w_{t-1},      w_t = w_{t-1} - eta_t v_t
 

@@ -110,7 +110,7 @@ class Comparison(Generic[Passed]):
         that it has to be compared with.
 
         Raises:
-            UnsupportedModel: a row's result may depend on other rows, on its place or on their number.
+            UnsupportedModel: a row's result may depend on other rows, on its position or on the number of rows.
         """
         again, resolved = True, 0
         while True:

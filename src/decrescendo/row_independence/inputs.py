@@ -27,7 +27,7 @@ def labelled_rows(batch: Batch, rows: int, tracer: Tracer) -> Batch:
 
     def give(tensor: Tensor) -> Tensor:
         own = copy_rows(tensor.detach(), index)
-        tracer.assign(tensor, Mixed("rows that were not given to the pass are used"))
+        tracer.assign(tensor, Mixed("rows that are not part of the batch are used"))
         tracer.assign(own, RowLayout(0))
         return own.requires_grad_(tensor.requires_grad)
 

@@ -206,10 +206,8 @@ def counted_of(label: Label) -> Owners | None:
     return owners if owners is not None and owners.counted else None
 
 
-LAID_ALONG = (
-    "a constant that is not the same for all examples is laid along them, by their place in the batch"
-)
-PARTS = "only some of the examples are taken, or examples are taken in groups"
+LAID_ALONG = "a constant laid along the examples is not the same for each of them"
+PARTS = "only some of the examples are used, or examples are processed in groups"
 SUMMED = "several examples are put together"
 APART = "examples that do not lie at the same places are put together"
 LONG = "a constant depends on the number of examples"

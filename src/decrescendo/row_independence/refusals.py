@@ -24,15 +24,14 @@ _NAMED = 3
 _TORCHS = frozenset({"aten", "prims"})
 _OUTLIERS = "Load the model with BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
 GENERATOR = (
-    "random numbers of a pass must come from torch's default generator, which each step seeds anew, got a generator of "
-    "the program's own (generator=..) at {}, whose numbers follow from its seed and from the passes before, one after "
-    "another along the batch. Leave generator= out"
+    "random numbers of a pass must come from torch's default generator, which each step seeds again, got your own "
+    "generator (generator=..) at {}, whose numbers depend on its seed and on earlier passes. Omit generator="
 )
 # A gradient penalty, as WGAN-GP has one.
 SECOND_DERIVATIVE = (
-    "a loss must need first derivatives alone, got one with a second derivative (torch.autograd.grad(.., "
-    "create_graph=True) or torch.func.grad of the model, as a gradient penalty takes it). Bound the critic by "
-    "torch.nn.utils.parametrizations.orthogonal, or clip its weights between steps, instead"
+    "a loss must need first derivatives only, got one with a second derivative (torch.autograd.grad(.., "
+    "create_graph=True) or torch.func.grad of the model, as in a gradient penalty). Instead, bound the critic by "
+    "torch.nn.utils.parametrizations.orthogonal, or clip its weights between steps"
 )
 # Of constants laid along the examples where a generator that torch does not see was used.
 HOSTS = (
@@ -54,7 +53,7 @@ STATISTICS = (
 _WRITES = (
     "They would hold private data without noise. Replace BatchNorm by GroupNorm "
     "(model = decrescendo.training.without_batch_norm(model)), or call .eval() on it if it has public statistics, "
-    "which no private row went into; let no other layer keep anything of its inputs, or call .eval() if that stops it"
+    "which no private row went into; let no other layer store anything of its inputs, or call .eval() if that stops it"
 )
 # Of batch normalisation without running statistics: it takes those of the batch in evaluation mode, too.
 _GROUP_NORM = (
@@ -94,12 +93,11 @@ def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> 
 
     >>> print(written_by_the_pass(["oft_R.weight"], ["oft_R.weight"]))
     a forward pass must not change the model's parameters or buffers, got a change of oft_R.weight. A weight that the
-    pass itself moves moves without noise: project or renew it between steps, or leave that out (PEFT: OFT with
-    coft=False)
+    pass itself changes gets no noise: project or renew it between steps, or leave that out (PEFT: OFT with coft=False)
     """
     shown = ", ".join(changed[:_NAMED]) + (f" and {len(changed) - _NAMED} others" if changed[_NAMED:] else "")
     if any("monteclora" in name for name in changed):
-        remedy = "MonteCLoRA draws new weights and keeps them in each pass: use plain LoRA"
+        remedy = "MonteCLoRA draws and stores new weights in each pass: use plain LoRA"
     elif changed[0].endswith(("._u", "._v", ".weight_u", ".weight_v")):
         remedy = (
             "Spectral norm renews them in training mode: call .eval() on its parametrization for the pass, and renew "
@@ -107,8 +105,8 @@ def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> 
         )
     elif changed[0] in parameters:
         remedy = (
-            "A weight that the pass itself moves moves without noise: project or renew it between steps, or leave "
-            "that out (PEFT: OFT with coft=False)"
+            "A weight that the pass itself changes gets no noise: project or renew it between steps, or leave that "
+            "out (PEFT: OFT with coft=False)"
         )
     else:
         remedy = _WRITES
@@ -128,7 +126,7 @@ def _without_a_rule(form: str) -> str:
     name, _, types = form.partition("(")
     name = name.rpartition(".")[0]
     if name.split("::")[0] in _TORCHS:
-        return "Write it with other operations of torch's"
+        return "Write it with other torch operations"
     given, _, made = types.partition("->")
     tensors, outputs = given.count("Tensor"), made.count("Tensor")
     words = [f"{n} {what}{'s' * (n != 1)}" for n, what in ((tensors, "tensor argument"), (outputs, "output"))]
@@ -206,8 +204,8 @@ def refusal(label: Label, of: str, *, hosts: bool = False, where: str = "") -> R
     """Why a loss or a gradient is refused; ``hosts``: NumPy or Python drew random numbers; ``where``: at which line.
 
     >>> print(refusal(Mixed("several examples are put together", "mean"), "loss"))
-    no example's loss may depend on another example, on its place or on their number, but in mean several examples are
-    put together. Let row i of the losses depend on row i of the batch alone
+    no example's loss may depend on another example, on its position in the batch or on the number of examples, but in
+    mean several examples are put together. Let row i of the losses depend on row i of the batch alone
     """
     remedy = "Let row i of the losses depend on row i of the batch alone"
     if isinstance(label, Mixed):
@@ -220,21 +218,24 @@ def refusal(label: Label, of: str, *, hosts: bool = False, where: str = "") -> R
             remedy = _without_a_rule(label.why.rpartition(NO_RULE)[2])
         if label.why == LAID_ALONG:
             remedy = (
-                "Is the batch the first dimension where another was meant (a positional encoding for sequences that "
-                "come first)? Let a constant have size 1 along the examples"
+                "Is the batch in the first dimension where the code expects another one (a positional encoding for "
+                "sequence-first inputs)? Give the constant size 1 in the dimension of examples"
             )
             remedy = HOSTS if hosts else remedy
     elif isinstance(label, RowLayout):
         found = "its examples are in another dimension, or in another order"
     else:
         found = "it depends on no example"
-    why = f"no example's {of} may depend on another example, on its place or on their number, but {found}"
+    why = (
+        f"no example's {of} may depend on another example, on its position in the batch or on the number of examples, "
+        f"but {found}"
+    )
     return Refusal(why, label.name if isinstance(label, Mixed) else "", where, remedy)
 
 
 def reads_a_number(where: str) -> str:
     """Why a pass is refused whose result depends on a number of the data that Python was not given."""
     return (
-        f"the data must not steer the pass, but {where} reads a number of them in Python, on which the losses depend. "
+        f"the data must not steer the pass, but {where} reads a number from them in Python, and losses depend on it. "
         f'Use tensor operations there; or declare the line: EngineSettings(declared=("{where}",))'
     )

@@ -164,7 +164,7 @@ BY_VALUE = frozenset((*indexing.RULES.values(), *packed.RULES.values()))
 
 
 def register_rule(operation: str, text: str) -> None:
-    """Tell the check of independence how an operation of yours treats the examples.
+    """Declare how a custom operation treats the examples, for the check of independence.
 
     Args:
         operation: its full name, ``"namespace::name"``.

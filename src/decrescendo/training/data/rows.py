@@ -34,7 +34,7 @@ OWN_ROWS = ("own-rows", "own-tensor-class")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A number of rows, and how to take some of them as one batch.
+    """A data set of numbered rows, and a method that returns some of them as one batch.
 
     Args:
         count: number of rows.

@@ -45,7 +45,7 @@ def train(
     require_finite: bool | None = None,
     telemetry: Telemetry | None = None,
 ) -> Run:
-    """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the guarantee.
+    """Train ``model`` in place with ``plan``, and report its guarantee; see `Trainer` for what it guarantees.
 
     Args:
         model: trained in place, in the mode (train or eval) it is in.

@@ -60,7 +60,7 @@ SAME_ORDER = assumed("same-order")
 
 @final
 class Trainer:
-    """The steps of a plan, for people who keep their own loop; `train` is the loop most people want.
+    """The steps of a plan, for your own training loop; most people want the ready-made loop `train`.
 
     With an `Adaptive` in place of a plan, noise and clipping of each step are decided on the way: before a batch is
     drawn the policy is asked what to do and the filter whether it fits. When the filter refuses, `batches` ends: no

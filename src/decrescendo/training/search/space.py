@@ -62,7 +62,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """One of some values, each as likely.
+    """One of several values, all equally likely.
 
     >>> str(Among((0.0, 0.5, 0.9)))
     '0,0.5,0.9'
@@ -183,7 +183,7 @@ _RHO_C = Between(1.2, 8.0, log=True)
 
 
 def default_space(task: Task) -> Space:
-    """Where a search for ``task`` begins: batch and epochs, clip norm, rate and decay, momentum, averaging, schedule.
+    """The default search space for ``task``: batch and epochs, clip norm, rate, decay, momentum, averaging, schedule.
 
     >>> from decrescendo.training import find_task
     >>> str(default_space(find_task("digits")).moving["batch"])

@@ -82,8 +82,8 @@ def _how(sampling: Sampling, row: str) -> str:
 def _cut(sampling: Sampling) -> str:
     cap = sampling.max_batch_size
     if cap is None:
-        return "none is cut short"
-    return f"of one with more than {cap} units {cap} are kept, by an even choice"
+        return "batches are not truncated"
+    return f"of a batch with more than {cap} units, {cap} are kept, chosen uniformly"
 
 
 def _drawn(sampling: Sampling, steps: int) -> dict[str, Any]:

@@ -12,25 +12,25 @@ SEVERAL = "people behind several {unit}s: their epsilon is larger"
 
 
 WRONG_IDS = (
-    "people who are behind several ids, or rows with a wrong one: whose each row is was told, not seen"
+    "people with several ids, or rows with a wrong id: the owner declared the ids, and nothing checked them"
 )
 
 
 NOT_COVERED = (
-    "whatever is computed from the private data outside of this training (see what the owner declares)",
-    "diagnostics, losses and gradient lengths of private rows, wherever they are shown",
+    "everything computed from the private data outside this training (see what the owner declares)",
+    "diagnostics, losses and gradient norms of private rows, wherever they are shown",
     "scores measured on private data; those in this statement are declared public",
     "running time, memory, and errors that depend on the data",
     "replacing one {unit} by another, which is two changes: at most twice epsilon, and (1 + e^epsilon) times delta",
     "{behind}",
-    "what can be learned of people whether or not they took part",
-    "whoever has access to the machine, the raw data, checkpoints or seeds",
+    "facts about people that can be learned whether or not they took part",
+    "attackers with access to the machine, the raw data, checkpoints or seeds",
 )
 
 
 AUDITED = (
-    "the audit: a training of its own, which spent its certified epsilon again on the rows it used, if they were not "
-    "made up, "
+    "the audit: a separate training, which spent its certified epsilon again on the rows that it used, unless they "
+    "were made up, "
 )
 
 
@@ -56,32 +56,34 @@ def audited_lines(audit: Mapping[str, Any], sha256: str) -> list[str]:
     lines = [AUDITED + (f"reserved in {store}" if store else "in no ledger")]
     if of and of != sha256:
         lines.append(
-            "this plan, by the audit: it attacked a training of another plan, and says of this one only that the same "
-            "program ran"
+            "this plan, by the audit: it attacked a training with another plan, and shows about this one only that the "
+            "same code ran"
         )
     return lines
 
 
 def gap_lines(provenance: Provenance | None) -> list[str]:
     if provenance is None:
-        return ["how the training was run: nobody recorded it"]
+        return ["how the training was run: this was not recorded"]
     gaps: list[str] = []
     if provenance.assumptions:
-        gaps.append("what was assumed and is not true (see how it was run): then the promise may not hold")
+        gaps.append("assumptions that are not true (see how it was run): then the guarantee may not hold")
     if any(assumption.of_published for assumption in provenance.assumptions):
         gaps.append(
             "buffers and frozen parameters, which are published as they are, without noise (see how it was run)"
         )
     if provenance.random != SECURE:
         gaps.append(
-            "whoever knows or guesses the seed, which fixes the noise. For models that are published train with "
+            "attackers who know or guess the seed, which determines the noise. For models that you publish, train with "
             "Secure()"
         )
     if not provenance.account:
-        gaps.append("other trainings on the same data: this one is in no ledger of the data set (Store)")
+        gaps.append(
+            "other trainings on the same data: this one is not recorded in a ledger of the data set (Store)"
+        )
     if provenance.accumulate != FLOAT64:
         gaps.append(
-            "the rounding of float32 sums of clipped gradients, some 2 n 2^-24 C_t for n like ones "
+            "the rounding of float32 sums of clipped gradients, about 2 n 2^-24 C_t for n equal ones "
             "(docs/explanation/rounding.md)"
         )
     return gaps

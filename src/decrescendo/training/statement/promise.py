@@ -18,7 +18,7 @@ NEIGHBOURS = "two data sets are neighbours if one has one {unit} more than the o
 
 OF_PEOPLE = (
     "two data sets are neighbours if one has all examples of one person more than the other, at most {examples} (add "
-    "or remove); whose each row is was told by an id, and a person with more rows is refused before the first step"
+    "or remove); ids declare whose each row is, and a person with more rows is refused before the first step"
 )
 
 
@@ -36,7 +36,7 @@ def promise_facts(agreed: Agreement, guarantee: Guarantee) -> dict[str, Any]:
         "asked_epsilon": or_none(agreed.budget.epsilon),
         **({"estimated_by": agreed.guarantee.accountant} if agreed.guarantee.kind == "estimate" else {}),
         "delta_times_units": guarantee.delta * agreed.sampling.dataset_size,
-        "output": "all models released on the way and the last one, and whatever is computed from them",
+        "output": "all models released during the training, the final one, and anything computed from them",
     }
 
 
@@ -66,7 +66,7 @@ def accounting_facts(ledger: Ledger, planned: Ledger | None, guarantee: Guarante
     )
     facts: dict[str, Any] = {
         "accountant": guarantee.accountant,
-        "certified": "all releases that happened",
+        "certified": "all releases of the run",
         "error_budget": width,
         "assumption": (
             "random allocation with independent draws"
@@ -84,7 +84,7 @@ def accounting_facts(ledger: Ledger, planned: Ledger | None, guarantee: Guarante
         spent = spent_on_the_cap(covered, guarantee)
         facts["cut"] = {"overflow": overflow_of(covered), "delta": spent}
     if planned is None:
-        return facts | {"certified": "whatever its filter would have granted"}
+        return facts | {"certified": "everything that its filter would have allowed"}
     if ledger.steps < planned.steps:
         facts["certified"] = "the whole plan, for the run ended before it"
     try:

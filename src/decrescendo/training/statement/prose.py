@@ -30,7 +30,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         _promise(facts["promise"]),
         "## What that means",
         _reading(facts["reading"]),
-        "## How it was counted",
+        "## How it was accounted for",
         _accounting(facts["accounting"]),
         "## What was done",
         "\n".join(f"- {line}" for line in _mechanism(facts)),
@@ -58,8 +58,8 @@ def _line(text: str) -> str:
 def _headline(promise: Mapping[str, Any]) -> str:
     if promise["epsilon"] is None:
         return (
-            f"**NO PRIVACY for any {_whom(promise)}: epsilon is infinite.** Noise was zero; whatever this training "
-            "releases can tell of each of them."
+            f"**NO PRIVACY for any {_whom(promise)}: epsilon is infinite.** The noise was zero, so the releases of "
+            "this training may reveal everything about each of them."
         )
     words = {"upper": "an upper bound", "exact": "exact", "estimate": "AN ESTIMATE, NOT A BOUND"}[
         promise["kind"]
@@ -105,13 +105,13 @@ def _asked(promise: Mapping[str, Any]) -> str:
 
 def _reading(reading: Mapping[str, Any]) -> str:
     lines = [
-        f"A test of whether somebody took part that is wrong about {100 * float(alarms):g} % of the others "
+        f"At a false-positive rate of {100 * float(alarms):g} %, any test of whether somebody took part "
         f"finds at most {percent(power)} % of those who did."
         for alarms, power in reading["power_at_false_alarms"].items()
     ]
     lines.append(
-        "The shares of members and of others that any test calls members differ by at most "
-        f"{percent(reading['advantage'])} points in a hundred."
+        "The true-positive rate of any such test exceeds its false-positive rate by at most "
+        f"{percent(reading['advantage'])} percentage points."
     )
     lines.append(f"These numbers follow from {reading['by']}.")
     return "\n".join(f"- {line}" for line in lines)
@@ -119,7 +119,7 @@ def _reading(reading: Mapping[str, Any]) -> str:
 
 def _accounting(accounting: Mapping[str, Any]) -> str:
     lines = [
-        f"By {accounting['accountant']}, of {accounting['certified']}.",
+        f"Accountant: {accounting['accountant']}, for {accounting['certified']}.",
         f"Assumed: {accounting['assumption']}.",
     ]
     if cut := accounting.get("cut"):
@@ -214,15 +214,15 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
         provenance = facts["provenance"]
         random = {
             "secure": "unpredictable (a cipher keyed by the operating system), rounded to a public grid",
-            "seeded": "from a SEED: repeatable by whoever knows it",
+            "seeded": "from a SEED: anybody who knows it can repeat them",
         }
         resumed = ", ".join(str(step) for step in provenance["resumed"]) or "never"
         lines += [
             *_assumed(provenance["assumptions"], facts["mechanism"].get("row", facts["promise"]["unit"])),
             f"Random numbers: {random[provenance['random']]}.",
-            f"Resumed after a stop, after step: {resumed}. A repeated step has the same batch and the same "
-            "noise, is the same release, and counts once.",
-            f"Trust: {provenance['trust'] or 'whoever runs the training sees the raw data.'}",
+            f"Resumed after step: {resumed}. A repeated step has the same batch and the same noise, so it is the "
+            "same release, and counts once.",
+            f"Trust: {provenance['trust'] or 'the person who runs the training sees the raw data.'}",
             f"Ledger of the data set: {provenance['account'] or 'none'}.",
             *(
                 f"{name.capitalize()}: {provenance[name]}."

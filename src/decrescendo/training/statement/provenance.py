@@ -13,7 +13,7 @@ UNRECORDED = assumed("rows-unrecorded")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """How a training was run. Everything in it may be published.
+    """How a training was run. You may publish everything in it.
 
     Args:
         random: ``secure`` (keyed by the operating system, kept by nobody) or ``seeded`` (whoever knows the seed knows

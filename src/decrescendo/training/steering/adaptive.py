@@ -12,7 +12,7 @@ from decrescendo.training.steering.context import Policy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adaptive:
-    """A training whose noise multipliers and clip norms a policy decides, within what a filter grants.
+    """A training in which a policy chooses noise multipliers and clip norms, as far as a privacy filter allows.
 
     Before each step, before a batch is drawn, the policy is asked for `Settings` and the filter for the release. The
     training ends when the policy says so, when the filter refuses, or after ``steps`` steps; the run says which.

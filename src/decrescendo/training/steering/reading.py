@@ -18,7 +18,7 @@ _SURE = 0.02
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number about the training data that was released, under the noise of a step.
+    """A released number about the training data, with the noise of its step.
 
     Args:
         value: unbiased, and so not kept within the range of what it estimates: an accuracy may come out above 1.
@@ -44,7 +44,7 @@ class Estimate:
 @final
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the telemetry of one step says. Everything in it follows from what was released.
+    """The telemetry of one step. Everything in it was released.
 
     Args:
         telemetry: what was asked for.

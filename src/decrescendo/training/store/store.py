@@ -34,7 +34,7 @@ EXPORT_FORMAT, EXPORT_VERSION = "decrescendo-store", 1
 
 @final
 class Store:
-    """A budget for one data set, and every run that draws on it, in one SQLite file; for several processes at once.
+    """A budget for one data set and every run that spends from it, in one SQLite file; safe for several processes.
 
     A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both count on the same rest.
     What a run reserved stays reserved when it ends early, because when to end may have depended on what it released

@@ -52,7 +52,7 @@ class Checkpoint:
 @final
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Where, and how often, a training saves the state from which it goes on after a crash.
+    """Where, and how often, a training saves the state from which it resumes after a crash.
 
     A checkpoint holds the random streams: whoever reads one knows the noise to come, and that of the steps since. It
     holds all of the model's state dict, whatever code of the model puts there. It is as sensitive as the data, readable
