@@ -22,7 +22,7 @@ import numpy as np
 import decrescendo as dc
 from benchmarks.correlated import equally, toeplitz
 from decrescendo.plans import CyclicPoissonSampling, Plan, Schedule, Workload
-from decrescendo.training import ComparedRun, Comparison, Task, accuracy, compare
+from decrescendo.training import ComparedRun, Task, accuracy, compare
 from decrescendo_papers.data import imdb_public
 from decrescendo_papers.tasks import as_task
 
@@ -83,15 +83,10 @@ def column(name: str, epsilon: float) -> None:
     """One optimiser and epsilon: rates, then five seeds a contender."""
     contenders = plans(epsilon)
     rates = chosen(name, epsilon, contenders)
-    task, scores = replace(as_task("imdb-half"), optimizer=name), dict[str, tuple[float, ...]]()
-    folder = RESULTS / f"{name}-{epsilon:g}"
-    for label, plan in contenders.items():
-        found = compare(
-            {label: plan}, task, seeds=SEEDS, learning_rate=rates[label], lr_decay="linear", points=1, tell=tell,
-            out=folder,
-        )  # fmt: skip
-        scores |= found.scores
-    whole = Comparison(scores, rates)
+    task, folder = replace(as_task("imdb-half"), optimizer=name), RESULTS / f"{name}-{epsilon:g}"
+    whole = compare(
+        contenders, task, seeds=SEEDS, learning_rate=rates, lr_decay="linear", points=1, tell=tell, out=folder
+    )
     bands = {label: plan.bands for label, plan in contenders.items()}
     (folder / "table.md").write_text(f"{whole.table()}\n\nBands: {bands}\n", encoding="utf-8")
     print(name, epsilon, bands, whole.table(), sep="\n", flush=True)

@@ -188,9 +188,8 @@ def compare(
         out: folder for ``runs.jsonl`` (a sealed line for each finished run), ``table.md`` and ``figure.png``. Runs that
             are there, of the same plan, seed, rate, settings and task, are not repeated: a comparison that was killed
             goes on, and one with more seeds or plans trains only what is new.
-        learning_rate: > 0; by default the task's. Of several, each plan is scored at the one with its highest mean: a
-            schedule may want a rate of its own. Or one a plan, by name, as `Comparison.learning_rates` has them: to
-            choose rates by one task and to compare at them by another, with other rows to score on.
+        learning_rate: > 0; by default the task's. Of several, each plan is scored at the one with its highest mean. Or
+            one a plan, by name, as `Comparison.learning_rates` has them, chosen on other rows.
         momentum, lr_decay, averaging: as in `fit`.
         points: at how many steps, evenly spread, a run is scored, >= 1; the last step is one of them.
         tell: told each run when it is finished, and those that were.
