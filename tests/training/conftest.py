@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
+from decrescendo.training import Trainer
 from decrescendo.training.run import certify
 
 ROWS = 40
@@ -50,6 +52,13 @@ def make_model(activation: Callable[[], nn.Module] = nn.Tanh) -> nn.Module:
 
 def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def stepped(trainer: Trainer, data: object, steps: int) -> Trainer:
+    """After so many more steps at most."""
+    for batch in islice(trainer.batches(data), steps):
+        trainer.step(batch)
+    return trainer
 
 
 def sgd(model: nn.Module, lr: float = 0.5) -> torch.optim.SGD:

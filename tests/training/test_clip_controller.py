@@ -21,7 +21,7 @@ from decrescendo.training import Checkpoints, Run, Trainer, train
 from decrescendo.training.steering import ClipController
 from decrescendo.training.steering.reading import Reading
 
-from .conftest import ROWS, loss, make_model, make_plan, sgd
+from .conftest import ROWS, loss, make_model, make_plan, sgd, stepped
 
 Pair = tuple[Tensor, Tensor]
 MOVING = {"noise": (2.0, 1.5, 1.2, 1.0), "clip": (0.5, 0.4, 0.3, 0.2)}
@@ -107,20 +107,12 @@ def test_a_run_that_is_resumed_has_the_same_clip_norms_and_the_same_bits(data: P
             telemetry=Telemetry(norms=10),
         )
 
-    def go(one: Trainer, steps: int) -> Trainer:
-        for batch in one.batches(data):
-            one.step(batch)
-            steps -= 1
-            if not steps:
-                break
-        return one
-
-    whole = go(trainer("whole", resume=False), 9).finish()
-    go(trainer("cut", resume=False), 3)
+    whole = stepped(trainer("whole", resume=False), data, 9).finish()
+    stepped(trainer("cut", resume=False), data, 3)
     for other in (make_plan(**MOVING), controller(target=0.9)):
         with pytest.raises(PlanViolation, match="ClipController it began with"):
             trainer("cut", resume=True, plan=other)
-    cut = go(trainer("cut", resume=True), 9).finish()
+    cut = stepped(trainer("cut", resume=True), data, 9).finish()
     assert cut.clip_norm == whole.clip_norm
     assert all(torch.equal(cut.weights[name], weight) for name, weight in whole.weights.items())
 

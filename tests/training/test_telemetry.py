@@ -38,7 +38,7 @@ from decrescendo.training import (
 from decrescendo.training.steering import FromSchedule, Plateau, PolicyContext, Settings
 from decrescendo.training.steering.reading import Estimate, Reading, remarks
 
-from .conftest import ROWS, make_model, make_plan, sgd
+from .conftest import ROWS, make_model, make_plan, sgd, stepped
 
 Pair = tuple[Tensor, Tensor]
 ALL = Telemetry(norms=5, loss=True, accuracy=True, loss_range=(0.2, 2.0))
@@ -408,20 +408,12 @@ def test_a_run_that_is_resumed_has_the_same_readings_and_bits(data: Pair, tmp_pa
         model, kept = make_model(), Checkpoints(tmp_path / folder, every=1, resume=resume)
         return Trainer(model, loss, plan, sgd(model), seed=4, checkpoints=kept, telemetry=telemetry)
 
-    def go(one: Trainer, steps: int) -> Trainer:
-        for batch in one.batches(data):
-            one.step(batch)
-            steps -= 1
-            if not steps:
-                break
-        return one
-
-    whole = go(trainer("whole", resume=False), 9).finish()
-    go(trainer("cut", resume=False), 2)
+    whole = stepped(trainer("whole", resume=False), data, 9).finish()
+    stepped(trainer("cut", resume=False), data, 2)
     for other in (None, Telemetry(norms=5)):
         with pytest.raises(PlanViolation, match="go on with the telemetry it began with"):
             trainer("cut", resume=True, telemetry=other)
-    cut = go(trainer("cut", resume=True), 9).finish()
+    cut = stepped(trainer("cut", resume=True), data, 9).finish()
     assert cut.telemetry == whole.telemetry
     assert all(torch.equal(cut.weights[name], weight) for name, weight in whole.weights.items())
 
