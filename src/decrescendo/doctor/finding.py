@@ -125,8 +125,8 @@ class Diagnosis:
         lines += [f"seen: {fact}" for fact in self.facts] + [
             f"not checked: {reason}" for reason in self.unseen
         ]
-        found = len(self.findings)
-        return "\n".join([*lines, f"{found} fault{'s' * (found != 1)} found in {self.subject}"])
+        found, left = len(self.findings), f", {len(self.unseen)} not checked (above)" * bool(self.unseen)
+        return "\n".join([*lines, f"{found} fault{'s' * (found != 1)} found in {self.subject}{left}"])
 
 
 def ordered(findings: Iterable[Finding], settled: Collection[str] = ()) -> tuple[Finding, ...]:
