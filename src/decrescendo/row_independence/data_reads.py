@@ -12,7 +12,7 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.storages import bare
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.known_memory import Memory
-from decrescendo.row_independence.labels import Label, Mixed, Public, is_data
+from decrescendo.row_independence.labels import Label, Mixed, is_data
 from decrescendo.row_independence.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
 from decrescendo.row_independence.trace import NOTHING, Event, Trace
 
@@ -165,20 +165,15 @@ class DataReads:
         if self.before is not None:
             self.refuse(f"{line()} reads numbers of a constant in Python, by {name.strip('_')}()")
 
-    def check_lengths(self, values: Iterable[object]) -> None:
-        """Refuse lengths of sequences that are not each example's own: the CTC loss reads them by itself."""
-        for value in values:
-            label = self.label(value) if isinstance(value, Tensor) else Public.FILL
+    @contextmanager
+    def reading(self, lengths: Iterable[object]) -> Generator[None]:
+        """Inside, torch reads lengths of sequences by itself: those in tensors must be each example's own."""
+        given = list(lengths)
+        for label in (self.label(value) for value in given if isinstance(value, Tensor)):
             if isinstance(label, Mixed):
                 self.refuse(
                     f"no example's loss may depend on another example, got a CTC loss of which {label.why}"
                 )
-
-    @contextmanager
-    def reading(self, lengths: Iterable[object]) -> Generator[None]:
-        """Inside, torch reads lengths of sequences by itself: those in tensors are each example's own."""
-        given = list(lengths)
-        self.check_lengths(given)
         self.owned, self.within = not any(isinstance(value, (list, tuple)) for value in given), True
         try:
             yield

@@ -156,11 +156,12 @@ def _inside(value: Any) -> Iterator[tuple[str, object]]:
         with suppress(TypeError):
             memoryview(value)
             yield "bytes", bytes_of(value)
-        held = value.__dict__ if isinstance(value, threading.local) else _attributes(value)
+        held = value.__dict__ if isinstance(value, threading.local) else attributes_of(value)
         yield from list(held.items())
 
 
-def _attributes(value: object) -> dict[str, object]:
+def attributes_of(value: object) -> dict[str, object]:
+    """Those of its own, without code of its class."""
     try:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:

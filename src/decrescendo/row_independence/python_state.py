@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from decrescendo.row_independence.code_origin import is_own
 from decrescendo.row_independence.object_contents import (
     Content,
+    attributes_of,
     bytes_of,
     contents_of,
     entries_of,
@@ -136,9 +137,7 @@ def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
     elif isinstance(value, functools.partial):
         yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
     kind = type(value)
-    held: dict[str, object] = {}
-    with suppress(AttributeError):
-        held = object.__getattribute__(value, "__dict__")
+    held = attributes_of(value)
     if isinstance(value, nn.Module):
         yield from cast("dict[str, object]", held.get("_modules", {})).items()  # (scripted ones have none)
         held = {
