@@ -145,7 +145,7 @@ class TestCalibration:
         one = curves.constant(1.0)
         with pytest.raises(InvalidValue, match="a search must have batches of any size"):
             calibrate_selection(BUDGET, sampling, steps=3, privacy=one, clip=one, trials=Trials(3))
-        with pytest.raises(InvalidValue, match="decided on the way must have batches of any size"):
+        with pytest.raises(InvalidValue, match="decided during the run must have batches of any size"):
             Adaptive(sampling, RenyiFilter(BUDGET, 8), lambda _: Settings(1.0, 1.0), 3)
         with pytest.raises(InvalidValue, match="an adaptive plan must have batches of any size"):
             AdaptivePlan(BUDGET, sampling, "RenyiFilter(order=8)", 3, "halve")

@@ -103,7 +103,7 @@ def test_where_only_epsilon_and_delta_hold_they_are_taken_and_named() -> None:
     for whole, guarantee, why in (
         (ledger, search, "accounts something else"),
         (ledger, disjoint, "accounts something else"),
-        (None, Pld().certify(ledger, BUDGET), "decided on the way"),
+        (None, Pld().certify(ledger, BUDGET), "decided during the run"),
     ):
         found = membership(whole, guarantee, ALARMS)
         assert found.power.tolist() == [most_power(guarantee.epsilon, 1e-5, alarms) for alarms in ALARMS]

@@ -130,7 +130,7 @@ def test_a_damaged_conduct_is_refused(run: Run, tmp_path: Path) -> None:
 
 def test_the_random_source_and_what_follows_are_said(run: Run) -> None:
     assert "from a SEED" in run.statement().to_markdown()
-    assert any("guesses the seed" in text for text in run.statement().facts["not_covered"])
+    assert any("guess the seed" in text for text in run.statement().facts["not_covered"])
     secure = a_run(a_plan(2), Secure(), EngineSettings(accumulate="float64")).statement()
     assert "keyed by the operating system" in secure.to_markdown()
     assert not any("seed," in text or "float32 sums" in text for text in secure.facts["not_covered"])
@@ -158,7 +158,7 @@ def test_a_run_in_a_store_names_it_and_resumed_runs_say_where(tmp_path: Path) ->
     statement = second.finish().statement()
     assert statement.facts["provenance"]["resumed"] == [4]
     assert "patients, run " in statement.to_markdown()
-    assert not any("in no ledger" in text for text in statement.facts["not_covered"])
+    assert not any("not recorded in a ledger" in text for text in statement.facts["not_covered"])
     third = trainer(True)  # of a finished run: from the last checkpoint, after step 6
     assert third.ledger.steps == 6
     assert third.finish().statement().facts["provenance"]["resumed"] == [4, 6]
@@ -182,7 +182,7 @@ def test_an_adaptive_run_shows_its_filter_and_no_spending_that_is_no_guarantee()
     adaptive = Adaptive(PoissonSampling(20, 5), RenyiFilter(Budget(8.0, 1e-3), 4), rule, 2)
     facts = a_run(adaptive).statement(spent=5).facts
     assert facts["promise"]["epsilon"] == 8.0
-    assert facts["schedule"]["decided"].startswith("on the way, by ")
+    assert facts["schedule"]["decided"].startswith("during the run, by ")
     assert facts["schedule"]["clip_norm"] == [1.0, 0.5]
     assert facts["spent"] == []
     assert facts["accounting"]["clt"] is None
@@ -247,7 +247,7 @@ def test_an_audit_of_another_plan_is_not_taken_for_one_of_this(run: Run) -> None
     assert "reserved in patients, run 7" in page
     assert "another plan" not in page
     assert (
-        "a training of another plan" in run.statement(audit=audit | {"plan_sha256": "0" * 64}).to_markdown()
+        "a training with another plan" in run.statement(audit=audit | {"plan_sha256": "0" * 64}).to_markdown()
     )
 
 

@@ -158,7 +158,7 @@ def test_adaptive_runs_take_their_whole_budget(path: Path) -> None:
     with pytest.raises(ImpossibleBudget):
         store.start(adaptive)
     for rule in ("renyi:12", "declared"):
-        with pytest.raises(InvalidValue, match="decided on the way"):
+        with pytest.raises(InvalidValue, match="decided during the run"):
             make(path.with_name(rule[:5]), composition=rule).start(adaptive)
 
 

@@ -1,4 +1,4 @@
-"""Facts: noise decided on the way stays within a filter's budget, and ends without a trace where it does not fit."""
+"""Facts: noise decided during the run stays within a filter's budget, and ends without a trace if it does not fit."""
 
 import json
 import subprocess
@@ -224,7 +224,7 @@ def test_a_refusal_is_reported_by_train_and_not_raised(data: Pair) -> None:
     assert run.guarantee == filter.guarantee
     assert filter.spent == again.spent
     assert f"stopped: {run.stopped}" in run.describe()
-    assert "decided on the way by" in run.describe()
+    assert "decided during the run by" in run.describe()
 
 
 def test_a_refusal_is_final_even_if_a_smaller_wish_would_fit(data: Pair) -> None:

@@ -79,7 +79,7 @@ def test_what_was_declared_is_in_the_run_its_file_and_its_page(data: Data, tmp_p
         assert f"- Rows independent: {told}. (A row is one example.)" in page(one)
         for assumption in DECLARED:
             assert f"- {assumption}. (`{assumption.code}`)" in page(one).splitlines()
-        assert any("what was assumed" in text for text in one.statement().facts["not_covered"])
+        assert any("assumptions that are not true" in text for text in one.statement().facts["not_covered"])
         assert {f"rows independent: {told}", *map(str, DECLARED)} <= set(one.describe().splitlines())
     facts = json.loads((tmp_path / "run" / "statement.json").read_text())["provenance"]
     listed = [{"code": one.code, "sentence": one.sentence} for one in DECLARED]

@@ -123,7 +123,7 @@ def membership(
 def _no_curve(ledger: Ledger | None, guarantee: Guarantee | None) -> str:
     """Why the curve of the releases is not to be taken, in words; empty: it is."""
     if ledger is None:
-        return "noise was decided on the way"
+        return "noise was decided during the run"
     if guarantee is not None and math.isinf(guarantee.epsilon):
         return "nothing is promised"
     if guarantee is not None and not judges_releases(guarantee.accountant):

@@ -79,7 +79,7 @@ def account_command(
     if promised is not None:
         say(f"guarantee: {promised}")
         err.print(
-            "[yellow]warning:[/yellow] this noise was decided on the way. The answers above are for noise fixed in "
+            "[yellow]warning:[/yellow] this noise was decided during the run. The answers above are for noise fixed in "
             "advance and guarantee nothing here: the filter's budget does"
         )
 

@@ -1,4 +1,4 @@
-"""`AdaptivePlan`: what is fixed before a run whose noise is decided on the way, frozen, as one small file."""
+"""`AdaptivePlan`: what is fixed before a run whose noise is decided during the run, frozen, as one small file."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -77,13 +77,13 @@ class AdaptivePlan:
 
     @property
     def planned(self) -> None:
-        """Nothing: the releases are decided on the way."""
+        """Nothing: the releases are decided during the run."""
         return None
 
     @property
     def decided(self) -> str:
         """When noise and clipping were decided, and by what."""
-        return f"on the way, by {self.policy}"
+        return f"during the run, by {self.policy}"
 
     def price(self, judge: Accountant) -> Guarantee:
         """The filter's whole budget; no accountant can say less."""
@@ -133,7 +133,7 @@ class AdaptivePlan:
     def taken(self, steps: int) -> str:
         """The most steps, and what decided."""
         del steps
-        return f" of at most {self.steps}, decided on the way by {self.policy}"
+        return f" of at most {self.steps}, decided during the run by {self.policy}"
 
     def confirm(self, ledger: Ledger, guarantee: Guarantee | None = None) -> Iterator[str]:
         """Ask the filter again for every release of ``ledger``."""
@@ -158,7 +158,7 @@ class AdaptivePlan:
 
         >>> plan = AdaptivePlan(Budget(1.0, 1e-5), PoissonSampling(100, 10), "RenyiFilter(order=16)", 50, "fixed")
         >>> plan.gap(Ledger.of([4.0] * 50, sample_rate=0.1))
-        'noise fixed in advance would have cost epsilon 0.6843 by Pld, 68.4 % of the budget; of noise decided on ...'
+        'noise fixed in advance would have cost epsilon 0.6843 by Pld, 68.4 % of the budget; for noise decided ...'
         """
         if not len(ledger):
             return ""
@@ -168,12 +168,12 @@ class AdaptivePlan:
             return ""
         return (
             f"noise fixed in advance would have cost epsilon {fixed.shown(4)} by Pld, "
-            f"{100 * fixed.value / self.budget.epsilon:.3g} % of the budget; of noise decided on the way that is no "
-            "guarantee"
+            f"{100 * fixed.value / self.budget.epsilon:.3g} % of the budget; for noise decided during the run "
+            "this is no guarantee"
         )
 
     def __str__(self) -> str:
-        return f"{self.guarantee} · noise decided on the way · at most {self.steps} steps"
+        return f"{self.guarantee} · noise decided during the run · at most {self.steps} steps"
 
     def replay(self, ledger: Ledger) -> Filter | None:
         """A fresh filter that was asked for every release of ``ledger`` and granted it.

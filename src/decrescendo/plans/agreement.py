@@ -4,7 +4,7 @@
 form      class           noise of each step                     price
 ========  ==============  =====================================  =====================================
 fixed     `Plan`          in the plan                            what an accountant certifies of it
-adaptive  `AdaptivePlan`  decided on the way, asked of a filter  the filter's whole budget, whatever is
+adaptive  `AdaptivePlan`  decided during the run, asked of a filter  the filter's whole budget, whatever is
                                                                  spent of it
 ========  ==============  =====================================  =====================================
 """
@@ -55,7 +55,7 @@ class Agreement(Protocol):
 
     @property
     def planned(self) -> Ledger | None:
-        """The releases of the whole run; ``None`` where they are decided on the way."""
+        """The releases of the whole run; ``None`` where they are decided during the run."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class Agreement(Protocol):
         ...
 
     def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
-        """C_t of the first ``steps`` steps; ``decided`` has those that were decided on the way."""
+        """C_t of the first ``steps`` steps; ``decided`` has those that were decided during the run."""
         ...
 
     def spread(self, noise_multiplier: Sequence[float]) -> list[float]:

@@ -231,7 +231,7 @@ class Plan:
         return held_up(self, certified, guarantee)
 
     def gap(self, ledger: Ledger) -> str:
-        """Nothing was decided on the way."""
+        """Nothing was decided during the run."""
         del ledger
         return ""
 

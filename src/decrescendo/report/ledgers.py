@@ -53,7 +53,7 @@ def read_ledger(
 def agreed_in(path: str | os.PathLike[str]) -> Agreement | None:
     """What was agreed before the training that a plan file or a run's folder is about; ``None`` for bare noise.
 
-    Accountants judge noise that was fixed in advance: of one that was decided on the way only its filter's budget is a
+    Accountants cover noise that was fixed in advance. If it was decided during the run, only its filter's budget is a
     guarantee.
     """
     if Path(path).is_dir():

@@ -25,7 +25,7 @@ _TORCHS = frozenset({"aten", "prims"})
 _OUTLIERS = "Load the model with BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
 GENERATOR = (
     "random numbers of a pass must come from torch's default generator, which each step seeds again, got your own "
-    "generator (generator=..) at {}, whose numbers depend on its seed and on earlier passes. Omit generator="
+    "generator (generator=..) at {}, whose numbers depend on its seed and on earlier passes. Leave generator= out"
 )
 # A gradient penalty, as WGAN-GP has one.
 SECOND_DERIVATIVE = (

@@ -40,7 +40,7 @@ class Subject:
         notes: lines to show with it.
         group: of how many records one person has, at most.
         guarantee: what is promised of it, where something is.
-        adaptive: whether its noise was decided on the way, so that only the guarantee holds.
+        adaptive: whether its noise was decided during the run, so that only the guarantee holds.
     """
 
     title: str

@@ -116,7 +116,7 @@ def _run(files: Mapping[str, bytes]) -> Subject:
             return replace(subject, promise=str(guarantee), guarantee=guarantee)
         agreed = AdaptivePlan.from_json(text, source="adaptive_plan.json")
         notes.append(
-            "Noise was decided on the way: the filter's budget is its price, whatever accountants say below."
+            "Noise was decided during the run: the filter's budget is its price, whatever accountants say below."
         )
         return Subject(
             "adaptive run",
@@ -155,7 +155,7 @@ def _store(path: Path) -> Opened:
 
 def _agreed(title: str, agreed: Agreement, released: Ledger) -> Subject:
     if agreed.planned is None:
-        note = "Noise is decided on the way: the filter's budget is its price."
+        note = "Noise is decided during the run: the filter's budget is its price."
         told = agreed.guarantee
         return Subject(
             title, released, agreed.budget.delta, str(told), notes=(note,), guarantee=told, adaptive=True

@@ -32,5 +32,5 @@ def plain() -> Plan:
 
 @cache
 def adaptive_plan(rule: str = "RenyiFilter(order=12)") -> AdaptivePlan:
-    """Of a run whose noise is decided on the way."""
+    """Of a run whose noise is decided during the run."""
     return AdaptivePlan(Budget(2.0, 1e-6), PoissonSampling(ROWS, 10), rule, 10, "halve at a plateau")

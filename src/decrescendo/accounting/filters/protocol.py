@@ -82,7 +82,7 @@ class Filter(Protocol):
     def guarantee(self) -> Guarantee:
         """The whole budget, an upper bound for everything that is ever granted, however little was spent.
 
-        The sum of the granted costs converted to an epsilon is *not* a guarantee: when to stop was decided on the way.
+        The sum of the granted costs converted to an epsilon is *not* a guarantee: the end was decided during the run.
         (A bound that holds at every moment for what was spent until then is called an odometer.)
         """
         ...

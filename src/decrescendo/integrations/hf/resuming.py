@@ -89,7 +89,7 @@ class States:
         if not self.keeps:
             raise PlanViolation(
                 "a training that is gone on with must keep its checkpoints, got save_strategy='no', "
-                "save_only_model=True or noise decided on the way. Begin it with save_strategy='steps' and a Plan"
+                "save_only_model=True or noise decided during the run. Begin it with save_strategy='steps' and a Plan"
             )
         kept = [int(path.name.rpartition("-")[2]) for path in states_in(self._folder)]
         self._resume = True

@@ -52,7 +52,7 @@ def train(
         loss: ``loss(model, batch)`` returns one loss per example.
         data: a pytree of tensors with one row per example, or examples by number (a map-style torch Dataset, a
             ``datasets.Dataset``, a list of dicts, an array); as many rows as the plan says.
-        plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
+        plan: from `calibrate`; or an `Adaptive`: noise decided during the run, within a budget. When the filter
             refuses, the training ends and ``run.stopped`` says so. Or from `Plan.without_privacy`: plain SGD, which
             protects nobody, and the run says so.
         optimizer: any ``torch.optim`` optimiser; or a list of several, each over its own parameters (Muon for matrices,

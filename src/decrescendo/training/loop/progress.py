@@ -42,7 +42,7 @@ class Progress:
         steps: steps of the plan; of an adaptive training the most it may take.
         seconds: since the training began.
         spent: answers `epsilon_spent`.
-        clip_norm: C_t of this step, where it was decided on the way; else the plan says it.
+        clip_norm: C_t of this step, where it was decided during the run; else the plan says it.
         readings: what was released beside the gradients, by step; empty where no telemetry was asked for. Public.
     """
 

@@ -54,7 +54,7 @@ class Source(Protocol):
 
     @property
     def stopped(self) -> str:
-        """Why no step follows, where that was decided on the way."""
+        """Why no step follows, where that was decided during the run."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class Source(Protocol):
 
     @property
     def ended(self) -> str:
-        """Why a run that ends here does, where that was decided on the way."""
+        """Why a run that ends here does, where that was decided during the run."""
         ...
 
     def heed(self, reading: Reading) -> None:
@@ -168,7 +168,9 @@ def source_of(plan: object, model: nn.Module) -> Source:
     del model
     if isinstance(plan, Source):  # of who decides elsewhere, as an integration does
         return plan
-    check_instance("plan", plan, Plan, "calibrate makes one; for noise decided on the way give an Adaptive")
+    check_instance(
+        "plan", plan, Plan, "calibrate makes one; for noise decided during the run give an Adaptive"
+    )
     raise AssertionError
 
 

@@ -62,7 +62,7 @@ SAME_ORDER = assumed("same-order")
 class Trainer:
     """The steps of a plan, for your own training loop; most people want the ready-made loop `train`.
 
-    With an `Adaptive` in place of a plan, noise and clipping of each step are decided on the way: before a batch is
+    With an `Adaptive` in place of a plan, noise and clipping of each step are decided during the run: before a batch is
     drawn the policy is asked what to do and the filter whether it fits. When the filter refuses, `batches` ends: no
     batch was drawn, no gradient computed, no noise drawn, and `stopped` says why.
 

@@ -116,7 +116,7 @@ class Keeper:
         self._checkpoints.save(Checkpoint(life.taken, state))
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
-        """Back to the newest checkpoint, if there is one; the clip norms that were decided on the way.
+        """Back to the newest checkpoint, if there is one; the clip norms that were decided during the run.
 
         Raises:
             FileRefused: it is of something else, or fits neither model nor optimiser.

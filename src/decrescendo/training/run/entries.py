@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from decrescendo.training.run.record import Run
 
 FORMAT, VERSION = "decrescendo-run", 1
-# A run whose noise was decided on the way has an adaptive plan, and says more of itself.
+# A run whose noise was decided during the run has an adaptive plan, and says more of itself.
 ADAPTIVE_VERSION = 2
 RUN, PLAN, ADAPTIVE_PLAN, WEIGHTS, DIAGNOSTICS = (
     "run.json",
@@ -38,7 +38,7 @@ KEYS = {
     "format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds", "versions",
 }  # fmt: skip
 ADAPTIVE_KEYS = KEYS | {"stopped"}
-# In runs since it was recorded; where clip norms were decided on the way; with telemetry.
+# In runs since it was recorded; where clip norms were decided during the run; with telemetry.
 PROVENANCE, CLIP_NORM, TELEMETRY = "provenance", "clip_norm", "telemetry"
 
 

@@ -68,7 +68,7 @@ class Run:
         `guarantee` is what `accounting.Pld` says of `ledger`, the releases that happened; of the whole plan
         if the run ended early, because when to end may have depended on the releases. It covers `weights` and
         whatever is computed from them; it does not cover `diagnostics`, nor `metrics` unless they were
-        measured on public data. Of a run whose noise was decided on the way it is the filter's budget, however
+        measured on public data. Of a run whose noise was decided during the run it is the filter's budget, however
         little of it was spent: `accounting.Pld` says nothing of such a ledger.
         It holds if all `assumptions` are true.
 
@@ -82,7 +82,7 @@ class Run:
         seconds: wall-clock time of the training, >= 0, to a tenth.
         versions: of Python and the packages that computed it.
         diagnostics: private; see `History`.
-        clip_norm: C_t of the steps taken, where they were decided on the way; else empty, for the plan says them.
+        clip_norm: C_t of the steps taken, where they were decided during the run; else empty, for the plan says them.
         stopped: why an adaptive run ended, in words.
         provenance: how it was run, as far as the library saw it.
         telemetry: what was released beside the gradients, by step; public.

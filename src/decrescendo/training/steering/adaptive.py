@@ -1,4 +1,4 @@
-"""`Adaptive`: what `train` takes in place of a plan when noise is decided on the way."""
+"""`Adaptive`: what `train` takes in place of a plan when noise is decided during the run."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class Adaptive:
     ...     policy=lambda context: Settings(2.0 * 0.99**context.step, clip_norm=1.0), steps=500,
     ... )
     >>> print(adaptive.plan)
-    (1, 0.0001)-DP per example, RenyiFilter(order=16) upper bound · noise decided on the way · at most 500 steps
+    (1, 0.0001)-DP per example, RenyiFilter(order=16) upper bound · noise decided during the run · at most 500 steps
     """
 
     sampling: PoissonSampling
@@ -50,7 +50,7 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         check_instance("sampling", self.sampling, PoissonSampling)
-        uncut(self.sampling, "a training whose noise is decided on the way")
+        uncut(self.sampling, "a training whose noise is decided during the run")
         check_instance("filter", self.filter, Filter, _remedy(self.filter))
         if not callable(self.policy):
             raise InvalidType(
@@ -73,5 +73,5 @@ def _remedy(given: object) -> str:
         return "RenyiFilter(budget, order) is one"
     return (
         f"{given.name} composition needs noise multipliers fixed in advance; use RenyiFilter for noise decided "
-        "on the way (GdpFilter or ZcdpFilter for full batches), or fix the schedule with calibrate"
+        "during the run (GdpFilter or ZcdpFilter for full batches), or fix the schedule with calibrate"
     )

@@ -24,7 +24,7 @@ class Account:
     def __init__(self, store: "Store", number: int, id: str, agreed: Agreement) -> None:
         self.store, self.id, self.agreed = store, id, agreed
         self._number = number
-        # Of noise that is decided on the way: the filter, as it was after so many releases.
+        # Of noise that is decided during the run: the filter, as it was after so many releases.
         self._guard: tuple[Filter | None, int] = (None, -1)
 
     def check_here(self) -> None:
@@ -91,7 +91,7 @@ class Account:
         return True
 
     def _ask(self, connection: sqlite3.Connection, position: int, release: Release) -> None:
-        """The filter again, where noise is decided on the way: whoever records need not have asked it."""
+        """The filter again, where noise is decided during the run: whoever records need not have asked it."""
         if self.agreed.planned is not None:
             return
         guard, asked = self._guard

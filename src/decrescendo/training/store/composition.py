@@ -115,7 +115,7 @@ class RenyiSum:
     def cost(self, agreed: Agreement) -> Cost:
         if agreed.planned is None:
             raise InvalidValue(
-                "a run whose noise is decided on the way must be in a store that adds epsilons, got one by Renyi. "
+                "a run whose noise is decided during the run must be in a store that adds epsilons, got one by Renyi. "
                 'Make the store with composition="sum"'
             )
         if agreed.planned.is_banded:
@@ -182,7 +182,7 @@ class Declared:
         """Nothing by itself: only all runs together have one."""
         if agreed.planned is None:
             raise InvalidValue(
-                "a run whose noise is decided on the way cannot be declared in advance, got an adaptive one. "
+                "a run whose noise is decided during the run cannot be declared in advance, got an adaptive one. "
                 'Make the store with composition="sum"'
             )
         return ()
