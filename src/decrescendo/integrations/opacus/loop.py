@@ -15,11 +15,13 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, Ragged, count_rows, map_rows, slice_rows
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
-from decrescendo.errors import InvalidValue, PlanViolation
-from decrescendo.integrations.opacus.calls import Reads, Ref
+from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel
+from decrescendo.integrations.opacus.calls import Ref
+from decrescendo.integrations.opacus.constants import Seen
+from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.program import Program
-from decrescendo.integrations.opacus.recording import Tape
-from decrescendo.integrations.opacus.reductions import program_of
+from decrescendo.integrations.opacus.recording import Recorded, Tape
+from decrescendo.integrations.opacus.reductions import is_plain, program_of
 from decrescendo.integrations.opacus.source import OpenEnded, rest_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
@@ -28,6 +30,9 @@ from decrescendo.training import rows as rows_of
 from decrescendo.training.loop.beginning import seed_at
 
 RECORDED = assumed("rows-recorded-loop")
+
+# Programs that are kept for comparison: loops have a few losses by turns.
+_FEW = 4
 
 
 class _LoopLoss:
@@ -86,7 +91,9 @@ class Loop:
         self.tape: Tape | None = None
         self._program: Program | None = None
         self._is_first = self._is_last = True
-        self._reads = Reads()
+        # What the loop may know of its batches; programs recorded before it knew anything.
+        self._seen, self._clean, self._epochs = Seen(), list[Program](), 0
+        self._state = ModelState(module)
 
     @property
     def ledger(self) -> Ledger:
@@ -173,6 +180,7 @@ class Loop:
 
     def epoch(self, most: int | None) -> Generator[Batch]:
         """As many batches as the user's loader has, in parts of at most so many rows."""
+        self._epochs += 1
         for place in range(len(self._loader)):
             if place or not self._waiting:
                 self._draw()
@@ -214,7 +222,8 @@ class Loop:
                 raise _not_stepped()
 
     def _recorded(self, batch: Batch, rows: int) -> Batch:
-        self.tape, self._program = Tape(rows, self._module, self._ended, self._reads), None
+        self._seen.when = self.ledger.steps, self._epochs
+        self.tape, self._program = Tape(rows, self._state, self._ended, self._seen), None
         return self.tape.batch(batch)
 
     def _none(self) -> Batch:
@@ -247,6 +256,7 @@ class Loop:
                     "loss.backward() must come before optimizer.step(), of a loss computed from the batch of the "
                     "private loader by the private model, got none. Use what make_private returned, and tensors only"
                 )
+            self._check_gradients()
             self._adopt(program)
         tape.close()
         self.tape = self._program = None
@@ -254,14 +264,42 @@ class Loop:
             self._take(self._batch)
 
     def _adopt(self, program: Program) -> None:
-        if program.same(self._loss.program):
+        """Take this as the loss, if nothing that the loop read of a batch can be in it: what was recorded before it read
+        anything is free of that, and so is what is equal to it."""
+        differences = [program.differs(kept) for kept in reversed(self._clean)]
+        if "" in differences:
+            kept = self._clean[-1 - differences.index("")]
+            self._loss.program = program if program.reads_tables else kept
             return
         if not self._is_first:
             raise PlanViolation(
-                "all parts of a batch must compute the same loss, got another one than of the first part. Leave "
+                f"all parts of a batch must compute the same loss, got {differences[0]} than in the first part. Leave "
                 "numbers that change from part to part out of it"
             )
+        if differences and (program.late or self._seen.counted):
+            what = "numbers" if self._seen.read else "the number of rows"
+            raise UnsupportedModel(
+                f"after a loop has read {what} of a batch, its loss must be one that it had before, got "
+                f"{differences[0]}, which may be made of that. Take numbers that change from a tensor made before the "
+                "loop, by the number of the step (weights[step] * loss), and constants from before the loop"
+            )
+        own = [call for call in program.late if not is_plain(call)]
+        if own:
+            raise UnsupportedModel(
+                "in the first step the loss must be computed before the loop reads anything of the batch (item, print, "
+                f"NumPy), got {own[0].name} with a number or tensor of the loop's own after it. Compute the loss first"
+            )
+        self._clean = [*self._clean[1 - _FEW :], program]
         self._loss.program = program
+
+    def _check_gradients(self) -> None:
+        for name, value in self._module.named_parameters():
+            if value.requires_grad and value.grad is not None and value.grad.any():
+                raise PlanViolation(
+                    f"gradients must come from the one loss of the batch, got others in .grad of {name} before the "
+                    "step, by a backward() of a loss without the batch. Add it to the loss, take the optimizer's "
+                    "weight_decay, or call optimizer.zero_grad() before the step"
+                )
 
     def _check_settings(self) -> None:
         given = None if self._source is None else self._source.settings
@@ -276,8 +314,12 @@ class Loop:
 
     def _take(self, batch: Batch | None) -> None:
         self._waiting, self._batch, self.tape = False, None, None
+        self._state.check(Recorded, read=self._seen.read)
         if self.trainer is not None:
-            self.trainer.step(batch)
+            with self._state.forward():
+                self.trainer.step(batch)
+        self._state.restore()
+        self._state.note()
 
 
 def _not_stepped() -> PlanViolation:
