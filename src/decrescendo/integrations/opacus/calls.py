@@ -26,6 +26,13 @@ class Stale:
     """A tensor made from an earlier batch, among the arguments of a call."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The number of rows of a batch, among the arguments of a call."""
+
+    number: int
+
+
 class RowCount(int):
     """The number of rows of a batch, as a loop reads it from a shape: of another batch it is another number.
 

@@ -88,7 +88,7 @@ class Seen:
         table, place, base = tuple[object, ...](), 0, tensor._base
         if base is not None and base.dim() == 1 and not tensor.dim() and base.is_contiguous():
             table, place = self._copied(base)[0], tensor.storage_offset() - base.storage_offset()
-        return Constant(value, code, tensor.requires_grad, self._is_made(tensor), table, place, self.when)
+        return Constant(value, code, tensor.requires_grad, self.is_made(tensor), table, place, self.when)
 
     def _copied(self, tensor: Tensor) -> tuple[tuple[object, ...], Tensor]:
         code = tuple(tensor.shape), tensor.dtype, tensor.device, fingerprint(tensor)
@@ -97,7 +97,8 @@ class Seen:
             kept = self._copies[tensor] = code, tensor.detach().clone()
         return kept
 
-    def _is_made(self, tensor: Tensor) -> bool:
+    def is_made(self, tensor: Tensor) -> bool:
+        """Whether something made of a batch lies in this tensor's memory."""
         if tensor.layout is not torch.strided:
             return False
         kept = self._made.get(tensor.untyped_storage().data_ptr())

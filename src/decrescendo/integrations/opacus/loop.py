@@ -1,6 +1,7 @@
 """`Loop`: the steps of one training whose loop is the user's own, taken when it calls ``optimizer.step()``."""
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -60,6 +61,7 @@ class Loop:
         noise_multiplier: z, where there is no plan.
         max_grad_norm: C, where there is no plan.
         plan: noise and clip norm of every step.
+        settings: of the clipping engine.
 
     Attributes:
         trainer: what takes the steps; ``None`` before the first batch is drawn.
@@ -78,11 +80,12 @@ class Loop:
         noise_multiplier: float = 0.0,
         max_grad_norm: float = 0.0,
         plan: Plan | None = None,
+        settings: EngineSettings | None = None,
     ) -> None:
         self._module, self._optimizer, self._loader = module, optimizer, loader
         self._sampling, self._seed, self._earlier, self.plan = sampling, seed, earlier, plan
         self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
-        self._loss, self._settings = _LoopLoss(), EngineSettings()
+        self._loss, self._settings = _LoopLoss(), settings or EngineSettings()
         self.trainer: Trainer | None = None
         self._source: OpenEnded | None = None
         self._batches: Iterator[Batch | None] = iter(())
@@ -118,6 +121,11 @@ class Loop:
     def expected_batch_size(self) -> float:
         """B."""
         return self._sampling.expected_batch_size
+
+    @property
+    def is_between_parts(self) -> bool:
+        """Whether parts of a batch were given to `step`, and others follow."""
+        return self._waiting and self.tape is None and not self._is_last
 
     @property
     def _next(self) -> int:
@@ -176,7 +184,7 @@ class Loop:
     def in_parts(self, most: int) -> None:
         """The memory of a step is that of so many rows, where no step was taken yet."""
         if self.trainer is None:
-            self._settings = EngineSettings(microbatch_size=most)
+            self._settings = replace(self._settings, microbatch_size=most)
 
     def epoch(self, most: int | None) -> Generator[Batch]:
         """As many batches as the user's loader has, in parts of at most so many rows."""
@@ -314,7 +322,9 @@ class Loop:
 
     def _take(self, batch: Batch | None) -> None:
         self._waiting, self._batch, self.tape = False, None, None
-        self._state.check(Recorded, read=self._seen.read)
+        self._state.check(
+            lambda value: isinstance(value, Recorded) or self._seen.is_made(value), read=self._seen.read
+        )
         if self.trainer is not None:
             with self._state.forward():
                 self.trainer.step(batch)

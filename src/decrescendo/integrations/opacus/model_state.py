@@ -1,6 +1,6 @@
 """`ModelState`: what a private model has beside its weights, into which nothing may come that was made of a batch."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,7 +62,7 @@ class ModelState:
                 held.update({} if old is _NOTHING else {name: old})
         self._put.clear()
 
-    def check(self, kind: type[Tensor], *, read: bool) -> None:
+    def check(self, is_of_batch: Callable[[Tensor], bool], *, read: bool) -> None:
         """Before the engine's pass: that no tensor of the batch is in the model, and that all is as the step before
         left it, if the loop has read anything since.
 
@@ -70,7 +70,7 @@ class ModelState:
             UnsupportedModel: the buffer or attribute.
         """
         self.restore()
-        inside = [name for name, value in self._tensors() if isinstance(value, kind)]
+        inside = [name for name, value in self._tensors() if is_of_batch(value)]
         numbers, codes = self._look()
         changed = [place for place in changed_places(self._numbers, numbers) if place not in self._moving]
         changed += [name for name in codes.keys() | self._codes.keys() if codes.get(name) != self._codes.get(name)]

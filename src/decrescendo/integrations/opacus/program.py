@@ -12,7 +12,7 @@ from decrescendo.base.torch_private import tree_flatten, tree_leaves, tree_map
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
-from decrescendo.integrations.opacus.calls import Call, Ref, RowCount
+from decrescendo.integrations.opacus.calls import Call, Ref, Rows
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.recording import leaves
 
@@ -36,11 +36,9 @@ class Step:
         """Compute its outputs into ``values``, for a batch of so many rows."""
 
         def given(value: Any) -> Any:
-            if isinstance(value, torch.Size):
-                return torch.Size(map(given, value))
             if isinstance(value, Constant):
                 return value.value
-            return values[value] if isinstance(value, Ref) else rows if isinstance(value, RowCount) else value
+            return values[value] if isinstance(value, Ref) else rows if isinstance(value, Rows) else value
 
         if self.call.training not in (None, model.training):
             raise PlanViolation(
@@ -143,10 +141,10 @@ def _differs(one: Step, kept: Step, rows: int) -> str:
 def _same(one: Any, kept: Any, rows: int) -> bool:
     if isinstance(one, Constant) and isinstance(kept, Constant):
         return one.same(kept)
-    if isinstance(kept, RowCount):  # where a size is that of the rows by chance, the number is the same
-        return isinstance(one, int) and int.__index__(one) == rows
-    if isinstance(one, RowCount):
-        return type(kept) is int and int.__index__(one) == kept
+    if isinstance(kept, Rows):  # another size may be that of the rows by chance
+        return isinstance(one, Rows) or one == rows
+    if isinstance(one, Rows):
+        return one.number == kept
     if isinstance(one, Tensor) or isinstance(kept, Tensor):  # of the model
         return one is kept
     return type(one) is type(kept) and bool(one == kept)

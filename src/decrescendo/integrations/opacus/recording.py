@@ -19,7 +19,7 @@ from decrescendo.base.torch_private import (
     tree_map,
 )
 from decrescendo.errors import PlanViolation, UnsupportedModel
-from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Stale
+from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant, Seen
 from decrescendo.integrations.opacus.model_state import ModelState
 
@@ -67,6 +67,10 @@ class Recorded(Tensor):
 
     def __format__(self, format_spec: str) -> str:
         return format(self.item(), format_spec) if not self.dim() else super().__format__(format_spec)
+
+    def as_subclass(self, cls: type[Any]) -> Any:
+        """Who asks for a plain tensor has one, which is not recorded, and is refused in a loss."""
+        return Tensor.as_subclass(_plain(self), cls)
 
     @classmethod
     def __torch_function__(
@@ -207,6 +211,10 @@ class Tape:
                 return self.seen.constant(torch.from_numpy(value))
             if isinstance(value, Recorded):
                 return value.ref if value.tape is self else Stale()
+            if isinstance(value, torch.Size):
+                return tuple(map(referred, value))
+            if isinstance(value, RowCount):
+                return Rows(int.__index__(value))
             return constants.get(id(value), value)
 
         return tree_map(referred, tree), constants
@@ -382,7 +390,7 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, Recorded):
         return value
     with _plainly():
-        return value.as_subclass(Tensor)
+        return Tensor.as_subclass(value, Tensor)
 
 
 def _one_row(value: Any) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from decrescendo.base.torch_private import tree_leaves, tree_map
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.errors import UnsupportedModel
-from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Stale, out_of_place
+from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, Rows, Stale, out_of_place
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.program import Program, Step
 from decrescendo.integrations.opacus.recording import Tape
@@ -196,6 +196,7 @@ def _of_losses(
 
 def _over(call: Call, one: _Loss, divisor: Any, rows: int) -> tuple[Step, _Loss]:
     """A loss over a number; of a sum, over the number of examples or of all places, it is the mean."""
+    divisor = divisor.number if isinstance(divisor, Rows) else divisor
     if one.is_sum and isinstance(divisor, (int, float)) and divisor in (rows, one.places):
         if divisor == rows:
             return Step(replace(call, args=call.args[:1], kwargs={}), "first"), _Loss(is_sum=False)
@@ -205,12 +206,15 @@ def _over(call: Call, one: _Loss, divisor: Any, rows: int) -> tuple[Step, _Loss]
 
 
 def _check_value(step: Step, tape: Tape, made: _Loss) -> None:
-    """That the mean, or sum, of the examples' losses is the number that the loop got."""
-    values = dict(tape.values)
-    with torch.no_grad(), PerExample(tape.rows):
-        step.run(_NOTHING, values, tape.rows)
-    for ref, number in step.call.numbers.items():
-        _compare(values[ref], number, tape.rows, step.call.name, is_sum=made.is_sum)
+    """That the mean, or sum, of the examples' losses is the number that the function makes of the batch."""
+    whole, each = dict(tape.values), dict(tape.values)
+    with torch.no_grad():
+        Step(step.call, "call").run(_NOTHING, whole, tape.rows)
+        with PerExample(tape.rows):
+            step.run(_NOTHING, each, tape.rows)
+    for ref in step.call.outputs:
+        if whole[ref].dim() == 0:
+            _compare(each[ref], whole[ref], tape.rows, step.call.name, is_sum=made.is_sum)
 
 
 def _check_model(call: Call, tape: Tape, module: nn.Module) -> None:
@@ -248,7 +252,7 @@ def _checked(call: Call) -> Call:
                 "a loss must be computed from the batch just drawn, got a tensor made from an earlier one. Its "
                 "examples would count without being clipped: keep nothing of a batch for the next"
             )
-        if value == INSIDE:
+        if isinstance(value, Ref) and value == INSIDE:
             raise UnsupportedModel(
                 "a loss must be computed from what the model returns, got a tensor that its forward kept elsewhere (an "
                 "attribute, a hook). Return it from the model's forward"
@@ -292,7 +296,7 @@ def is_plain(call: Call) -> bool:
     def plain(value: Any) -> bool:
         if isinstance(value, slice):
             return all(map(plain, (value.start, value.stop, value.step)))
-        if isinstance(value, (Ref, RowCount, bool, str, torch.dtype, torch.device)) or value in (None, ...):
+        if isinstance(value, (Ref, Rows, bool, str, torch.dtype, torch.device)) or value in (None, ...):
             return True
         if isinstance(value, int) and -_DIMS <= value < _DIMS and not arithmetic:
             return True
