@@ -73,7 +73,9 @@ class ModelState:
         inside = [name for name, value in self._tensors() if is_of_batch(value)]
         numbers, codes = self._look()
         changed = [place for place in changed_places(self._numbers, numbers) if place not in self._moving]
-        changed += [name for name in codes.keys() | self._codes.keys() if codes.get(name) != self._codes.get(name)]
+        changed += [
+            name for name in codes.keys() | self._codes.keys() if codes.get(name) != self._codes.get(name)
+        ]
         if inside or (read and changed):
             raise UnsupportedModel(
                 "buffers and attributes of the model must hold nothing that was made of a batch, got "

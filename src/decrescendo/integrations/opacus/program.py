@@ -135,7 +135,9 @@ def _differs(one: Step, kept: Step, rows: int) -> str:
     if form != its_form:
         return f"other arguments of {a.name}"
     other = next((value for value, old in zip(mine, its, strict=True) if not _same(value, old, rows)), Ref)
-    return "" if other is Ref else f"another {'tensor' if isinstance(other, Constant) else 'number'} in {a.name}"
+    return (
+        "" if other is Ref else f"another {'tensor' if isinstance(other, Constant) else 'number'} in {a.name}"
+    )
 
 
 def _same(one: Any, kept: Any, rows: int) -> bool:

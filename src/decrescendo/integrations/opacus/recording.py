@@ -35,9 +35,13 @@ _ABOUT = frozenset(
 )  # fmt: skip
 _FACTS = (type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 # What torch does not do with tensors that see its dispatcher.
-_WHOLE = frozenset(("numpy", "__array__", "__deepcopy__", "__reduce_ex__", "__dlpack__", "__format__", "__repr__"))
+_WHOLE = frozenset(
+    ("numpy", "__array__", "__deepcopy__", "__reduce_ex__", "__dlpack__", "__format__", "__repr__")
+)
 # What moves the examples from dimension 0.
-_MOVES = frozenset(("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "einsum", "__get__"))
+_MOVES = frozenset(
+    ("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "einsum", "__get__")
+)
 _BY_ITSELF = "The gradients of examples are taken by the clipping engine, of the loss alone"
 _REFUSED = {
     torch.autograd.grad: f"torch.autograd.grad must be called inside of the model, got it in the loop. {_BY_ITSELF}",
@@ -259,7 +263,9 @@ class Tape:
         """A tensor as one made of this batch, once the tape is closed; or inside of the model."""
         if not isinstance(value, Tensor) or isinstance(value, Recorded):
             return value
-        return self._marked(value.as_subclass(Recorded), INSIDE if self._inside else Ref(-1), rows_first=False)
+        return self._marked(
+            value.as_subclass(Recorded), INSIDE if self._inside else Ref(-1), rows_first=False
+        )
 
     def model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model, whose operations the engine follows in passes of its own, for the values alone."""

@@ -164,12 +164,12 @@ def _signature(func: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _of_losses(
-    call: Call, losses: list[_Loss], found: dict[Ref, _Loss], tape: Tape
-) -> tuple[Step, _Loss]:
+def _of_losses(call: Call, losses: list[_Loss], found: dict[Ref, _Loss], tape: Tape) -> tuple[Step, _Loss]:
     """A call with losses among its arguments, which must be linear in them."""
     # Numbers of the loop's own that losses are added to.
-    constants = {made for one in tape.calls if one.func is torch.clone and _is_own(one) for made in one.outputs}
+    constants = {
+        made for one in tape.calls if one.func is torch.clone and _is_own(one) for made in one.outputs
+    }
     others = [
         value
         for value in tree_leaves((call.args, call.kwargs))
