@@ -1,4 +1,4 @@
-"""What a loop reads, or writes elsewhere, of a batch may not come back into its loss or model; honest loops are taken."""
+"""What a loop reads or writes of a batch may not come back into its loss or model; honest loops are taken."""
 
 import copy
 from collections.abc import Callable
@@ -252,7 +252,7 @@ def entry_by_what_was_read(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t:
 
 @leak
 def rows_of_the_batch(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
-    first = list(x)[0] if len(x) else 1.0
+    first = next(iter(x)) if len(x) else 1.0
     return plain(m, x, y, torch.as_tensor(first).sum())
 
 

@@ -53,9 +53,9 @@ def _counting(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg eq ne lt le gt ge bool int "
-    "float"
-).split():
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
+    "rpow", "neg", "eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "float",
+):  # fmt: skip
     setattr(RowCount, f"__{_name}__", _counting(f"__{_name}__"))
 RowCount.__hash__ = int.__hash__  # type: ignore[method-assign]
 

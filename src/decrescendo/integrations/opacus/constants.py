@@ -87,7 +87,7 @@ class Seen:
         code, value = self._copied(tensor)
         table, place, base = tuple[object, ...](), 0, tensor._base
         if base is not None and base.dim() == 1 and not tensor.dim() and base.is_contiguous():
-            table, place = self._copied(base)[0], tensor.storage_offset() - base.storage_offset()
+            table, place = self._copied(base)[0], int(tensor.storage_offset() - base.storage_offset())
         return Constant(value, code, tensor.requires_grad, self.is_made(tensor), table, place, self.when)
 
     def _copied(self, tensor: Tensor) -> tuple[tuple[object, ...], Tensor]:

@@ -272,8 +272,10 @@ class Loop:
             self._take(self._batch)
 
     def _adopt(self, program: Program) -> None:
-        """Take this as the loss, if nothing that the loop read of a batch can be in it: what was recorded before it read
-        anything is free of that, and so is what is equal to it."""
+        """Take this as the loss, if nothing that the loop read of a batch can be in it.
+
+        What was recorded before it read anything is free of that, and so is what is equal to it.
+        """
         differences = [program.differs(kept) for kept in reversed(self._clean)]
         if "" in differences:
             kept = self._clean[-1 - differences.index("")]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from decrescendo.base.torch_private import tree_leaves
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.python_state import changed_places, numbers_of
+from decrescendo.row_independence.tracing import changed_places, numbers_of
 from decrescendo.training.processes.bits import fingerprint
 
 _NOTHING = object()

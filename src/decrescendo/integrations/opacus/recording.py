@@ -85,7 +85,7 @@ class Recorded(Tensor):
         return (tape_of(leaves) or leaves[0].tape).call(func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # pyrefly: ignore[bad-override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Of what torch's functions do not tell: ``torch.tensor(x)`` copies past them."""
@@ -247,7 +247,11 @@ class Tape:
             return given
         self.values[made.ref] = _plain(made)
         self.calls.append(Call(torch.clone, (constant,), {}, (made.ref,), torch.is_grad_enabled()))
-        return tree_map(lambda leaf: made.ref if leaf is constant else leaf, given)
+
+        def adopted(leaf: Any) -> Any:
+            return made.ref if leaf is constant else leaf
+
+        return tree_map(adopted, given)
 
     def _into(self, target: Any, ref: Ref) -> Recorded:
         target.__class__ = Recorded
@@ -310,7 +314,7 @@ class Tape:
             numbers = {one.ref: one.detach().clone() for one in made if not one.dim()}
         grad = torch.is_grad_enabled()
         outputs = tuple(one.ref for one in made)
-        self.calls.append(Call(func, *given, outputs, grad, numbers, random, training))
+        self.calls.append(Call(func, given[0], given[1], outputs, grad, numbers, random, training))
         return found
 
     def _noted(self, tensor: Tensor, first: bool = True) -> Recorded:
