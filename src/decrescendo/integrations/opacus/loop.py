@@ -16,13 +16,15 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, Ragged, count_rows, map_rows, slice_rows
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
-from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel
+from decrescendo.errors import InvalidValue, PlanViolation
+from decrescendo.integrations.opacus.accepted import Accepted
 from decrescendo.integrations.opacus.calls import Ref
+from decrescendo.integrations.opacus.checks import check_gradients
 from decrescendo.integrations.opacus.constants import Seen
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.program import Program
 from decrescendo.integrations.opacus.recording import Recorded, Tape
-from decrescendo.integrations.opacus.reductions import is_plain, program_of
+from decrescendo.integrations.opacus.reductions import program_of
 from decrescendo.integrations.opacus.source import OpenEnded, rest_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
@@ -31,9 +33,6 @@ from decrescendo.training import rows as rows_of
 from decrescendo.training.loop.beginning import seed_at
 
 RECORDED = assumed("rows-recorded-loop")
-
-# Programs that are kept for comparison: loops have a few losses by turns.
-_FEW = 4
 
 
 class _LoopLoss:
@@ -94,8 +93,8 @@ class Loop:
         self.tape: Tape | None = None
         self._program: Program | None = None
         self._is_first = self._is_last = True
-        # What the loop may know of its batches; programs recorded before it knew anything.
-        self._seen, self._clean, self._epochs = Seen(), list[Program](), 0
+        # What the loop may know of its batches; what it may compute.
+        self._seen, self._accepted, self._epochs = Seen(), Accepted(), 0
         self._state = ModelState(module)
 
     @property
@@ -264,52 +263,12 @@ class Loop:
                     "loss.backward() must come before optimizer.step(), of a loss computed from the batch of the "
                     "private loader by the private model, got none. Use what make_private returned, and tensors only"
                 )
-            self._check_gradients()
-            self._adopt(program)
+            check_gradients(self._module)
+            self._loss.program = self._accepted.of(program, self._seen, is_first=self._is_first)
         tape.close()
         self.tape = self._program = None
         if not tape.rows or self._is_last:
             self._take(self._batch)
-
-    def _adopt(self, program: Program) -> None:
-        """Take this as the loss, if nothing that the loop read of a batch can be in it.
-
-        What was recorded before it read anything is free of that, and so is what is equal to it.
-        """
-        differences = [program.differs(kept) for kept in reversed(self._clean)]
-        if "" in differences:
-            kept = self._clean[-1 - differences.index("")]
-            self._loss.program = program if program.reads_tables else kept
-            return
-        if not self._is_first:
-            raise PlanViolation(
-                f"all parts of a batch must compute the same loss, got {differences[0]} than in the first part. Leave "
-                "numbers that change from part to part out of it"
-            )
-        if differences and (program.late or self._seen.counted):
-            what = "numbers" if self._seen.read else "the number of rows"
-            raise UnsupportedModel(
-                f"after a loop has read {what} of a batch, its loss must be one that it had before, got "
-                f"{differences[0]}, which may be made of that. Take numbers that change from a tensor made before the "
-                "loop, by the number of the step (weights[step] * loss), and constants from before the loop"
-            )
-        own = [call for call in program.late if not is_plain(call)]
-        if own:
-            raise UnsupportedModel(
-                "in the first step the loss must be computed before the loop reads anything of the batch (item, print, "
-                f"NumPy), got {own[0].name} with a number or tensor of the loop's own after it. Compute the loss first"
-            )
-        self._clean = [*self._clean[1 - _FEW :], program]
-        self._loss.program = program
-
-    def _check_gradients(self) -> None:
-        for name, value in self._module.named_parameters():
-            if value.requires_grad and value.grad is not None and value.grad.any():
-                raise PlanViolation(
-                    f"gradients must come from the one loss of the batch, got others in .grad of {name} before the "
-                    "step, by a backward() of a loss without the batch. Add it to the loss, take the optimizer's "
-                    "weight_decay, or call optimizer.zero_grad() before the step"
-                )
 
     def _check_settings(self) -> None:
         given = None if self._source is None else self._source.settings

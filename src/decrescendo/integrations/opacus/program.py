@@ -14,7 +14,7 @@ from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import Call, Ref, Rows
 from decrescendo.integrations.opacus.constants import Constant
-from decrescendo.integrations.opacus.recording import leaves
+from decrescendo.integrations.opacus.outputs import leaves
 
 # ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
 Kind: TypeAlias = Literal["call", "mean", "sum", "first"]

@@ -1,6 +1,8 @@
-"""Records what a training loop computes from a batch, so that an engine can compute it again for each example."""
+"""Records what a training loop computes from a batch, so that an engine can compute it again for each example.
 
-import dataclasses
+Longer than most files: what is recorded, and what a loop can do with a recorded tensor, is read in one place.
+"""
+
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant, Seen
 from decrescendo.integrations.opacus.model_state import ModelState
+from decrescendo.integrations.opacus.outputs import leaves, mapped
 
 _TENSOR: Any = Tensor
 _DATA = _TENSOR.data.__get__
@@ -369,25 +372,6 @@ def tape_of(tree: Any) -> Tape | None:
     return next(
         (leaf.tape for leaf in tree_leaves(tree) if isinstance(leaf, Recorded) and leaf.tape.open), None
     )
-
-
-def leaves(found: Any) -> list[Any]:
-    """What a function returned, opened: containers, and one dataclass round them."""
-    return tree_leaves(vars(found) if _is_plain_dataclass(found) else found)
-
-
-def mapped(function: Callable[[Any], Any], found: Any) -> Any:
-    """The same with each of its leaves replaced."""
-    if not _is_plain_dataclass(found):
-        return tree_map(function, found)
-    copied = object.__new__(type(found))
-    vars(copied).update(tree_map(function, vars(found)))
-    return copied
-
-
-def _is_plain_dataclass(found: Any) -> bool:
-    known = isinstance(found, (dict, tuple, list))  # those of torch, and of Transformers
-    return dataclasses.is_dataclass(found) and not known and hasattr(found, "__dict__")
 
 
 def _lies(value: Tensor) -> tuple[object, ...]:

@@ -1,9 +1,7 @@
 """From a recorded loop to a `Program`: where it makes one number of a batch, each example gets its own."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Literal, cast
 
 import torch
@@ -12,11 +10,11 @@ from torch import Tensor, nn
 from decrescendo.base.torch_private import tree_leaves, tree_map
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.errors import UnsupportedModel
-from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, Rows, Stale, out_of_place
+from decrescendo.integrations.opacus.calls import Call, Ref, Rows, out_of_place
+from decrescendo.integrations.opacus.checks import check_columns, checked, signature_of, target_of
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.program import Program, Step
 from decrescendo.integrations.opacus.recording import Tape
-from decrescendo.training.processes.bits import fingerprint
 
 _MEANS = frozenset((torch.mean, Tensor.mean))
 _SUMS = frozenset((torch.sum, Tensor.sum))
@@ -30,8 +28,6 @@ _ADDS = frozenset(
 )  # fmt: skip
 _TIMES = frozenset((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply))
 _OVER = frozenset((torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.true_divide))
-# Numbers up to this one name a dimension or a place.
-_DIMS = 4
 
 _NOTHING = nn.Module()
 
@@ -55,10 +51,10 @@ def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
     Raises:
         UnsupportedModel: the loss is not the mean, over the examples of the batch, of what the loop computes for one.
     """
-    _check_columns(tape)
+    check_columns(tape)
     found: dict[Ref, _Loss] = {}
     needed = _needed(tape, loss)
-    steps = [_step_of(_checked(call), tape, found, module) for call in needed]
+    steps = [_step_of(checked(call), tape, found, module) for call in needed]
     if loss not in found or found[loss].is_sum:
         got = "the sum" if loss in found else f"what {_name(tape, loss)} returns"
         raise UnsupportedModel(
@@ -96,17 +92,11 @@ def _needed(tape: Tape, loss: Ref) -> list[Call]:
 
     for call in reversed(tape.calls):
         if wanted.intersection(call.outputs) or (
-            call.writes and _target(call, tape) & set(map(memory, wanted))
+            call.writes and target_of(call, tape) & set(map(memory, wanted))
         ):
             wanted.update(_refs(call))
             kept.append(call)
     return kept[::-1]
-
-
-def _target(call: Call, tape: Tape) -> set[int]:
-    """The memory that a call in place may write into."""
-    first = call.kwargs.get("out", call.args[0] if call.args else None)
-    return {tape.values[first].untyped_storage().data_ptr()} if isinstance(first, Ref) else set()
 
 
 def _step_of(call: Call, tape: Tape, found: dict[Ref, _Loss], module: nn.Module) -> Step:
@@ -146,7 +136,7 @@ def _reduces(call: Call, tape: Tape) -> Literal["mean", "sum", ""]:
 
 
 def _reduction(func: Callable[..., Any], call: Call) -> str:
-    signature = _signature(func)
+    signature = signature_of(func)
     if signature is None or "reduction" not in signature.parameters:
         return ""
     bound = signature.bind(*call.args, **call.kwargs)
@@ -154,14 +144,6 @@ def _reduction(func: Callable[..., Any], call: Call) -> str:
     if bound.arguments.get("size_average") is not None or bound.arguments.get("reduce") is not None:
         return ""
     return str(bound.arguments["reduction"])
-
-
-@cache
-def _signature(func: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(func)
-    except ValueError:
-        return None
 
 
 def _of_losses(call: Call, losses: list[_Loss], found: dict[Ref, _Loss], tape: Tape) -> tuple[Step, _Loss]:
@@ -242,67 +224,6 @@ def _compare(each: Tensor, number: Tensor, rows: int, name: str, *, is_sum: bool
             "examples by each other: weights of classes, ignored labels, examples of several lengths. Compute one "
             "loss an example, and end with .mean()"
         )
-
-
-def _checked(call: Call) -> Call:
-    """A call without what is made of other examples, or of a batch elsewhere than on the tape."""
-    for value in tree_leaves((call.args, call.kwargs)):
-        if isinstance(value, Stale):
-            raise UnsupportedModel(
-                "a loss must be computed from the batch just drawn, got a tensor made from an earlier one. Its "
-                "examples would count without being clipped: keep nothing of a batch for the next"
-            )
-        if isinstance(value, Ref) and value == INSIDE:
-            raise UnsupportedModel(
-                "a loss must be computed from what the model returns, got a tensor that its forward kept elsewhere (an "
-                "attribute, a hook). Return it from the model's forward"
-            )
-        if not isinstance(value, Constant):
-            continue
-        if value.of_batch:
-            raise UnsupportedModel(
-                "a tensor in a loss that is not of the batch or the model must hold nothing that was made of a batch, "
-                "got one with such memory (through .data, NumPy or a view). Compute it from the batch by torch's "
-                "functions, or leave it out"
-            )
-        if value.needs_grad and call.grad:
-            raise UnsupportedModel(
-                "a loss must be computed from the loader's batch by functions of torch and the private model, got a "
-                "part of it with other gradients (of weights alone, of another model). Take the optimizer's "
-                "weight_decay, call another model under torch.no_grad(), or put the rest into the model"
-            )
-    return call
-
-
-def _check_columns(tape: Tape) -> None:
-    """That tensors of the batch have the numbers with which they were handed out, but for what torch wrote."""
-    written = {place for call in tape.calls if call.writes for place in _target(call, tape)}
-    for number, handed in enumerate(tape.handed):
-        column = tape.values[Ref(number)]
-        if column.untyped_storage().data_ptr() not in written and fingerprint(column) != fingerprint(handed):
-            raise UnsupportedModel(
-                "the batch must be changed by functions of torch alone, got other numbers in it than were handed out: "
-                "an array that .numpy() gave has its memory. Copy the array, or compute it in torch"
-            )
-
-
-def is_plain(call: Call) -> bool:
-    """Whether a call has no numbers and tensors of the loop's own: dimensions, names of reductions, and what is its
-    function's own default."""
-    arithmetic = call.func in _ADDS | _TIMES | _OVER or out_of_place(call.func) is not call.func
-    signature = None if call.func is None else _signature(call.func)
-    defaults = () if signature is None else tuple(one.default for one in signature.parameters.values())
-
-    def plain(value: Any) -> bool:
-        if isinstance(value, slice):
-            return all(map(plain, (value.start, value.stop, value.step)))
-        if isinstance(value, (Ref, Rows, bool, str, torch.dtype, torch.device)) or value in (None, ...):
-            return True
-        if isinstance(value, int) and -_DIMS <= value < _DIMS and not arithmetic:
-            return True
-        return isinstance(value, (int, float)) and any(value is one or value == one for one in defaults)
-
-    return all(map(plain, tree_leaves((call.args, call.kwargs))))
 
 
 def _is_own(call: Call) -> bool:
