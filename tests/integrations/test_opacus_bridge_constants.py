@@ -514,3 +514,27 @@ def test_a_copy_of_the_private_model_is_not_taken_for_it() -> None:
             with pytest.raises(DecrescendoError, match="got a copy of it"):
                 teacher(x)
             return
+
+
+class Keeping(nn.Module):
+    """A model that keeps a list of what it computed, and fills a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, CLASSES), list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        doubled = torch.zeros(x.size(0), 4)
+        doubled[:] = 2 * x
+        self.last.append(doubled.mean())
+        self.last = self.last[-2:]
+        return self.inner(x)
+
+
+def test_what_a_forward_keeps_is_taken_out_and_makes_no_other_loss() -> None:
+    module = Keeping()
+    model, optimizer, loader = private(module)
+    for x, y in loader:
+        (0.5 * F.cross_entropy(model(x), y)).backward()
+        optimizer.step()
+        assert module.last == []

@@ -256,10 +256,8 @@ class PrivacyEngine:
         content["module_state_dict"] = module.state_dict(**(module_state_dict_kwargs or {}))
         content["privacy_accountant_state_dict"] = self.accountant.state_dict()
         parts = {
-            "optimizer": optimizer,
-            "noise_scheduler": noise_scheduler,
-            "grad_clip_scheduler": grad_clip_scheduler,
-        }
+            "optimizer": optimizer, "noise_scheduler": noise_scheduler, "grad_clip_scheduler": grad_clip_scheduler,
+        }  # fmt: skip
         content |= {
             f"{name}_state_dict": part.state_dict() for name, part in parts.items() if part is not None
         }

@@ -13,6 +13,8 @@ from decrescendo.row_independence.tracing import changed_places, numbers_of
 from decrescendo.training.processes.bits import fingerprint
 
 _NOTHING = object()
+# What a module keeps by name, and not as attributes.
+_TABLES = ("_buffers", "_parameters", "_modules")
 
 
 class ModelState:
@@ -28,26 +30,26 @@ class ModelState:
     def __init__(self, module: nn.Module) -> None:
         self.module, self.tensors = module, set[int]()
         # What a forward pass put into attributes, and what was there before; places of numbers that passes change.
-        self._put: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._put: list[tuple[dict[str, Any], str, Any, Any, Any]] = []
         self._moving = set[str]()
         self.note()
 
     @contextmanager
     def forward(self) -> Generator[None]:
-        """A pass of the loop's own: the buffers are left as they were, and what it puts into attributes is noted."""
+        """A pass: the buffers are left as they were, and what it puts into attributes is noted, for `restore`."""
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
-        before = [(held, dict(held)) for held in self._held()]
+        before = [(held, {name: (old, _copied(old)) for name, old in held.items()}) for held in self._held()]
         numbers = numbers_of(self.module, None)
         try:
             yield
         finally:
-            for held, old in before:
-                self._put += [
-                    (held, name, old.get(name, _NOTHING), new)
-                    for name, new in held.items()
-                    if new is not old.get(name, _NOTHING)
-                    and any(isinstance(leaf, Tensor) for leaf in tree_leaves(new))
-                ]
+            for held, olds in before:
+                for name, new in held.items():
+                    old, content = olds.get(name, (_NOTHING, None))
+                    tensors = [leaf for leaf in tree_leaves(new) if isinstance(leaf, Tensor)]
+                    same = new is old and set(map(id, tree_leaves(content))) >= set(map(id, tensors))
+                    if tensors and name not in _TABLES and (new is not old or not (content is None or same)):
+                        self._put.append((held, name, new, old, content))
             with torch.no_grad():
                 for buffer, kept in buffers:
                     if fingerprint(buffer) != fingerprint(kept):
@@ -55,11 +57,14 @@ class ModelState:
             self._moving |= set(changed_places(numbers, numbers_of(self.module, None)))
 
     def restore(self) -> None:
-        """Take tensors that a pass put into attributes out again."""
-        for held, name, old, new in reversed(self._put):
+        """Take tensors that a pass put into attributes, and into their lists and dictionaries, out again."""
+        for held, name, new, old, content in reversed(self._put):
             if held.get(name) is new:
                 held.pop(name)
                 held.update({} if old is _NOTHING else {name: old})
+            if content is not None:
+                old.clear()
+                (old.extend if isinstance(old, list) else old.update)(content)
         self._put.clear()
 
     def check(self, is_of_batch: Callable[[Tensor], bool], *, read: bool) -> None:
@@ -100,8 +105,13 @@ class ModelState:
         """Buffers and tensors in attributes, by name."""
         for path, module in self.module.named_modules():
             for name, value in (*vars(module).items(), *module._buffers.items()):
-                if name in ("_buffers", "_parameters", "_modules"):
+                if name in _TABLES:
                     continue
                 for place, leaf in enumerate(tree_leaves(value)):
                     if isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter):
                         yield f"{path}.{name}".strip(".") + (f"[{place}]" if leaf is not value else ""), leaf
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a list or dictionary, which a pass may change in place."""
+    return value.copy() if type(value) in (list, dict) else None

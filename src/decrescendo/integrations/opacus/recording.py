@@ -241,11 +241,11 @@ class Tape:
         with _plainly():
             storage = target.untyped_storage()
             alone = count_of_storage_users(storage._cdata) == 2  # the tensor, and its storage here
-        if type(target) is not Tensor or not alone or own or self._inside:
+        if type(target) is not Tensor or not alone or own:
             self.note_read()  # others have that memory
             self.seen.note_made(target)
             return given
-        made = self._into(target, Ref(-1) if constant is None else Ref(len(self.values)))
+        made = self._into(target, INSIDE if self._inside else Ref(len(self.values)) if self.open else Ref(-1))
         if constant is None:
             return given
         self.values[made.ref] = _plain(made)
