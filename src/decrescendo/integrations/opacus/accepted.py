@@ -2,7 +2,7 @@
 
 from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.checks import is_plain
-from decrescendo.integrations.opacus.constants import Seen
+from decrescendo.integrations.opacus.constants import Knowledge
 from decrescendo.integrations.opacus.program import Program
 
 # Programs that are kept for comparison: loops have a few losses by turns.
@@ -18,7 +18,7 @@ class Accepted:
     def __init__(self) -> None:
         self._clean: list[Program] = []
 
-    def of(self, program: Program, seen: Seen, *, is_first: bool) -> Program:
+    def of(self, program: Program, seen: Knowledge, *, is_first: bool) -> Program:
         """The program to compute: one that is kept, where this is equal to it.
 
         Args:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decrescendo.integrations.opacus.constants import Seen
+from decrescendo.integrations.opacus.constants import Knowledge
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class RowCount(int):
     What Python computes from it is a number like any other, so that the loop has read how many rows there are.
     """
 
-    seen: Seen
+    seen: Knowledge
 
 
 def _counting(name: str) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from decrescendo.base.torch_private import tree_leaves
-from decrescendo.errors import UnsupportedModel
+from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.recording import Tape

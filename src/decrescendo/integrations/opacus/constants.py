@@ -44,7 +44,7 @@ class Constant:
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class Knowledge:
     """What a loop may know of its batches.
 
     Attributes:

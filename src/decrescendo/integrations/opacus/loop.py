@@ -20,10 +20,10 @@ from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.integrations.opacus.accepted import Accepted
 from decrescendo.integrations.opacus.calls import Ref
 from decrescendo.integrations.opacus.checks import check_gradients
-from decrescendo.integrations.opacus.constants import Seen
+from decrescendo.integrations.opacus.constants import Knowledge
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.program import Program
-from decrescendo.integrations.opacus.recording import Recorded, Tape
+from decrescendo.integrations.opacus.recording import Tape
 from decrescendo.integrations.opacus.reductions import program_of
 from decrescendo.integrations.opacus.source import OpenEnded, rest_of
 from decrescendo.plans.plan import Plan
@@ -94,7 +94,7 @@ class Loop:
         self._program: Program | None = None
         self._is_first = self._is_last = True
         # What the loop may know of its batches; what it may compute.
-        self._seen, self._accepted, self._epochs = Seen(), Accepted(), 0
+        self._seen, self._accepted, self._epochs = Knowledge(), Accepted(), 0
         self._state = ModelState(module)
 
     @property
@@ -283,9 +283,7 @@ class Loop:
 
     def _take(self, batch: Batch | None) -> None:
         self._waiting, self._batch, self.tape = False, None, None
-        self._state.check(
-            lambda value: isinstance(value, Recorded) or self._seen.is_made(value), read=self._seen.read
-        )
+        self._state.check(self._seen)
         if self.trainer is not None:
             with self._state.forward():
                 self.trainer.step(batch)

@@ -1,6 +1,6 @@
 """`ModelState`: what a private model has beside its weights, into which nothing may come that was made of a batch."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from decrescendo.base.torch_private import tree_leaves
 from decrescendo.errors import UnsupportedModel
+from decrescendo.integrations.opacus.constants import Knowledge
+from decrescendo.integrations.opacus.recorded import Recorded
 from decrescendo.row_independence.tracing import changed_places, numbers_of
 from decrescendo.training.processes.bits import fingerprint
 
@@ -67,7 +69,7 @@ class ModelState:
                 (old.extend if isinstance(old, list) else old.update)(content)
         self._put.clear()
 
-    def check(self, is_of_batch: Callable[[Tensor], bool], *, read: bool) -> None:
+    def check(self, seen: Knowledge) -> None:
         """Before the engine's pass: that no tensor of the batch is in the model, and that all is as the step before
         left it, if the loop has read anything since.
 
@@ -75,13 +77,15 @@ class ModelState:
             UnsupportedModel: the buffer or attribute.
         """
         self.restore()
-        inside = [name for name, value in self._tensors() if is_of_batch(value)]
+        inside = [
+            name for name, value in self._tensors() if isinstance(value, Recorded) or seen.is_made(value)
+        ]
         numbers, codes = self._look()
         changed = [place for place in changed_places(self._numbers, numbers) if place not in self._moving]
         changed += [
             name for name in codes.keys() | self._codes.keys() if codes.get(name) != self._codes.get(name)
         ]
-        if inside or (read and changed):
+        if inside or (seen.read and changed):
             raise UnsupportedModel(
                 "buffers and attributes of the model must hold nothing that was made of a batch, got "
                 f"{(inside or changed)[0]}, which the loop set after it had read or computed something of one. Set it "

@@ -1,10 +1,6 @@
-"""Records what a training loop computes from a batch, so that an engine can compute it again for each example.
+"""Records what a training loop computes from a batch, so that an engine can compute it again for each example."""
 
-Longer than most files: what is recorded, and what a loop can do with a recorded tensor, is read in one place.
-"""
-
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,91 +9,38 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, leaves_of, map_rows
-from decrescendo.base.torch_private import (
-    DISPATCH_OFF,
-    SUBCLASSES_OFF,
-    count_of_storage_users,
-    tree_leaves,
-    tree_map,
-)
+from decrescendo.base.torch_private import count_of_storage_users, tree_leaves, tree_map
 from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
-from decrescendo.integrations.opacus.constants import Constant, Seen
+from decrescendo.integrations.opacus.constants import Constant, Knowledge
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.outputs import leaves, mapped
+from decrescendo.integrations.opacus.recorded import (
+    Recorded,
+    check_functions,
+    followed,
+    keeps_rows_first,
+    lies,
+    one_row,
+    plain,
+    plainly,
+    tells,
+    without_rows,
+)
 
 _TENSOR: Any = Tensor
 _DATA = _TENSOR.data.__get__
 _SHAPES = frozenset((_TENSOR.shape.__get__, _TENSOR.size))
 _COUNTS = frozenset((Tensor.__len__, Tensor.numel, torch.numel, Tensor.nelement))
-# What says nothing of the numbers in a tensor.
-_ABOUT = frozenset(
-    ("__hash__", "dim", "ndimension", "stride", "is_contiguous", "is_floating_point", "is_complex", "is_signed",
-     "element_size", "storage_offset", "data_ptr", "get_device", "is_same_size", "is_inference", "type", "is_set_to",
-     "is_pinned", "is_shared", "has_names", "is_conj", "is_neg", "is_tensor", "result_type", "can_cast", "__dir__")
-)  # fmt: skip
-_FACTS = (type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 # What torch does not do with tensors that see its dispatcher.
 _WHOLE = frozenset(
     ("numpy", "__array__", "__deepcopy__", "__reduce_ex__", "__dlpack__", "__format__", "__repr__")
-)
-# What moves the examples from dimension 0.
-_MOVES = frozenset(
-    ("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "einsum", "__get__")
 )
 _BY_ITSELF = "The gradients of examples are taken by the clipping engine, of the loss alone"
 _REFUSED = {
     torch.autograd.grad: f"torch.autograd.grad must be called inside of the model, got it in the loop. {_BY_ITSELF}",
     Tensor.register_hook: f"hooks on gradients must be left out, got register_hook in the loop. {_BY_ITSELF}",
 }
-
-
-@contextmanager
-def _plainly() -> Generator[None]:
-    """Inside, recorded tensors are tensors like any other."""
-    with SUBCLASSES_OFF(), DISPATCH_OFF():
-        yield
-
-
-class Recorded(Tensor):
-    """A tensor made from a batch; what torch's functions make of it is one, too.
-
-    Attributes:
-        tape: what it is recorded on.
-        ref: its number there.
-        rows_first: whether its dimension 0, if it has as many places as the batch has rows, is that of the rows.
-    """
-
-    tape: "Tape"
-    ref: Ref
-    rows_first: bool
-
-    def __format__(self, format_spec: str) -> str:
-        return format(self.item(), format_spec) if not self.dim() else super().__format__(format_spec)
-
-    def as_subclass(self, cls: type[Any]) -> Any:
-        """Who asks for a plain tensor has one, which is not recorded, and is refused in a loss."""
-        return Tensor.as_subclass(_plain(self), cls)
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        del types
-        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
-        return (tape_of(leaves) or leaves[0].tape).call(func, args, kwargs or {})
-
-    @classmethod
-    def __torch_dispatch__(  # pyrefly: ignore[bad-override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Of what torch's functions do not tell: ``torch.tensor(x)`` copies past them."""
-        del types
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, Recorded):
-                leaf.tape.note_read()
-        with _plainly():
-            return func(*args, **(kwargs or {}))
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +62,7 @@ class Tape:
     rows: int
     state: ModelState
     ended: Callable[["Tape", Ref], None]
-    seen: Seen = field(default_factory=Seen)
+    seen: Knowledge = field(default_factory=Knowledge)
     calls: list[Call] = field(default_factory=list)
     values: dict[Ref, Tensor] = field(default_factory=dict)
     handed: list[Tensor] = field(default_factory=list)
@@ -153,7 +96,7 @@ class Tape:
     def _known(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or isinstance(value, Recorded) or not value.numel():
             return value
-        same = (row for row in self._columns if _lies(row) == _lies(value))
+        same = (row for row in self._columns if lies(row) == lies(value))
         return next(same, value)
 
     def close(self) -> None:
@@ -182,8 +125,8 @@ class Tape:
         versions = [other._version for other in others.values()]
         given, constants = self._given((args, kwargs), others) if records else ((), {})
         name = getattr(func, "__name__", "")
-        with _plainly():
-            found = func(*tree_map(_plain, args) if name in _WHOLE else args, **kwargs)
+        with plainly():
+            found = func(*tree_map(plain, args) if name in _WHOLE else args, **kwargs)
         for other, version in zip(others.values(), versions, strict=True):
             if other._version != version:
                 given = self._written(other, given, constants.get(id(other)))
@@ -194,17 +137,12 @@ class Tape:
             return found
         leaves = tree_leaves(found)
         # ``.data`` may be set as another tensor's, which nobody sees.
-        if func == _DATA or not (
-            name == "__get__"
-            or name in _ABOUT
-            or func in _SHAPES | _COUNTS
-            or all(isinstance(leaf, (Tensor, *_FACTS)) for leaf in leaves)
-        ):
+        if func == _DATA or (func not in _SHAPES | _COUNTS and tells(name, leaves)):
             self.note_read()
         if not records:
             return tree_map(self._old, found)
         if name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in leaves):
-            return self._record(func, given, found, self._keeps_first(name, args))
+            return self._record(func, given, found, keeps_rows_first(name, args, self.rows))
         return found
 
     def _given(self, tree: Any, others: dict[int, Tensor]) -> tuple[Any, dict[int, Constant]]:
@@ -238,7 +176,7 @@ class Tape:
         own = id(target) in self.state.tensors
         if own and self._inside:  # the state is restored
             return given
-        with _plainly():
+        with plainly():
             storage = target.untyped_storage()
             alone = count_of_storage_users(storage._cdata) == 2  # the tensor, and its storage here
         if type(target) is not Tensor or not alone or own:
@@ -248,7 +186,7 @@ class Tape:
         made = self._into(target, INSIDE if self._inside else Ref(len(self.values)) if self.open else Ref(-1))
         if constant is None:
             return given
-        self.values[made.ref] = _plain(made)
+        self.values[made.ref] = plain(made)
         self.calls.append(Call(torch.clone, (constant,), {}, (made.ref,), torch.is_grad_enabled()))
 
         def adopted(leaf: Any) -> Any:
@@ -262,7 +200,7 @@ class Tape:
 
     def _marked(self, recorded: Any, ref: Ref, *, rows_first: bool) -> Any:
         recorded.tape, recorded.ref, recorded.rows_first = self, ref, rows_first
-        with _plainly():
+        with plainly():
             self.seen.note_made(recorded)
         return recorded
 
@@ -286,7 +224,7 @@ class Tape:
             (args, kwargs), {place: leaf for place, leaf in others.items() if not isinstance(leaf, Recorded)}
         )
         # Of no rows many models make nothing: what they make of one, without it.
-        own_args, own_kwargs = tree_map(self._entered if self.rows else _one_row, (args, kwargs))
+        own_args, own_kwargs = tree_map(self._entered if self.rows else one_row, (args, kwargs))
         random = torch.get_rng_state()
         self._inside = True
         try:
@@ -294,18 +232,18 @@ class Tape:
                 found = module(*own_args, **own_kwargs)
         finally:
             self._inside = False
-        found = mapped(_plain, found)
+        found = mapped(plain, found)
         if not self.rows:
-            found = mapped(_without_rows, found)
+            found = mapped(without_rows, found)
         if torch.is_grad_enabled():
             # So that the loop's own autograd functions show, which are no functions of torch's.
-            found = mapped(_followed, found)
+            found = mapped(followed, found)
         return self._record(None, given, found, True, random, module.training)
 
     def _entered(self, value: Any) -> Any:
         if not isinstance(value, Recorded):
             return value
-        return self._marked(_plain(value).clone().as_subclass(Recorded), INSIDE, rows_first=True)
+        return self._marked(plain(value).clone().as_subclass(Recorded), INSIDE, rows_first=True)
 
     def _record(
         self, func: Any, given: Any, found: Any, first: bool, random: Tensor | None = None,
@@ -313,7 +251,7 @@ class Tape:
     ) -> Any:  # fmt: skip
         found = mapped(lambda value: self._noted(value, first) if isinstance(value, Tensor) else value, found)
         made = [one for one in leaves(found) if isinstance(one, Recorded)]
-        with _plainly():
+        with plainly():
             numbers = {one.ref: one.detach().clone() for one in made if not one.dim()}
         grad = torch.is_grad_enabled()
         outputs = tuple(one.ref for one in made)
@@ -324,9 +262,9 @@ class Tape:
         if isinstance(tensor, Recorded) and tensor.tape is self:  # changed in place
             return tensor
         recorded: Recorded = self._marked(
-            _plain(tensor).as_subclass(Recorded), Ref(len(self.values)), rows_first=first
+            plain(tensor).as_subclass(Recorded), Ref(len(self.values)), rows_first=first
         )
-        self.values[recorded.ref] = _plain(tensor)
+        self.values[recorded.ref] = plain(tensor)
         return recorded
 
     @property
@@ -334,16 +272,9 @@ class Tape:
         """Tensors of the batch, which have the first numbers."""
         return len(self._columns)
 
-    def _keeps_first(self, name: str, args: tuple[Any, ...]) -> bool:
-        """Whether what a function makes has the rows in dimension 0 if as many places are there."""
-        given = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Recorded)]
-        if name in _MOVES and any(self.rows in _plain(leaf).shape[1:] for leaf in given):
-            return False
-        return all(leaf.rows_first for leaf in given)
-
     def _counted(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A shape, or one of its numbers, with the number of rows marked as such."""
-        shape = tuple(_plain(args[0]).shape)
+        shape = tuple(plain(args[0]).shape)
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         if not shape or dim not in (0, -len(shape)):
             return found
@@ -363,59 +294,5 @@ class Tape:
             raise PlanViolation(
                 f"loss.backward() must be called without gradient, create_graph and inputs. {_BY_ITSELF}"
             )
-        _check_functions(loss)
+        check_functions(loss)
         self.ended(self, loss.ref)
-
-
-def tape_of(tree: Any) -> Tape | None:
-    """The open tape that a tensor in a nesting of containers is recorded on."""
-    return next(
-        (leaf.tape for leaf in tree_leaves(tree) if isinstance(leaf, Recorded) and leaf.tape.open), None
-    )
-
-
-def _lies(value: Tensor) -> tuple[object, ...]:
-    """Where a tensor lies, and how."""
-    with _plainly():
-        return value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value.device
-
-
-def _plain(value: Any) -> Any:
-    if not isinstance(value, Recorded):
-        return value
-    with _plainly():
-        return Tensor.as_subclass(value, Tensor)
-
-
-def _one_row(value: Any) -> Any:
-    """A row of zeros in place of none."""
-    plain = _plain(value)
-    return plain.new_zeros((1, *plain.shape[1:])) if isinstance(value, Recorded) and plain.dim() else plain
-
-
-def _without_rows(value: Any) -> Any:
-    return value[:0] if isinstance(value, Tensor) and value.dim() else value
-
-
-def _followed(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value
-    return value.detach().requires_grad_().clone()
-
-
-def _check_functions(loss: Tensor) -> None:
-    """Refuse functions with a backward pass of their own, of which only what they computed was recorded."""
-    with _plainly():
-        left = [loss.grad_fn]
-    seen = set[Any]()
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            raise UnsupportedModel(
-                f"an autograd function of your own must be called inside of the model, got {node.name()} in the loop. "
-                "Call it in the model's forward"
-            )
-        left += [following for following, _ in node.next_functions]

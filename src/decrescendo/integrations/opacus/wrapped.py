@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader
 
 from decrescendo.clipping.clipped import Batch, check_clip_norm
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_instance, check_integer, check_real
-from decrescendo.integrations.opacus.recording import Tape, tape_of
+from decrescendo.integrations.opacus.recorded import tape_of
+from decrescendo.integrations.opacus.recording import Tape
 
 
 class PrivateModule(nn.Module):
