@@ -120,6 +120,17 @@ def test_below_dispatch_modes_pythons_key_is_excluded() -> None:
         assert private.python_is_excluded()
 
 
+def test_users_of_a_storage_are_counted() -> None:
+    alone = torch.zeros(3)
+    storage = alone.untyped_storage()
+    assert private.count_of_storage_users(storage._cdata) == 2
+    for made in (lambda: alone.data, lambda: alone[1:], alone.numpy):
+        other = made()
+        assert private.count_of_storage_users(storage._cdata) == 3
+        del other
+    assert private.count_of_storage_users(storage._cdata) == 2
+
+
 def test_trees_are_flattened_and_put_together_again() -> None:
     tree = {"a": [1, torch.ones(2)], "b": (None, 2.0)}
     leaves, spec = private.tree_flatten(tree)

@@ -244,7 +244,7 @@ def cast_to_half(model: Any, x: Tensor, y: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[Callable[[Any, Tensor, Tensor], Tensor], str]] = {
     "contrast": (contrast, "examples meet examples"),
     "centred by its batch": (lambda m, x, y: F.cross_entropy(m(x - x.mean(0)), y), "put together"),
-    "centred by a number": (lambda m, x, y: F.cross_entropy(m(x - x.mean().item()), y), "read from the batch"),
+    "centred by a number": (lambda m, x, y: F.cross_entropy(m(x - x.mean().item()), y), "before the loop reads"),
     "weights of classes": (lambda m, x, y: F.cross_entropy(m(x), y, weight=WEIGHT), "weighs examples by each other"),
     "ignored labels": (lambda m, x, y: F.cross_entropy(m(x), y, ignore_index=2), "weighs examples|over"),
     "a root of the mean": (lambda m, x, y: F.mse_loss(m(x), x[:, :4]).sqrt(), "sqrt of a number"),
@@ -295,20 +295,6 @@ def test_what_the_loop_computes_beside_the_loss_makes_no_other_program(data: tup
             assert output.sum().item() is not None
         F.cross_entropy(output, y).backward()
         optimizer.step()
-
-
-def test_what_python_does_in_a_loop_is_assumed(data: tuple[Tensor, Tensor]) -> None:
-    engine, model, optimizer, loader = private(data)
-    weight = [1.0]
-
-    def annealed(m: Any, x: Tensor, y: Tensor) -> Tensor:
-        weight[0] += 0.125
-        loss = F.cross_entropy(m(x), y)
-        assert math.isfinite(loss.item()) or not len(x)
-        return loss * weight[0]
-
-    epoch(model, optimizer, loader, step(annealed))
-    assert any("within the same step" in one for one in engine.assumptions)
 
 
 ARGUMENTS: dict[str, Any] = {

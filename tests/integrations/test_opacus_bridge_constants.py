@@ -1,120 +1,540 @@
-"""What a loop makes of a batch may not come back into its loss as if it were public."""
+"""What a loop reads or writes of a batch may not come back into its loss or model; honest loops are taken."""
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from decrescendo.errors import UnsupportedModel
-from decrescendo.integrations.opacus import PrivacyEngine
+from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
+from decrescendo.integrations.opacus import BatchMemoryManager, PrivacyEngine, schedulers
 
-Make = Callable[[Any, Tensor, Tensor, dict[str, Any]], Tensor]
+F: Any = torch.nn.functional
+ROWS, CLASSES, C = 24, 3, 0.5
+# (private model, the user's model, inputs, labels, what the loop keeps, number of the step)
+Make = Callable[[Any, Any, Tensor, Tensor, dict[str, Any], int], Tensor]
 
 
-def loop(make: Make, steps: int = 3, prepare: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
+class Scaled(nn.Module):
+    """A model with a buffer, attributes of several kinds, and a cache of what it computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, CLASSES)
+        self.register_buffer("c", torch.ones(CLASSES))
+        self.k, self.settings = 1.0, {"k": 1.0}
+        self.aux: Any = None
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.layer(x)
+        self.aux = found.square().mean()
+        self.calls += 1
+        return found * self.c * self.k * self.settings["k"]
+
+
+def loop(
+    make: Make, steps: int = 3, *, before: Callable[[Any], dict[str, Any]] | None = None, batch: int = ROWS,
+    outlier: float = 0.0, parts: int | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The weights after a training without noise whose every batch, as a rule, is the whole data set."""
     torch.manual_seed(0)
-    model = nn.Linear(3, 3)
-    model.register_buffer("c", torch.zeros(3))
-    rows = TensorDataset(torch.randn(40, 3), torch.randint(3, (40,)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    kept: dict[str, Any] = {"q": torch.zeros(3), "w": torch.zeros(3), "correct": torch.zeros(())}
-    private, optimizer, loader = PrivacyEngine(secure_mode=True).make_private(
-        module=model, optimizer=optimizer, data_loader=DataLoader(rows, batch_size=20), noise_multiplier=1.0,
-        max_grad_norm=1.0,
+    rows, labels = torch.randn(ROWS, 4), torch.randint(CLASSES, (ROWS,))
+    rows[0] += outlier
+    module = Scaled()
+    model, optimizer, loader = PrivacyEngine(secure_mode=True).make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=float(ROWS)),
+        data_loader=DataLoader(TensorDataset(rows, labels), batch_size=batch), noise_multiplier=0.0, max_grad_norm=C,
     )  # fmt: skip
-    if prepare is not None:
-        prepare(private, kept)
-    for _ in range(steps):
+    kept = {} if before is None else before(module)
+    if parts is not None:
+        loader = loader.in_parts(parts)
+    step = 0
+    while step < steps:
         for x, y in loader:
             optimizer.zero_grad()
-            make(private, x, y, kept).backward()
+            make(model, module, x, y, kept, step).backward()
             optimizer.step()
+            step += 1
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
-def plain(model: Any, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    return (nn.functional.cross_entropy(model(x), y, reduction="none") * weight.sum()).mean()
+def plain(model: Any, x: Tensor, y: Tensor, weight: Any = 1.0) -> Tensor:
+    return (F.cross_entropy(model(x), y, reduction="none") * weight).mean()
 
 
-def class_means(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    means = torch.zeros(3, 3)
-    means[0] = x.detach().mean(0)
-    return ((model(x) - means[y]) ** 2).mean(1).mean()
+def hooked(module: Any) -> dict[str, Any]:
+    """Features that a hook keeps."""
+    kept: dict[str, Any] = {}
+    module.layer.register_forward_hook(lambda layer, given, found: kept.update(f=found))
+    return kept
 
 
-def moving(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    loss = plain(model, x, y, 1 + kept["q"])
-    kept["q"].mul_(0.9).add_(x.detach().mean(0))
+LEAKS: dict[str, Make] = {}
+
+
+def leak(make: Make) -> Make:
+    LEAKS[getattr(make, "__name__", "")] = make
+    return make
+
+
+@leak
+def data_set_by_item(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    weight = kept.setdefault("c", torch.ones(4))
+    loss = plain(m, x, y, weight.sum())
+    weight.data[:] = x.mean(0)
     return loss
 
 
-def copied(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    kept["q"].copy_(x.mean(0))
-    return plain(model, x, y, kept["q"])
+@leak
+def array_of_a_tensor(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    weight = kept.setdefault("c", torch.ones(4))
+    array = kept.setdefault("array", weight.numpy())
+    loss = plain(m, x, y, weight.sum())
+    array[:] = x.numpy().mean(0)
+    return loss
 
 
-def into(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    torch.mean(x, 0, out=kept["q"])
-    return plain(model, x, y, kept["q"])
+@leak
+def copied_past_torch(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    with pytest.warns(UserWarning, match="copy construct"):
+        weight = torch.tensor(x.abs().max())
+    return plain(m, x, y, weight)
 
 
-def data(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    kept["q"].data = x.mean(0).data
-    return plain(model, x, y, kept["q"])
+@leak
+def tensor_of_numbers(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    return plain(m, x, y, torch.tensor([1.0, float(x.abs().max())]).sum())
 
 
-def counted(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    kept["w"].index_add_(0, y, torch.ones(len(y)))
-    return plain(model, x, y, kept["w"])
+@leak
+def written_view(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    bank, found = kept.setdefault("bank", torch.zeros(60, CLASSES)), m(x)
+    bank[: len(found)].copy_(found.detach())
+    return (found - bank.mean(0)).square().mean(1).mean()
 
 
-def bank(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    view = kept["q"][1:]
-    view.copy_(x[0, 1:])
-    return plain(model, x, y, kept["q"])
+@leak
+def class_means(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found, means = m(x), torch.zeros(CLASSES, CLASSES)
+    for label in range(CLASSES):
+        means[label] = found[y == label].mean(0).detach()
+    return (found - means[y]).square().mean(1).mean()
 
 
-def buffer(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    model.c.add_(x.detach().mean(0))
-    return plain(model, x, y, torch.ones(1))
+@leak
+def moving(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    centre, found = kept.setdefault("q", torch.zeros(CLASSES)), m(x)
+    loss = (found - centre).square().mean(1).mean()
+    centre.mul_(0.9).add_(found.detach().mean(0))
+    return loss
 
 
-def number(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-    return plain(model, x, y, torch.tensor([1.0, float(x.abs().max())]))
+@leak
+def into(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    means = torch.zeros(4)
+    torch.mean(x, 0, out=means)
+    return plain(m, x, y, means.sum())
 
 
-@pytest.mark.parametrize("make", [class_means, moving, copied, into, data, counted, bank, buffer, number])
-def test_what_was_made_of_a_batch_is_no_constant(make: Make) -> None:
-    with pytest.raises(UnsupportedModel):
-        loop(make)
+@leak
+def data_assigned(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    weight = kept.setdefault("c", torch.ones(CLASSES))
+    loss = (m(x) * weight).square().mean(1).mean()
+    weight.data = x.mean(0)[:CLASSES]
+    return loss
+
+
+@leak
+def counted_classes(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    weight = torch.from_numpy(np.bincount(y.numpy(), minlength=CLASSES)).float()
+    return plain(m, x, y, weight[y])
+
+
+@leak
+def buffer_filled(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    own.c.fill_(float(x.mean()))
+    return F.cross_entropy(m(x), y)
+
+
+@leak
+def buffer_added_to(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    own.c.add_(x.mean(0)[:CLASSES])
+    return loss
+
+
+@leak
+def buffer_assigned(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    own.c.data = x.mean(0)[:CLASSES]
+    return loss
+
+
+@leak
+def buffer_replaced(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    own.c = x.mean(0)[:CLASSES]
+    return loss
+
+
+@leak
+def attribute(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    own.k = float(x.mean())
+    return loss
+
+
+@leak
+def entry_of_an_attribute(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    own.settings["k"] = float(x.mean())
+    return loss
+
+
+@leak
+def kept_by_the_forward(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found = m(x)
+    return (F.cross_entropy(found, y, reduction="none") * own.aux).mean()
+
+
+@leak
+def kept_by_a_hook(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    hooks = kept if "f" in kept else hooked(own)
+    found = m(x)
+    return (F.cross_entropy(found, y, reduction="none") * hooks["f"].abs().max()).mean()
+
+
+@leak
+def number(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    factor = 2 * x.max().item()
+    return F.cross_entropy(m(x), y) * factor
+
+
+@leak
+def number_of_before(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y) * kept.get("k", 1.0)
+    kept["k"] = 2 * loss.item()
+    return loss
+
+
+@leak
+def branch(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    return loss * 0.5 if loss.item() > 0.1 else loss
+
+
+@leak
+def choice(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found = m(x)
+    loss = F.mse_loss(found, F.one_hot(y, CLASSES).float()) if "p" in kept else F.cross_entropy(found, y)
+    kept["p"] = loss.item()
+    return loss
+
+
+@leak
+def text(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    return F.cross_entropy(m(x), y) * float(str(x.max())[7:11])
+
+
+@leak
+def entry_by_what_was_read(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    table, place = kept.setdefault("w", torch.linspace(1, 2, 50)), kept.get("place", 0)
+    loss = F.cross_entropy(m(x), y) * table[place]
+    kept["place"] = 7 + int(loss.item() > 0)
+    return loss
+
+
+@leak
+def rows_of_the_batch(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    first = next(iter(x)) if len(x) else 1.0
+    return plain(m, x, y, torch.as_tensor(first).sum())
+
+
+@leak
+def array_of_the_labels(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    labels = y.numpy()
+    labels[:] = (labels + 1) % CLASSES
+    return F.cross_entropy(m(x), y)
+
+
+@leak
+def penalty_of_its_own(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    sum(one.square().sum() for one in own.parameters()).backward()
+    return F.cross_entropy(m(x), y)
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_what_was_made_of_a_batch_does_not_come_back(name: str) -> None:
+    with pytest.raises((UnsupportedModel, PlanViolation)):
+        loop(LEAKS[name])
+
+
+@pytest.mark.parametrize("size", [lambda x: len(x), lambda x: x.size(0) / 2, lambda x: x.shape[0] + 1.0])
+def test_the_number_of_rows_is_no_weight(size: Callable[[Tensor], float]) -> None:
+    with pytest.raises(UnsupportedModel, match="the number of rows"):
+        loop(lambda m, own, x, y, kept, t: F.cross_entropy(m(x), y) * size(x), steps=30, batch=6)
+
+
+HONEST: dict[str, Make] = {}
+
+
+def honest(make: Make) -> Make:
+    HONEST[getattr(make, "__name__", "")] = make
+    return make
+
+
+@honest
+def metrics_before(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found = m(x)
+    kept["correct"] = kept.get("correct", 0) + (found.argmax(1) == y).sum().item()
+    return nn.CrossEntropyLoss()(found, y)
+
+
+@honest
+def metrics_in_tensors(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found, total = m(x), kept.setdefault("total", torch.zeros(()))
+    total += (found.argmax(1) == y).sum()
+    kept.setdefault("of", torch.zeros(CLASSES)).index_add_(0, y, torch.ones(len(y)))
+    return 0.5 * F.cross_entropy(found, y) + 0.1 * found.square().mean()
+
+
+@honest
+def logged(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found = m(x)
+    loss = F.cross_entropy(found, y, label_smoothing=0.1)
+    array = found.detach().numpy()
+    array[array < 0] = 0
+    kept.setdefault("losses", []).append(loss.detach())
+    kept["mean"] = (
+        torch.stack(kept["losses"]).mean().item(),
+        str(loss),
+        f"{loss:.2f}",
+        copy.deepcopy(loss.detach()),
+    )
+    return loss
+
+
+@honest
+def annealed_by_a_table(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    table, found = kept.setdefault("w", torch.linspace(0, 1, 50)), m(x)
+    loss = F.cross_entropy(found, y) + table[t] * found.square().mean()
+    kept["loss"] = loss.item()
+    return loss
+
+
+@honest
+def annealed_and_nothing_read(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found = m(x.view(x.size(0), -1))
+    return F.cross_entropy(found, y) + t / 10 * found.square().mean()
+
+
+@honest
+def by_turns(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found = m(x)
+    loss = F.cross_entropy(found, y) if t % 2 else F.mse_loss(found, F.one_hot(y, CLASSES).float())
+    kept["loss"] = loss.item() if t > 2 else 0.0
+    return loss
+
+
+@honest
+def constants_made_anew(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = plain(m, x, y, torch.tensor([0.25, float("nan")])[0])
+    kept["loss"] = loss.item()
+    return loss
+
+
+@honest
+def in_place(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss, found = torch.tensor(0.0), m(x)
+    loss += F.cross_entropy(found, y)
+    loss += 0.1 * found.square().mean()
+    loss /= 2
+    loss *= 3
+    kept["loss"] = loss.item()
+    return loss
+
+
+@honest
+def teacher_without_gradients(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    teacher = kept.setdefault("teacher", nn.Linear(4, CLASSES))
+    with torch.no_grad():
+        wanted = teacher(x).softmax(1)
+    loss = -(wanted * m(x).log_softmax(1)).sum(1).mean()
+    kept["loss"] = loss.item()
+    return loss
+
+
+@honest
+def attribute_set_by_the_step(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    own.k = 1.0 + t / 10
+    return F.cross_entropy(m(x), y)
+
+
+@honest
+def of_a_batch_without_rows(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    if x.size(0) == 0:
+        kept["loss"] = x.sum().item()
+    return 0.5 * F.cross_entropy(m(x), y)
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_loops_are_taken(name: str) -> None:
+    loop(HONEST[name], steps=4)
+
+
+@pytest.mark.parametrize("name", ["logged", "annealed_by_a_table", "in_place", "metrics_in_tensors"])
+def test_one_row_moves_the_clipped_sum_by_no_more_than_its_bound(name: str) -> None:
+    one, other = (loop(HONEST[name], steps=1, outlier=outlier) for outlier in (0.0, 100.0))
+    moved = sum(float((one[key] - other[key]).square().sum()) for key in one) ** 0.5
+    assert 0 < moved <= 2 * C + 1e-4
+
+
+def test_weights_of_a_table_are_those_of_the_step() -> None:
+    def by_number(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+        found = m(x)
+        return F.cross_entropy(found, y) + float(torch.linspace(0, 1, 50)[t]) * found.square().mean()
+
+    one, other = loop(HONEST["annealed_by_a_table"], steps=4), loop(by_number, steps=4)
+    assert all(torch.allclose(one[key], other[key], atol=1e-5) for key in one)
+
+
+def test_a_table_may_not_change() -> None:
+    def changed(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+        loss = HONEST["annealed_by_a_table"](m, own, x, y, kept, t)
+        kept["w"][t + 1] = kept["loss"]
+        return loss
+
+    with pytest.raises(UnsupportedModel, match="another tensor in mul"):
+        loop(changed)
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    loss: Tensor
+
+
+class Opened(nn.Module):
+    """A model that returns a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor, y: Tensor) -> Output:
+        logits = self.inner(x)
+        return Output(logits, F.cross_entropy(logits, y))
+
+
+def private(model: nn.Module, batch: int = 12) -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(ROWS, 4), torch.randint(CLASSES, (ROWS,)))
+    return PrivacyEngine(secure_mode=True).make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=batch), noise_multiplier=1.0, max_grad_norm=C,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["logits", "loss"])
+def test_outputs_in_a_dataclass_are_opened(name: str) -> None:
+    model, optimizer, loader = private(Opened())
+    for x, y in loader:
+        found = model(x, y)
+        (found.loss if name == "loss" else F.cross_entropy(found.logits, y)).backward()
+        optimizer.step()
+
+
+def test_a_size_that_is_the_number_of_rows_by_chance_is_itself() -> None:
+    model, optimizer, _ = private(nn.Linear(4, CLASSES))
+    del model, optimizer
+    module = nn.Linear(4, CLASSES)
+    data = TensorDataset(torch.randn(12, 6, 4), torch.randint(CLASSES, (12,)))
+    model, optimizer, loader = PrivacyEngine(secure_mode=True).make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=12), noise_multiplier=0.0, max_grad_norm=C,
+    )  # fmt: skip
+    for x, y in loader.in_parts(6):  # six rows, and six places in time
+        times_first = model(x).transpose(0, 1)
+        F.cross_entropy(times_first.sum(0) / times_first.shape[0], y).backward()
+        optimizer.step()
+
+
+def test_a_scaler_and_gradients_of_the_loop_are_refused() -> None:
+    model, optimizer, loader = private(nn.Linear(4, CLASSES), batch=ROWS)
+    x, y = next(iter(loader))
+    with pytest.raises(UnsupportedModel, match=r"torch\.autograd\.grad must"):
+        torch.autograd.grad(F.cross_entropy(model(x), y), x)
+    with pytest.raises(UnsupportedModel, match="hooks on gradients"):
+        x.register_hook(lambda gradient: gradient)
+    scaler = torch.amp.GradScaler("cpu", enabled=True)
+    scaler.scale(F.cross_entropy(model(x), y)).backward()
+    with pytest.raises(UnsupportedModel, match="GradScaler"):
+        scaler.step(optimizer)
+
+
+def test_gradients_of_zero_are_no_loss_of_their_own() -> None:
+    model, optimizer, loader = private(nn.Linear(4, CLASSES))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for x, y in loader:
+        optimizer.zero_grad(set_to_none=False)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def test_places_of_a_sequential_are_the_models_own() -> None:
+    model, _, _ = private(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, CLASSES)))
+    assert (len(model), model[0], bool(model)) == (2, model._module[0], True)
+    with pytest.raises(TypeError):
+        len(private(nn.Linear(4, CLASSES))[0])
+
+
+def test_a_scheduler_stepped_once_a_part_goes_on_once_a_batch() -> None:
+    model, optimizer, loader = private(nn.Linear(4, CLASSES))
+    noise = schedulers.ExponentialNoise(optimizer, gamma=0.5)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as parts:
+        for x, y in parts:
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            noise.step()
+    assert (noise.last_epoch, optimizer.noise_multiplier) == (2, 0.25)
 
 
 def test_a_copy_of_the_private_model_is_not_taken_for_it() -> None:
-    def prepare(private: Any, kept: dict[str, Any]) -> None:
-        kept["teacher"] = copy.deepcopy(private)
-
-    def distilled(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-        with torch.no_grad():
-            wanted = kept["teacher"](x)
-        return (model(x) - wanted).square().mean(1).mean()
-
-    with pytest.raises(UnsupportedModel, match="got a copy of it"):
-        loop(distilled, prepare=prepare)
+    model, _, loader = private(nn.Linear(4, CLASSES))
+    teacher = copy.deepcopy(model)
+    for x, _ in loader:
+        if len(x):
+            with pytest.raises(DecrescendoError, match="got a copy of it"):
+                teacher(x)
+            return
 
 
-def test_metrics_beside_the_loss_and_public_constants_are_taken() -> None:
-    def scored(model: Any, x: Tensor, y: Tensor, kept: dict[str, Any]) -> Tensor:
-        outputs = model(x)
-        losses = nn.functional.cross_entropy(outputs, y, reduction="none") * kept["quarter"]
-        loss = losses.mean()
-        kept["correct"].add_((outputs.argmax(1) == y).sum())
-        kept["last"] = loss.item(), f"{loss:.2f}"
-        return loss
+class Keeping(nn.Module):
+    """A model that keeps a list of what it computed, and fills a tensor of its own."""
 
-    def prepare(private: Any, kept: dict[str, Any]) -> None:
-        kept["quarter"] = torch.tensor(0.25)
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, CLASSES), list[Tensor]()
 
-    loop(scored, prepare=prepare)
+    def forward(self, x: Tensor) -> Tensor:
+        doubled = torch.zeros(x.size(0), 4)
+        doubled[:] = 2 * x
+        self.last.append(doubled.mean())
+        self.last = self.last[-2:]
+        return self.inner(x)
+
+
+def test_what_a_forward_keeps_is_taken_out_and_makes_no_other_loss() -> None:
+    module = Keeping()
+    model, optimizer, loader = private(module)
+    for x, y in loader:
+        (0.5 * F.cross_entropy(model(x), y)).backward()
+        optimizer.step()
+        assert module.last == []

@@ -50,10 +50,10 @@ _PASSES = (
          "the constant that {} overwrites does not depend on how many passes there were",
          "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),
     Template("rows-recorded-loop",
-         "nothing that the loop made of a batch comes back into its loss or model but through torch's functions, "
-         "within the same step",
-         "a loop ran behind `decrescendo.integrations.opacus`, which does not record what Python and NumPy do",
-         "compute the loss in torch, or give it to `dc.Trainer`, which checks it itself"),
+         "the loop took no values of a batch past torch's functions (assigned to `.data`, by `as_subclass`, through "
+         "files), and nothing that it had read chose which functions its first step calls",
+         "a loop ran behind `decrescendo.integrations.opacus`, which records what torch's functions do",
+         "give the loss to `dc.Trainer`, which checks it itself"),
     Template("replayed-passes",
          "model and loss read no clock, file or environment variable whose value changes during the run; a replayed "
          "pass uses what was read when it was captured",

@@ -31,6 +31,9 @@ HAS_FUNCTION_MODES: Any = _C._is_torch_function_mode_enabled
 dispatch_modes: Any = cast("Any", _python_dispatch)._get_current_dispatch_mode_stack
 count_of_dispatch_modes: Any = _C._len_torch_dispatch_stack
 
+# How many have a storage, given its ``_cdata``: tensors, and each object of Python's that stands for the storage.
+count_of_storage_users: Any = _C._storage_Use_Count
+
 # Transforms of torch.func: what one has wrapped, and which runs.
 is_wrapped_by_transform: Any = _C._functorch.is_functorch_wrapped_tensor
 unwrapped_by_transform: Any = _C._functorch.get_unwrapped

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
+
+from decrescendo.integrations.opacus.constants import Knowledge
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +17,47 @@ class Ref:
     number: int
 
 
+# A tensor that a call of the model made and did not return.
+INSIDE = Ref(-2)
+
+
 @dataclass(frozen=True, slots=True)
 class Stale:
     """A tensor made from an earlier batch, among the arguments of a call."""
 
 
-# Numbers of a tensor that are looked through.
-_FEW = 64
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The number of rows of a batch, among the arguments of a call."""
+
+    number: int
 
 
 class RowCount(int):
-    """The number of rows of a batch, as a loop reads it from a shape: of another batch it is another number."""
+    """The number of rows of a batch, as a loop reads it from a shape: of another batch it is another number.
+
+    What Python computes from it is a number like any other, so that the loop has read how many rows there are.
+    """
+
+    seen: Knowledge
+
+
+def _counting(name: str) -> Callable[..., Any]:
+    plain = getattr(int, name)
+
+    def computed(self: RowCount, *others: Any) -> Any:
+        self.seen.counted = True
+        return plain(int.__index__(self), *others)
+
+    return computed
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
+    "rpow", "neg", "eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "float",
+):  # fmt: skip
+    setattr(RowCount, f"__{_name}__", _counting(f"__{_name}__"))
+RowCount.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,10 +66,11 @@ class Call:
 
     Args:
         func: the function.
-        args: its arguments by place, with a `Ref` for each recorded tensor.
+        args: its arguments by place, with a `Ref` for each recorded tensor, and a `Constant` for each other one.
         kwargs: its arguments by name.
         outputs: the tensors in what it returned.
         grad: whether gradients were recorded.
+        numbers: copies of those outputs that are one number, as the loop may change them in place.
         random: the state of the CPU's random numbers before the model was called.
         training: the mode that the model was in.
     """
@@ -47,66 +80,30 @@ class Call:
     kwargs: dict[str, Any]
     outputs: tuple[Ref, ...]
     grad: bool
+    numbers: dict[Ref, Tensor] = field(default_factory=dict[Ref, Tensor])
     random: Tensor | None = None
     training: bool | None = None
 
     @property
+    def name(self) -> str:
+        """That of the function."""
+        return "the model" if self.func is None else getattr(self.func, "__name__", "a function")
+
+    @property
     def writes(self) -> bool:
         """Whether it changes one of its arguments in place."""
-        name = getattr(self.func, "__name__", "")
-        return (
-            name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in self.kwargs
-        )
+        name = self.name
+        in_place = name.endswith("_") and not name.endswith("__")
+        operator = name[:3] == "__i" and hasattr(Tensor, f"__{name[3:]}")
+        return in_place or operator or name == "__setitem__" or "out" in self.kwargs
 
 
-@dataclass(slots=True)
-class Reads:
-    """What a loop read in Python from its batches, and from what it made of them.
+_IN_PLACE = {
+    "__iadd__": torch.add, "__isub__": torch.sub, "__imul__": torch.mul, "__itruediv__": torch.div,
+    "__idiv__": torch.div, "add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div,
+}  # fmt: skip
 
-    Attributes:
-        any: whether it read something.
-        numbers: those that it read one by one.
-        written: whether the loop wrote what it made of a batch into tensors of its own.
-        made: memory that holds what was made of a batch, by its place.
-        public: memory, and its version, of tensors that a loss used before any of this.
-    """
 
-    any: bool = False
-    numbers: set[float] = field(default_factory=set)
-    written: bool = False
-    made: dict[int, StorageWeakRef] = field(default_factory=dict[int, StorageWeakRef])
-    public: dict[tuple[int, int], StorageWeakRef] = field(
-        default_factory=dict[tuple[int, int], StorageWeakRef]
-    )
-
-    def is_public(self, tensor: Tensor) -> bool:
-        """Whether a tensor of the loop's own was there before anything was read or written that was made of a batch:
-        what came later may have been made of that."""
-        storage = tensor.untyped_storage()
-        place = storage.data_ptr(), tensor._version
-        if not (self.any or self.written):
-            self.public[place] = StorageWeakRef(storage)
-        kept = self.public.get(place)
-        return kept is not None and not kept.expired()
-
-    def note(self, tensor: Tensor) -> None:
-        """What was made of a batch lies in this tensor's memory, for as long as there is any of it."""
-        storage = tensor.untyped_storage()
-        if storage.nbytes():
-            self.made[storage.data_ptr()] = StorageWeakRef(storage)
-
-    def forget(self) -> None:
-        """Memory that is gone may be used again for anything."""
-        self.made = {place: kept for place, kept in self.made.items() if not kept.expired()}
-        self.public = {place: kept for place, kept in self.public.items() if not kept.expired()}
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether something made of a batch lies in this tensor's memory."""
-        kept = self.made.get(tensor.untyped_storage().data_ptr())
-        return kept is not None and not kept.expired()
-
-    def __contains__(self, value: object) -> bool:
-        """Whether this is one of the numbers, or a tensor of them, and none that a loss may have by itself."""
-        if isinstance(value, Tensor) and value.is_floating_point() and 0 < value.numel() <= _FEW:
-            return any(one in self for one in value.detach().double().flatten().tolist())
-        return isinstance(value, float) and bool(value * 4096 % 1) and value in self.numbers
+def out_of_place(func: Any) -> Any:
+    """Arithmetic in place, as a function that returns a new tensor; other functions as they are."""
+    return _IN_PLACE.get(getattr(func, "__name__", ""), func)

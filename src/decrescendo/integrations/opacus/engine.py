@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from decrescendo.accounting import Budget
 from decrescendo.base.rng import Secure
+from decrescendo.clipping import EngineSettings
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import PlanViolation, check_real
 from decrescendo.integrations.opacus.accountant import Accountant
@@ -99,6 +100,7 @@ class PrivacyEngine:
         grad_sample_mode: str = "hooks",
         wrap_model: bool = True,
         rand_on_empty: bool = False,
+        settings: EngineSettings | None = None,
     ) -> Any:
         """Model, optimiser and loader for the loop; in ghost mode also ``criterion``, as it is, before the loader.
 
@@ -119,6 +121,7 @@ class PrivacyEngine:
                 method for each operation.
             wrap_model: True alone.
             rand_on_empty: False alone: batches of no rows have none.
+            settings: of the clipping engine (`decrescendo.clipping.EngineSettings`).
         """
         arguments = Arguments(
             batch_first, loss_reduction, poisson_sampling, clipping, noise_generator, grad_sample_mode, wrap_model,
@@ -129,7 +132,7 @@ class PrivacyEngine:
         loop = Loop(
             module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.ledger,
             noise_multiplier=check_real("noise_multiplier", noise_multiplier, at_least=0),
-            max_grad_norm=check_clip_norm("max_grad_norm", max_grad_norm),
+            max_grad_norm=check_clip_norm("max_grad_norm", max_grad_norm), settings=settings,
         )  # fmt: skip
         return self._returned(loop, module, optimizer, data_loader, criterion, arguments)
 
@@ -153,6 +156,7 @@ class PrivacyEngine:
         wrap_model: bool = True,
         rand_on_empty: bool = False,
         privacy: CurveOrValues | None = None,
+        settings: EngineSettings | None = None,
     ) -> Any:
         """`make_private` with the noise that spends ``target_epsilon`` in ``epochs`` passes, and not one step more.
 
@@ -163,7 +167,7 @@ class PrivacyEngine:
             max_grad_norm: C, or a curve of C_t (`decrescendo.curves`).
             privacy: curve of the relative mu_t = 1/z_t, as in `decrescendo.calibrate`; constant where nothing is said.
             module, optimizer, criterion, data_loader, batch_first, loss_reduction, poisson_sampling, clipping,
-                noise_generator, grad_sample_mode, wrap_model, rand_on_empty: as in `make_private`.
+                noise_generator, grad_sample_mode, wrap_model, rand_on_empty, settings: as in `make_private`.
         """
         arguments = Arguments(
             batch_first, loss_reduction, poisson_sampling, clipping, noise_generator, grad_sample_mode, wrap_model,
@@ -178,8 +182,9 @@ class PrivacyEngine:
             accountant=self.accountant.judge,
         )  # fmt: skip
         loop = Loop(
-            module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.ledger, plan=plan
-        )
+            module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.ledger, plan=plan,
+            settings=settings,
+        )  # fmt: skip
         return self._returned(loop, module, optimizer, data_loader, criterion, arguments)
 
     def _prepared(
@@ -251,10 +256,8 @@ class PrivacyEngine:
         content["module_state_dict"] = module.state_dict(**(module_state_dict_kwargs or {}))
         content["privacy_accountant_state_dict"] = self.accountant.state_dict()
         parts = {
-            "optimizer": optimizer,
-            "noise_scheduler": noise_scheduler,
-            "grad_clip_scheduler": grad_clip_scheduler,
-        }
+            "optimizer": optimizer, "noise_scheduler": noise_scheduler, "grad_clip_scheduler": grad_clip_scheduler,
+        }  # fmt: skip
         content |= {
             f"{name}_state_dict": part.state_dict() for name, part in parts.items() if part is not None
         }

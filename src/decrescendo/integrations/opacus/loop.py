@@ -1,6 +1,7 @@
 """`Loop`: the steps of one training whose loop is the user's own, taken when it calls ``optimizer.step()``."""
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -16,7 +17,11 @@ from decrescendo.base.batches import Batch, Ragged, count_rows, map_rows, slice_
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
 from decrescendo.errors import InvalidValue, PlanViolation
-from decrescendo.integrations.opacus.calls import Reads, Ref
+from decrescendo.integrations.opacus.accepted import Accepted
+from decrescendo.integrations.opacus.calls import Ref
+from decrescendo.integrations.opacus.checks import check_gradients
+from decrescendo.integrations.opacus.constants import Knowledge
+from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.program import Program
 from decrescendo.integrations.opacus.recording import Tape
 from decrescendo.integrations.opacus.reductions import program_of
@@ -55,6 +60,7 @@ class Loop:
         noise_multiplier: z, where there is no plan.
         max_grad_norm: C, where there is no plan.
         plan: noise and clip norm of every step.
+        settings: of the clipping engine.
 
     Attributes:
         trainer: what takes the steps; ``None`` before the first batch is drawn.
@@ -73,11 +79,12 @@ class Loop:
         noise_multiplier: float = 0.0,
         max_grad_norm: float = 0.0,
         plan: Plan | None = None,
+        settings: EngineSettings | None = None,
     ) -> None:
         self._module, self._optimizer, self._loader = module, optimizer, loader
         self._sampling, self._seed, self._earlier, self.plan = sampling, seed, earlier, plan
         self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
-        self._loss, self._settings = _LoopLoss(), EngineSettings()
+        self._loss, self._settings = _LoopLoss(), settings or EngineSettings()
         self.trainer: Trainer | None = None
         self._source: OpenEnded | None = None
         self._batches: Iterator[Batch | None] = iter(())
@@ -86,7 +93,9 @@ class Loop:
         self.tape: Tape | None = None
         self._program: Program | None = None
         self._is_first = self._is_last = True
-        self._reads = Reads()
+        # What the loop may know of its batches; what it may compute.
+        self._seen, self._accepted, self._epochs = Knowledge(), Accepted(), 0
+        self._state = ModelState(module)
 
     @property
     def ledger(self) -> Ledger:
@@ -111,6 +120,11 @@ class Loop:
     def expected_batch_size(self) -> float:
         """B."""
         return self._sampling.expected_batch_size
+
+    @property
+    def is_between_parts(self) -> bool:
+        """Whether parts of a batch were given to `step`, and others follow."""
+        return self._waiting and self.tape is None and not self._is_last
 
     @property
     def _next(self) -> int:
@@ -169,10 +183,11 @@ class Loop:
     def in_parts(self, most: int) -> None:
         """The memory of a step is that of so many rows, where no step was taken yet."""
         if self.trainer is None:
-            self._settings = EngineSettings(microbatch_size=most)
+            self._settings = replace(self._settings, microbatch_size=most)
 
     def epoch(self, most: int | None) -> Generator[Batch]:
         """As many batches as the user's loader has, in parts of at most so many rows."""
+        self._epochs += 1
         for place in range(len(self._loader)):
             if place or not self._waiting:
                 self._draw()
@@ -214,7 +229,8 @@ class Loop:
                 raise _not_stepped()
 
     def _recorded(self, batch: Batch, rows: int) -> Batch:
-        self.tape, self._program = Tape(rows, self._module, self._ended, self._reads), None
+        self._seen.when = self.ledger.steps, self._epochs
+        self.tape, self._program = Tape(rows, self._state, self._ended, self._seen), None
         return self.tape.batch(batch)
 
     def _none(self) -> Batch:
@@ -247,21 +263,12 @@ class Loop:
                     "loss.backward() must come before optimizer.step(), of a loss computed from the batch of the "
                     "private loader by the private model, got none. Use what make_private returned, and tensors only"
                 )
-            self._adopt(program)
+            check_gradients(self._module)
+            self._loss.program = self._accepted.of(program, self._seen, is_first=self._is_first)
         tape.close()
         self.tape = self._program = None
         if not tape.rows or self._is_last:
             self._take(self._batch)
-
-    def _adopt(self, program: Program) -> None:
-        if program.same(self._loss.program):
-            return
-        if not self._is_first:
-            raise PlanViolation(
-                "all parts of a batch must compute the same loss, got another one than of the first part. Leave "
-                "numbers that change from part to part out of it"
-            )
-        self._loss.program = program
 
     def _check_settings(self) -> None:
         given = None if self._source is None else self._source.settings
@@ -276,8 +283,12 @@ class Loop:
 
     def _take(self, batch: Batch | None) -> None:
         self._waiting, self._batch, self.tape = False, None, None
+        self._state.check(self._seen)
         if self.trainer is not None:
-            self.trainer.step(batch)
+            with self._state.forward():
+                self.trainer.step(batch)
+        self._state.restore()
+        self._state.note()
 
 
 def _not_stepped() -> PlanViolation:

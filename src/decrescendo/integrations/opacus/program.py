@@ -12,7 +12,9 @@ from decrescendo.base.torch_private import tree_flatten, tree_leaves, tree_map
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
-from decrescendo.integrations.opacus.calls import Call, Ref, RowCount
+from decrescendo.integrations.opacus.calls import Call, Ref, Rows
+from decrescendo.integrations.opacus.constants import Constant
+from decrescendo.integrations.opacus.outputs import leaves
 
 # ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
 Kind: TypeAlias = Literal["call", "mean", "sum", "first"]
@@ -25,13 +27,18 @@ class Step:
     call: Call
     kind: Kind
 
+    @property
+    def given(self) -> list[Any]:
+        """The arguments, out of their containers."""
+        return tree_leaves((self.call.args, self.call.kwargs))
+
     def run(self, model: nn.Module, values: dict[Ref, Any], rows: int) -> None:
         """Compute its outputs into ``values``, for a batch of so many rows."""
 
         def given(value: Any) -> Any:
-            if isinstance(value, torch.Size):
-                return torch.Size(map(given, value))
-            return values[value] if isinstance(value, Ref) else rows if isinstance(value, RowCount) else value
+            if isinstance(value, Constant):
+                return value.value
+            return values[value] if isinstance(value, Ref) else rows if isinstance(value, Rows) else value
 
         if self.call.training not in (None, model.training):
             raise PlanViolation(
@@ -45,16 +52,25 @@ class Step:
                 found = (model if self.call.func is None else self.call.func)(*args, **kwargs)
             else:
                 found = args[0] if self.kind == "first" else _by_row(args[0], rows, self.kind)
-        tensors = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in leaves(found) if isinstance(leaf, Tensor)]
         values.update(zip(self.call.outputs, tensors, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The loss of each example, as one recorded loop computes it."""
+    """The loss of each example, as one recorded loop computes it.
+
+    Args:
+        steps: what it computes.
+        result: the losses.
+        rows: of the batch that it was recorded with.
+        late: calls that came after the loop had read something, and may hold what it read.
+    """
 
     steps: tuple[Step, ...]
     result: Ref
+    rows: int
+    late: tuple[Call, ...] = ()
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss a row of ``batch``."""
@@ -72,11 +88,17 @@ class Program:
                 _run(step, model, values, rows)
         return values[self.result]
 
-    def same(self, other: "Program | None") -> bool:
-        """Whether both compute the same, with the same constants."""
-        if other is None or len(self.steps) != len(other.steps) or self.result != other.result:
-            return False
-        return all(map(_same_step, self.steps, other.steps))
+    def differs(self, kept: "Program") -> str:
+        """What it computes otherwise than a program recorded earlier, in words; empty if both compute the same."""
+        if len(self.steps) != len(kept.steps) or self.result != kept.result:
+            return "other calls"
+        found = (_differs(one, two, self.rows) for one, two in zip(self.steps, kept.steps, strict=True))
+        return next(filter(None, found), "")
+
+    @property
+    def reads_tables(self) -> bool:
+        """Whether it has entries of a vector, which go on from step to step."""
+        return any(isinstance(leaf, Constant) and leaf.table for step in self.steps for leaf in step.given)
 
 
 def _run(step: Step, model: nn.Module, values: dict[Ref, Any], rows: int) -> None:
@@ -105,18 +127,26 @@ def _by_row(value: Tensor, rows: int, kind: Kind) -> Tensor:
     return each.mean(1) if kind == "mean" else each.sum(1)
 
 
-def _same_step(one: Step, other: Step) -> bool:
-    a, b = one.call, other.call
-    if (a.func, a.outputs, a.grad, one.kind) != (b.func, b.outputs, b.grad, other.kind):
-        return False
+def _differs(one: Step, kept: Step, rows: int) -> str:
+    a, b = one.call, kept.call
+    if (a.func, a.outputs, a.grad, one.kind) != (b.func, b.outputs, b.grad, kept.kind):
+        return f"another call ({a.name})"
     (mine, form), (its, its_form) = tree_flatten((a.args, a.kwargs)), tree_flatten((b.args, b.kwargs))
-    return form == its_form and all(map(_same, mine, its))
+    if form != its_form:
+        return f"other arguments of {a.name}"
+    other = next((value for value, old in zip(mine, its, strict=True) if not _same(value, old, rows)), Ref)
+    return (
+        "" if other is Ref else f"another {'tensor' if isinstance(other, Constant) else 'number'} in {a.name}"
+    )
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
-        return one is other or (alike and torch.equal(one, other))
-    if isinstance(one, RowCount) and isinstance(other, RowCount):
-        return True
-    return type(one) is type(other) and bool(one == other)
+def _same(one: Any, kept: Any, rows: int) -> bool:
+    if isinstance(one, Constant) and isinstance(kept, Constant):
+        return one.same(kept)
+    if isinstance(kept, Rows):  # another size may be that of the rows by chance
+        return isinstance(one, Rows) or one == rows
+    if isinstance(one, Rows):
+        return one.number == kept
+    if isinstance(one, Tensor) or isinstance(kept, Tensor):  # of the model
+        return one is kept
+    return type(one) is type(kept) and bool(one == kept)

@@ -4,49 +4,43 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.base.batches import Batch, map_rows
-from decrescendo.base.torch_private import SUBCLASSES_OFF, tree_leaves, tree_map
+from decrescendo.base.batches import Batch, leaves_of, map_rows
+from decrescendo.base.torch_private import count_of_storage_users, tree_leaves, tree_map
 from decrescendo.errors import PlanViolation, UnsupportedModel
-from decrescendo.integrations.opacus.calls import Call, Reads, Ref, RowCount, Stale
+from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
+from decrescendo.integrations.opacus.constants import Constant, Knowledge
+from decrescendo.integrations.opacus.model_state import ModelState
+from decrescendo.integrations.opacus.outputs import leaves, mapped
+from decrescendo.integrations.opacus.recorded import (
+    Recorded,
+    check_functions,
+    followed,
+    keeps_rows_first,
+    lies,
+    one_row,
+    plain,
+    plainly,
+    tells,
+    without_rows,
+)
 
-# What reads numbers of a tensor into Python.
-_READS = frozenset(
-    ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__contains__", "equal",
-     "allclose", "is_nonzero")
-)  # fmt: skip
 _TENSOR: Any = Tensor
 _DATA = _TENSOR.data.__get__
 _SHAPES = frozenset((_TENSOR.shape.__get__, _TENSOR.size))
-_AS_TENSORS: Any = SUBCLASSES_OFF
-
-
-class Recorded(Tensor):
-    """A tensor made from a batch; what torch's functions make of it is one, too, while its tape is open."""
-
-    tape: "Tape"
-    ref: Ref
-
-    def __format__(self, format_spec: str) -> str:
-        return format(self.item(), format_spec) if not self.dim() else super().__format__(format_spec)
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        del types
-        kwargs = kwargs or {}
-        tape = tape_of((args, kwargs))
-        if tape is not None:
-            return tape.call(func, args, kwargs)
-        with _AS_TENSORS():
-            found = func(*args, **kwargs)
-        # What is made of an earlier batch is known as such.
-        old = next(leaf.tape for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded))
-        old.note_read(func, found)
-        return tree_map(old.kept, found)
+_COUNTS = frozenset((Tensor.__len__, Tensor.numel, torch.numel, Tensor.nelement))
+# What torch does not do with tensors that see its dispatcher.
+_WHOLE = frozenset(
+    ("numpy", "__array__", "__deepcopy__", "__reduce_ex__", "__dlpack__", "__format__", "__repr__")
+)
+_BY_ITSELF = "The gradients of examples are taken by the clipping engine, of the loss alone"
+_REFUSED = {
+    torch.autograd.grad: f"torch.autograd.grad must be called inside of the model, got it in the loop. {_BY_ITSELF}",
+    Tensor.register_hook: f"hooks on gradients must be left out, got register_hook in the loop. {_BY_ITSELF}",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -55,37 +49,44 @@ class Tape:
 
     Args:
         rows: examples of the batch.
-        module: the private model.
+        state: of the private model.
         ended: called with the loss when the loop calls ``backward`` of it.
-        reads: what the loop read of this and of earlier batches.
+        seen: what the loop may know of this and of earlier batches.
 
     Attributes:
         open: whether calls are recorded.
         values: the recorded tensors, by their number.
+        handed: the tensors of the batch, as they were handed out.
     """
 
     rows: int
-    module: nn.Module
+    state: ModelState
     ended: Callable[["Tape", Ref], None]
-    reads: Reads = field(default_factory=Reads)
+    seen: Knowledge = field(default_factory=Knowledge)
     calls: list[Call] = field(default_factory=list)
     values: dict[Ref, Tensor] = field(default_factory=dict)
+    handed: list[Tensor] = field(default_factory=list)
     open: bool = True
-    _rows: list[Recorded] = field(default_factory=list)
+    _columns: list[Recorded] = field(default_factory=list)
+    _inside: bool = False
 
     def batch(self, batch: Batch) -> Batch:
         """``batch`` with its tensors copied and recorded: their numbers are their places in `leaves_of`."""
+        self.seen.begin(self.calls)
+        self.handed = list(leaves_of(batch))
 
         def noted(rows: Tensor) -> Recorded:
-            self._rows.append(self._noted(rows.clone()))
-            return self._rows[-1]
+            self._columns.append(self._noted(rows.clone()))
+            return self._columns[-1]
 
         return map_rows(noted, batch)
 
-    @property
-    def columns(self) -> int:
-        """Tensors of the batch, which have the first numbers."""
-        return len(self._rows)
+    def note_read(self) -> None:
+        """The loop reads something that was made of this batch. Of no rows nothing is known but their number."""
+        if self.rows:
+            self.seen.note_read()
+        else:
+            self.seen.counted = True
 
     def found(self, tree: Any) -> Any:
         """``tree`` with the recorded tensor in place of each that is a column of the batch under another name: one that
@@ -95,124 +96,194 @@ class Tape:
     def _known(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or isinstance(value, Recorded) or not value.numel():
             return value
-        same = (row for row in self._rows if _lies(row) == _lies(value))
+        same = (row for row in self._columns if lies(row) == lies(value))
         return next(same, value)
 
     def close(self) -> None:
         """Record no more, and let go of what was recorded."""
         self.open = False
-        with _AS_TENSORS():
-            for value in self.values.values():
-                self.reads.note(value)
-        self.reads.forget()
-        self.calls.clear()
-        self.values.clear()
-        self._rows.clear()
+        for held in (self.calls, self.values, self.handed, self._columns):
+            held.clear()
+        self.seen.forget()
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do what the loop calls, and record it."""
-        if func is Tensor.backward:
+        if func is Tensor.backward and self.open:
             return self._backward(*args, **kwargs)
-        # Tensors of the loop's own, into which it may write what it makes of the batch.
-        others = [
-            leaf
+        if func in _REFUSED and not self._inside:
+            raise UnsupportedModel(_REFUSED[func])
+        if func is Tensor.__iter__:
+            return iter(self.call(Tensor.unbind, args, kwargs))
+        records = self.open and not self._inside
+        if records:
+            args, kwargs = self.found((args, kwargs))
+        others = {
+            id(leaf): leaf
             for leaf in tree_leaves((args, kwargs))
             if isinstance(leaf, Tensor) and not isinstance(leaf, Recorded)
-        ]
-        for other in others:
-            self.reads.is_public(other)
-        # ``.data`` may be set as another tensor's, which nobody sees.
-        self.reads.written |= func == _DATA
-        versions = [other._version for other in others]
-        with _AS_TENSORS():
-            found = func(*args, **kwargs)
-        for other, version in zip(others, versions, strict=True):
+        }
+        versions = [other._version for other in others.values()]
+        given, constants = self._given((args, kwargs), others) if records else ((), {})
+        name = getattr(func, "__name__", "")
+        with plainly():
+            found = func(*tree_map(plain, args) if name in _WHOLE else args, **kwargs)
+        for other, version in zip(others.values(), versions, strict=True):
             if other._version != version:
-                self.reads.written = True
-                self.reads.note(other)
-        if func in _SHAPES:
+                given = self._written(other, given, constants.get(id(other)))
+        if func in _SHAPES and records:
             return self._counted(found, args, kwargs)
-        self.note_read(func, found)
-        if getattr(func, "__name__", "") == "__setitem__" or any(
-            isinstance(leaf, Tensor) for leaf in tree_leaves(found)
-        ):
-            return self._record(func, args, kwargs, found)
+        if func in _COUNTS and not self._inside:
+            self.seen.counted = True
+            return found
+        leaves = tree_leaves(found)
+        # ``.data`` may be set as another tensor's, which nobody sees.
+        if func == _DATA or (func not in _SHAPES | _COUNTS and tells(name, leaves)):
+            self.note_read()
+        if not records:
+            return tree_map(self._old, found)
+        if name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in leaves):
+            return self._record(func, given, found, keeps_rows_first(name, args, self.rows))
         return found
 
-    def note_read(self, func: Any, found: Any) -> None:
-        """What a function told Python, if it is one that does."""
-        if getattr(func, "__name__", "") in _READS:
-            self.reads.any = True
-            if isinstance(found, float):
-                self.reads.numbers.add(found)
+    def _given(self, tree: Any, others: dict[int, Tensor]) -> tuple[Any, dict[int, Constant]]:
+        """Arguments as a call has them, and the constants among them."""
+        self._check_autocast()
+        own = self.state.tensors
+        constants = {place: self.seen.constant(one) for place, one in others.items() if place not in own}
 
-    def kept(self, value: Any) -> Any:
-        """A tensor as one made of this batch, once the tape is closed."""
-        if not isinstance(value, Tensor) or isinstance(value, Recorded):
-            return value
-        old = value.as_subclass(Recorded)
-        old.tape, old.ref = self, Ref(-1)
-        return old
+        def referred(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return self.seen.constant(torch.from_numpy(value))
+            if isinstance(value, Recorded):
+                return value.ref if value.tape is self else Stale()
+            if isinstance(value, torch.Size):
+                return tuple(map(referred, value))
+            if isinstance(value, RowCount):
+                return Rows(int.__index__(value))
+            return constants.get(id(value), value)
 
-    def model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model, whose operations the engine follows in passes of its own, for the values alone."""
-        if module is not self.module:
-            raise UnsupportedModel(
-                "the loop must call the model that make_private returned, got a copy of it. Copy the model before "
-                "make_private, for a teacher say"
-            )
-        # Of no rows many models make nothing: what they make of one, without it.
-        plain_args, plain_kwargs = tree_map(_plain if self.rows else _one_row, (args, kwargs))
-        random = torch.get_rng_state()
-        with torch.no_grad():
-            found = module(*plain_args, **plain_kwargs)
-        if not self.rows:
-            found = tree_map(_without_rows, found)
-        if torch.is_grad_enabled():
-            # So that the loop's own autograd functions show, which are no functions of torch's.
-            found = tree_map(_followed, found)
-        return self._record(None, args, kwargs, found, random, module.training)
+        return tree_map(referred, tree), constants
 
-    def _record(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any, random: Tensor | None = None,
-        training: bool | None = None,
-    ) -> Any:  # fmt: skip
+    def _check_autocast(self) -> None:
         if torch.is_autocast_enabled(next(iter(self.values.values())).device.type):
             raise UnsupportedModel(
                 "the loss must be computed without torch.autocast in the loop, got autocast round it. Put autocast "
                 "into the model's forward"
             )
-        given = tree_map(self._referred, self.found(args)), tree_map(self._referred, self.found(kwargs))
-        found = tree_map(self._noted_if, found)
-        outputs = tuple(one.ref for one in tree_leaves(found) if isinstance(one, Recorded))
-        self.calls.append(Call(func, *given, outputs, torch.is_grad_enabled(), random, training))
-        return found
 
-    def _noted_if(self, value: Any) -> Any:
-        return self._noted(value) if isinstance(value, Tensor) else value
+    def _written(self, target: Tensor, given: Any, constant: Constant | None) -> Any:
+        """A function has written into a tensor of the loop's own: from now on it is one that is made from the batch."""
+        own = id(target) in self.state.tensors
+        if own and self._inside:  # the state is restored
+            return given
+        with plainly():
+            storage = target.untyped_storage()
+            alone = count_of_storage_users(storage._cdata) == 2  # the tensor, and its storage here
+        if type(target) is not Tensor or not alone or own:
+            self.note_read()  # others have that memory
+            self.seen.note_made(target)
+            return given
+        made = self._into(target, INSIDE if self._inside else Ref(len(self.values)) if self.open else Ref(-1))
+        if constant is None:
+            return given
+        self.values[made.ref] = plain(made)
+        self.calls.append(Call(torch.clone, (constant,), {}, (made.ref,), torch.is_grad_enabled()))
 
-    def _noted(self, tensor: Tensor) -> Recorded:
-        if isinstance(tensor, Recorded) and tensor.tape is self:  # changed in place
-            return tensor
-        recorded = tensor.as_subclass(Recorded)
-        recorded.tape, recorded.ref = self, Ref(len(self.values))
-        self.values[recorded.ref] = tensor
+        def adopted(leaf: Any) -> Any:
+            return made.ref if leaf is constant else leaf
+
+        return tree_map(adopted, given)
+
+    def _into(self, target: Any, ref: Ref) -> Recorded:
+        target.__class__ = Recorded
+        return self._marked(target, ref, rows_first=True)
+
+    def _marked(self, recorded: Any, ref: Ref, *, rows_first: bool) -> Any:
+        recorded.tape, recorded.ref, recorded.rows_first = self, ref, rows_first
+        with plainly():
+            self.seen.note_made(recorded)
         return recorded
 
-    def _referred(self, value: Any) -> Any:
+    def _old(self, value: Any) -> Any:
+        """A tensor as one made of this batch, once the tape is closed; or inside of the model."""
+        if not isinstance(value, Tensor) or isinstance(value, Recorded):
+            return value
+        return self._marked(
+            value.as_subclass(Recorded), INSIDE if self._inside else Ref(-1), rows_first=False
+        )
+
+    def model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model, whose operations the engine follows in passes of its own, for the values alone."""
+        if module is not self.state.module:
+            raise UnsupportedModel(
+                "the loop must call the model that make_private returned, got a copy of it. Copy the model before "
+                "make_private, for a teacher say"
+            )
+        others = {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        given, _ = self._given(
+            (args, kwargs), {place: leaf for place, leaf in others.items() if not isinstance(leaf, Recorded)}
+        )
+        # Of no rows many models make nothing: what they make of one, without it.
+        own_args, own_kwargs = tree_map(self._entered if self.rows else one_row, (args, kwargs))
+        random = torch.get_rng_state()
+        self._inside = True
+        try:
+            with torch.no_grad(), self.state.forward():
+                found = module(*own_args, **own_kwargs)
+        finally:
+            self._inside = False
+        found = mapped(plain, found)
+        if not self.rows:
+            found = mapped(without_rows, found)
+        if torch.is_grad_enabled():
+            # So that the loop's own autograd functions show, which are no functions of torch's.
+            found = mapped(followed, found)
+        return self._record(None, given, found, True, random, module.training)
+
+    def _entered(self, value: Any) -> Any:
         if not isinstance(value, Recorded):
             return value
-        return value.ref if value.tape is self else Stale()
+        return self._marked(plain(value).clone().as_subclass(Recorded), INSIDE, rows_first=True)
+
+    def _record(
+        self, func: Any, given: Any, found: Any, first: bool, random: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Any:  # fmt: skip
+        found = mapped(lambda value: self._noted(value, first) if isinstance(value, Tensor) else value, found)
+        made = [one for one in leaves(found) if isinstance(one, Recorded)]
+        with plainly():
+            numbers = {one.ref: one.detach().clone() for one in made if not one.dim()}
+        grad = torch.is_grad_enabled()
+        outputs = tuple(one.ref for one in made)
+        self.calls.append(Call(func, given[0], given[1], outputs, grad, numbers, random, training))
+        return found
+
+    def _noted(self, tensor: Tensor, first: bool = True) -> Recorded:
+        if isinstance(tensor, Recorded) and tensor.tape is self:  # changed in place
+            return tensor
+        recorded: Recorded = self._marked(
+            plain(tensor).as_subclass(Recorded), Ref(len(self.values)), rows_first=first
+        )
+        self.values[recorded.ref] = plain(tensor)
+        return recorded
+
+    @property
+    def columns(self) -> int:
+        """Tensors of the batch, which have the first numbers."""
+        return len(self._columns)
 
     def _counted(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A shape, or one of its numbers, with the number of rows marked as such."""
-        shape = tuple(_plain(args[0]).shape)
-        if not shape or shape[0] != self.rows:
+        shape = tuple(plain(args[0]).shape)
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+        if not shape or dim not in (0, -len(shape)):
             return found
-        if isinstance(found, torch.Size):
-            return torch.Size((RowCount(shape[0]), *shape[1:]))
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        return RowCount(found) if dim in (0, -len(shape)) else found
+        if shape[0] != self.rows or not args[0].rows_first:
+            self.seen.counted = True
+            return found
+        count = RowCount(shape[0])
+        count.seen = self.seen
+        return torch.Size((count, *shape[1:])) if isinstance(found, torch.Size) else count
 
     def _backward(
         self, loss: Recorded, gradient: Tensor | None = None, retain_graph: bool | None = None,
@@ -221,59 +292,7 @@ class Tape:
         del retain_graph
         if gradient is not None or create_graph or inputs is not None:
             raise PlanViolation(
-                "loss.backward() must be called without gradient, create_graph and inputs. The gradients of examples "
-                "are taken by the clipping engine, of the loss alone"
+                f"loss.backward() must be called without gradient, create_graph and inputs. {_BY_ITSELF}"
             )
-        _check_functions(loss)
+        check_functions(loss)
         self.ended(self, loss.ref)
-
-
-def tape_of(tree: Any) -> Tape | None:
-    """The open tape that a tensor in a nesting of containers is recorded on."""
-    return next(
-        (leaf.tape for leaf in tree_leaves(tree) if isinstance(leaf, Recorded) and leaf.tape.open), None
-    )
-
-
-def _lies(value: Tensor) -> tuple[object, ...]:
-    """Where a tensor lies, and how."""
-    with _AS_TENSORS():
-        return value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value.device
-
-
-def _plain(value: Any) -> Any:
-    return value.as_subclass(Tensor) if isinstance(value, Recorded) else value
-
-
-def _one_row(value: Any) -> Any:
-    """A row of zeros in place of none."""
-    if not isinstance(value, Recorded) or not value.dim():
-        return value
-    plain = value.as_subclass(Tensor)
-    return plain.new_zeros((1, *plain.shape[1:]))
-
-
-def _without_rows(value: Any) -> Any:
-    return value[:0] if isinstance(value, Tensor) and value.dim() else value
-
-
-def _followed(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value
-    return value.detach().requires_grad_().clone()
-
-
-def _check_functions(loss: Tensor) -> None:
-    """Refuse functions with a backward pass of their own, of which only what they computed was recorded."""
-    left, seen = [loss.grad_fn], set[Any]()
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            raise UnsupportedModel(
-                f"an autograd function of your own must be called inside of the model, got {node.name()} in the loop. "
-                "Call it in the model's forward"
-            )
-        left += [following for following, _ in node.next_functions]

@@ -1,9 +1,7 @@
 """From a recorded loop to a `Program`: where it makes one number of a batch, each example gets its own."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Literal, cast
 
 import torch
@@ -12,7 +10,9 @@ from torch import Tensor, nn
 from decrescendo.base.torch_private import tree_leaves, tree_map
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.errors import UnsupportedModel
-from decrescendo.integrations.opacus.calls import Call, Ref, Stale
+from decrescendo.integrations.opacus.calls import Call, Ref, Rows, out_of_place
+from decrescendo.integrations.opacus.checks import check_columns, checked, signature_of, target_of
+from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.program import Program, Step
 from decrescendo.integrations.opacus.recording import Tape
 
@@ -24,13 +24,10 @@ _UNARY = frozenset(
      Tensor.contiguous, Tensor.mean, torch.mean, Tensor.sum, torch.sum)
 )  # fmt: skip
 _ADDS = frozenset(
-    (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__,
-     Tensor.add_, Tensor.sub_)
+    (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__)
 )  # fmt: skip
-_TIMES = frozenset((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.mul_))
-_OVER = frozenset(
-    (torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.true_divide, Tensor.div_)
-)
+_TIMES = frozenset((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply))
+_OVER = frozenset((torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.true_divide))
 
 _NOTHING = nn.Module()
 
@@ -54,29 +51,23 @@ def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
     Raises:
         UnsupportedModel: the loss is not the mean, over the examples of the batch, of what the loop computes for one.
     """
-    own = set(map(id, module.parameters()))
-    for name, buffer in module.named_buffers():
-        if tape.reads.holds(buffer):
-            raise UnsupportedModel(
-                f"buffers of the model must hold no data without noise, got {name}, into which the loop wrote what it "
-                "made of a batch. Leave it out"
-            )
+    check_columns(tape)
     found: dict[Ref, _Loss] = {}
-    steps: list[Step] = []
-    for call in _needed(tape, loss):
-        _check_constants(call, own, tape)
-        steps.append(_step_of(call, tape, found, module))
+    needed = _needed(tape, loss)
+    steps = [_step_of(checked(call), tape, found, module) for call in needed]
     if loss not in found or found[loss].is_sum:
         got = "the sum" if loss in found else f"what {_name(tape, loss)} returns"
         raise UnsupportedModel(
             f"the loss must be the mean over the examples of the batch, got {got}. End it with .mean(), or take "
             "reduction='mean'"
         )
-    return _numbered(steps, loss, tape.columns)
+    clean = set(map(id, tape.calls[: tape.seen.clean] if tape.seen.read else tape.calls))
+    return _numbered(steps, loss, tape, tuple(call for call in needed if id(call) not in clean))
 
 
-def _numbered(steps: list[Step], loss: Ref, first: int) -> Program:
+def _numbered(steps: list[Step], loss: Ref, tape: Tape, late: tuple[Call, ...]) -> Program:
     """A program whose tensors are numbered as it uses them, whatever else the loop computed."""
+    first = tape.columns
     new: dict[Ref, Ref] = {}
     made = {ref for step in steps for ref in step.call.outputs if ref.number >= first}
 
@@ -89,7 +80,7 @@ def _numbered(steps: list[Step], loss: Ref, first: int) -> Program:
         args, kwargs = tree_map(named, (step.call.args, step.call.kwargs))
         outputs = tuple(map(named, step.call.outputs))
         steps[place] = replace(step, call=replace(step.call, args=args, kwargs=kwargs, outputs=outputs))
-    return Program(tuple(steps), named(loss))
+    return Program(tuple(steps), named(loss), tape.rows, late)
 
 
 def _needed(tape: Tape, loss: Ref) -> list[Call]:
@@ -101,24 +92,19 @@ def _needed(tape: Tape, loss: Ref) -> list[Call]:
 
     for call in reversed(tape.calls):
         if wanted.intersection(call.outputs) or (
-            call.writes and _target(call, tape) & set(map(memory, wanted))
+            call.writes and target_of(call, tape) & set(map(memory, wanted))
         ):
             wanted.update(_refs(call))
             kept.append(call)
     return kept[::-1]
 
 
-def _target(call: Call, tape: Tape) -> set[int]:
-    """The memory that a call in place may write into."""
-    first = call.kwargs.get("out", call.args[0] if call.args else None)
-    return {tape.values[first].untyped_storage().data_ptr()} if isinstance(first, Ref) else set()
-
-
 def _step_of(call: Call, tape: Tape, found: dict[Ref, _Loss], module: nn.Module) -> Step:
     """How a call is done for each example; ``found`` is told which of its outputs are losses."""
     losses = [found[ref] for ref in _refs(call) if ref in found]
     if losses:
-        step, made = _of_losses(call, losses, found, tape.rows)
+        call = replace(call, func=out_of_place(call.func))
+        step, made = _of_losses(call, losses, found, tape)
         found[call.outputs[0]] = made
         return step
     numbers = [ref for ref in call.outputs if tape.values[ref].dim() == 0]
@@ -126,14 +112,14 @@ def _step_of(call: Call, tape: Tape, found: dict[Ref, _Loss], module: nn.Module)
         for ref in numbers:
             found[ref] = _Loss(is_sum=False)
         if numbers:
-            _check_model(call, tape, module, numbers)
+            _check_model(call, tape, module)
         return Step(call, "call")
     kind = _reduces(call, tape) if numbers else ""
     if not kind:
         return Step(call, "call")
     step = Step(call, kind if call.func in _MEANS | _SUMS else "call")
     made = _Loss(kind == "sum", tape.values[next(_refs(call))].numel() if step.kind == "sum" else 0)
-    _check_value(step, tape, made, numbers[0])
+    _check_value(step, tape, made)
     found[call.outputs[0]] = made
     return step
 
@@ -150,7 +136,7 @@ def _reduces(call: Call, tape: Tape) -> Literal["mean", "sum", ""]:
 
 
 def _reduction(func: Callable[..., Any], call: Call) -> str:
-    signature = _signature(func)
+    signature = signature_of(func)
     if signature is None or "reduction" not in signature.parameters:
         return ""
     bound = signature.bind(*call.args, **call.kwargs)
@@ -160,22 +146,18 @@ def _reduction(func: Callable[..., Any], call: Call) -> str:
     return str(bound.arguments["reduction"])
 
 
-@cache
-def _signature(func: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(func)
-    except ValueError:
-        return None
-
-
-def _of_losses(call: Call, losses: list[_Loss], found: dict[Ref, _Loss], rows: int) -> tuple[Step, _Loss]:
+def _of_losses(call: Call, losses: list[_Loss], found: dict[Ref, _Loss], tape: Tape) -> tuple[Step, _Loss]:
     """A call with losses among its arguments, which must be linear in them."""
+    # Numbers of the loop's own that losses are added to.
+    constants = {
+        made for one in tape.calls if one.func is torch.clone and _is_own(one) for made in one.outputs
+    }
     others = [
         value
         for value in tree_leaves((call.args, call.kwargs))
         if not (isinstance(value, Ref) and value in found)
     ]
-    data = any(isinstance(value, Ref) for value in others)
+    data = any(isinstance(value, Ref) and value not in constants for value in others)
     one, divisor = losses[0], others[0] if len(others) == 1 else None
     alike = all(loss.is_sum == one.is_sum for loss in losses)
     if call.func in _UNARY and len(losses) == 1 and not data:
@@ -186,16 +168,17 @@ def _of_losses(call: Call, losses: list[_Loss], found: dict[Ref, _Loss], rows: i
     if call.func in _TIMES and len(losses) == 1 and not data:
         return Step(call, "call"), replace(one, places=0)
     if call.func in _OVER and len(losses) == 1 and not data and call.args and call.args[0] in found:
-        return _over(call, one, divisor, rows)
+        return _over(call, one, divisor, tape.rows)
     raise UnsupportedModel(
         "the loss must be a weighted sum of means over the examples, got "
-        f"{getattr(call.func, '__name__', 'the model')} of a number that is made from the whole batch. Compute it for "
+        f"{call.name} of a number that is made from the whole batch. Compute it for "
         "each example, and end with .mean()"
     )
 
 
 def _over(call: Call, one: _Loss, divisor: Any, rows: int) -> tuple[Step, _Loss]:
     """A loss over a number; of a sum, over the number of examples or of all places, it is the mean."""
+    divisor = divisor.number if isinstance(divisor, Rows) else divisor
     if one.is_sum and isinstance(divisor, (int, float)) and divisor in (rows, one.places):
         if divisor == rows:
             return Step(replace(call, args=call.args[:1], kwargs={}), "first"), _Loss(is_sum=False)
@@ -204,17 +187,19 @@ def _over(call: Call, one: _Loss, divisor: Any, rows: int) -> tuple[Step, _Loss]
     return Step(call, "call"), replace(one, places=0)
 
 
-def _check_value(step: Step, tape: Tape, made: _Loss, ref: Ref) -> None:
-    """That the mean, or sum, of the examples' losses is the number that the loop got."""
-    values = dict(tape.values)
-    with torch.no_grad(), PerExample(tape.rows):
-        step.run(_NOTHING, values, tape.rows)
-    _compare(
-        values[ref], tape.values[ref], tape.rows, getattr(step.call.func, "__name__", ""), is_sum=made.is_sum
-    )
+def _check_value(step: Step, tape: Tape, made: _Loss) -> None:
+    """That the mean, or sum, of the examples' losses is the number that the function makes of the batch."""
+    whole, each = dict(tape.values), dict(tape.values)
+    with torch.no_grad():
+        Step(step.call, "call").run(_NOTHING, whole, tape.rows)
+        with PerExample(tape.rows):
+            step.run(_NOTHING, each, tape.rows)
+    for ref in step.call.outputs:
+        if whole[ref].dim() == 0:
+            _compare(each[ref], whole[ref], tape.rows, step.call.name, is_sum=made.is_sum)
 
 
-def _check_model(call: Call, tape: Tape, module: nn.Module, numbers: list[Ref]) -> None:
+def _check_model(call: Call, tape: Tape, module: nn.Module) -> None:
     """The same of a loss that the model itself computes."""
     values, now = dict(tape.values), torch.get_rng_state()
     try:
@@ -224,10 +209,8 @@ def _check_model(call: Call, tape: Tape, module: nn.Module, numbers: list[Ref]) 
             Step(call, "call").run(module, values, tape.rows)
     finally:
         torch.set_rng_state(now)
-    for ref in numbers:
-        _compare(
-            values[ref], tape.values[ref], tape.rows, f"the loss of {type(module).__name__}", is_sum=False
-        )
+    for ref, number in call.numbers.items():
+        _compare(values[ref], number, tape.rows, f"the loss of {type(module).__name__}", is_sum=False)
 
 
 def _compare(each: Tensor, number: Tensor, rows: int, name: str, *, is_sum: bool) -> None:
@@ -243,39 +226,8 @@ def _compare(each: Tensor, number: Tensor, rows: int, name: str, *, is_sum: bool
         )
 
 
-def _check_constants(call: Call, own: set[int], tape: Tape) -> None:
-    """Refuse what is made of other examples: tensors of earlier batches, numbers read from the batch, tensors with
-    gradients that are no weights of the model."""
-    for value in tree_leaves((call.args, call.kwargs)):
-        if isinstance(value, Stale):
-            raise UnsupportedModel(
-                "a loss must be computed from the batch just drawn, got a tensor made from an earlier one. Its "
-                "examples would count without being clipped: keep nothing of a batch for the next"
-            )
-        if value in tape.reads:
-            raise UnsupportedModel(
-                "a loss must be computed by functions of torch alone, got a number in it that the loop read from the "
-                "batch, or from an earlier one (item, float): it is made of all examples. Leave it out"
-            )
-        if isinstance(value, Tensor) and id(value) not in own and not _is_public(value, tape):
-            raise UnsupportedModel(
-                "a tensor in a loss that is not of the batch or the model must be used in it before the loop reads or "
-                "stores anything of a batch, got one that was made, written to or first used after that. It may be "
-                "made of all examples: make it before the loop, and compute the loss before metrics"
-            )
-        if isinstance(value, Tensor) and value.requires_grad and id(value) not in own:
-            raise UnsupportedModel(
-                "a loss must be computed from the loader's batch by functions of torch and the private model, got a "
-                "part of it with other gradients (of a batch that went through NumPy, of weights alone, of another "
-                "model). Keep the batch in tensors, take the optimizer's weight_decay, or put the rest into the model"
-            )
-
-
-def _is_public(value: Tensor, tape: Tape) -> bool:
-    """Whether nothing that was made of a batch, this or an earlier one, can be in a tensor."""
-    place = value.untyped_storage().data_ptr()
-    here = any(place == one.untyped_storage().data_ptr() for one in tape.values.values())
-    return not here and not tape.reads.holds(value) and tape.reads.is_public(value)
+def _is_own(call: Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], Constant)
 
 
 def _refs(call: Call) -> Any:
@@ -283,5 +235,4 @@ def _refs(call: Call) -> Any:
 
 
 def _name(tape: Tape, ref: Ref) -> str:
-    made = next((call.func for call in reversed(tape.calls) if ref in call.outputs), None)
-    return getattr(made, "__name__", "the model")
+    return next((call.name for call in reversed(tape.calls) if ref in call.outputs), "the model")

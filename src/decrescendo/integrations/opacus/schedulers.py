@@ -32,7 +32,10 @@ class _Scheduler:
         raise NotImplementedError
 
     def step(self) -> None:
-        """Go on by one, once an epoch or once a step as the loop likes."""
+        """Go on by one, once an epoch or once a step as the loop likes. A part of a batch that is not its last is no
+        step: how many parts there are depends on the data."""
+        if self.optimizer.is_between_parts:
+            return
         self.last_epoch += 1
         setattr(self.optimizer, self._attribute, self._next())
 

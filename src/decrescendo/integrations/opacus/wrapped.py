@@ -10,8 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from decrescendo.clipping.clipped import Batch, check_clip_norm
-from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
-from decrescendo.integrations.opacus.recording import Tape, tape_of
+from decrescendo.errors import InvalidValue, UnsupportedModel, check_instance, check_integer, check_real
+from decrescendo.integrations.opacus.recorded import tape_of
+from decrescendo.integrations.opacus.recording import Tape
 
 
 class PrivateModule(nn.Module):
@@ -39,6 +40,18 @@ class PrivateModule(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("_module"), name)
+
+    def __getitem__(self, place: Any) -> Any:
+        """Of a model that has places: `nn.Sequential`."""
+        module: Any = self._module
+        return module[place]
+
+    def __len__(self) -> int:
+        module: Any = self._module
+        return len(module)
+
+    def __bool__(self) -> bool:
+        return True
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own."""
@@ -78,6 +91,11 @@ class Steps(Protocol):
 
     @property
     def expected_batch_size(self) -> float: ...
+
+    @property
+    def is_between_parts(self) -> bool:
+        """Whether parts of a batch were given to `step`, and others follow."""
+        ...
 
     def step(self) -> None:
         """One step with the batch just drawn, or a part of one."""
@@ -129,6 +147,20 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def expected_batch_size(self) -> float:
         """B, of which Opacus cuts off what is after the point."""
         return self._steps.expected_batch_size
+
+    @property
+    def is_between_parts(self) -> bool:
+        """Whether the step of a batch that comes in parts is still to be taken."""
+        return self._steps.is_between_parts
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What a GradScaler asks before a step."""
+        raise UnsupportedModel(
+            "optimizer.step() must be called by the loop, got an enabled GradScaler. Gradients of examples are clipped "
+            "by their true norms: leave the scaler out, or make it with enabled=False, and put autocast with bfloat16 "
+            "into the model's forward"
+        )
 
     @property
     def params(self) -> list[nn.Parameter]:
