@@ -15,7 +15,8 @@ from decrescendo.integrations.opacus.calls import Ref
 _ABOUT = frozenset(
     ("__get__", "__hash__", "dim", "ndimension", "stride", "is_contiguous", "is_floating_point", "is_complex",
      "is_signed", "element_size", "storage_offset", "data_ptr", "get_device", "is_same_size", "is_inference", "type",
-     "is_set_to", "is_pinned", "is_shared", "has_names", "is_conj", "is_neg", "is_tensor", "result_type", "can_cast", "__dir__")
+     "is_set_to", "is_pinned", "is_shared", "has_names", "is_conj", "is_neg", "is_tensor", "result_type", "can_cast",
+     "__dir__")
 )  # fmt: skip
 _FACTS = (type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 # What moves the examples from dimension 0.
