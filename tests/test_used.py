@@ -12,7 +12,7 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "papers/do
 # Called by torch, enum, transformers and doctests.
 CALLED_BY_OTHERS = {
     "_EXAMPLE", "_missing_", "_should_skip_dynamo", "hyperparameter_search", "get_train_dataloader",
-    "floating_point_ops",
+    "floating_point_ops", "_step_supports_amp_scaling",
 }  # fmt: skip
 
 

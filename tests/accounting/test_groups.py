@@ -243,7 +243,7 @@ class TestBudgets:
         found = Pld().certify(self.ledger, self.people)
         assert (found.epsilon_lower, found.epsilon) == Pld(group=3).bracket(self.ledger, 1e-5)
         assert found.examples_per_person == 3
-        assert "a person with at most 3 examples" in str(found)
+        assert "per person with at most 3 examples" in str(found)
 
     @pytest.mark.parametrize("judge", [Rdp(), GdpClt(), Gaussian(), Truncated(Rdp())])
     def test_accountants_of_one_example_refuse(self, judge: Rdp) -> None:

@@ -246,7 +246,7 @@ class TestRuns:
             "one has all examples of one person more than the other, at most 3",
             "of 40 examples expected", "each example takes part",
             "Rows independent: yes, checked at every pass. (A row is one example.)",
-            "people who are behind several ids",
+            "people with several ids",
         ):  # fmt: skip
             assert words in page
         assert "people behind several" not in page

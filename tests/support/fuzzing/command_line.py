@@ -72,13 +72,14 @@ CALLS: tuple[list[str], ...] = (
 
 @cache
 def _seeds() -> list[Files]:
+    made = {target.name: target for target in run_files.RUNS}
     files: Files = {
-        "plan.json": run_files.RUNS[0].seeds()[0]["plan.json"],
+        "plan.json": made["plan"].seeds()[0]["plan.json"],
         "ledger.json": b"[2.0, 1.5]",
         "weights.json": b"[1, 2, 3, 4]",
-        "ledger.db": run_files.RUNS[4].seeds()[0]["ledger.db"],
+        "ledger.db": made["store"].seeds()[0]["ledger.db"],
     }
-    files |= {f"run/{name}": content for name, content in run_files.RUNS[3].seeds()[0].items()}
+    files |= {f"run/{name}": content for name, content in made["run"].seeds()[0].items()}
     return [{**files, ARGUMENTS: json.dumps(call).encode()} for call in CALLS]
 
 
