@@ -137,6 +137,15 @@ def each(model: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
+def cut_first(found: Tensor) -> Tensor:
+    return torch.cat([found[:, :2].relu(), found[:, 2:]], 1)
+
+
+def cut_below(found: Tensor, y: Tensor) -> Tensor:
+    F.relu(found[:, :2], inplace=True)
+    return F.cross_entropy(found, y)
+
+
 CUT = torch.tensor([0.0, 1, 1, 1, 1, 1])
 WEIGHT = torch.tensor([1.0, 2, 3, 4])
 # Bodies of loops, and what they compute for one example.
@@ -146,6 +155,10 @@ BODIES: dict[str, tuple[Body, Loss]] = {
     "closure": (closure, each),
     "numpy": (through_numpy, each),
     "in place": (in_place, lambda m, b: each(m, ((b[0] * 2 - 0.5) * CUT, b[1]))),
+    "in place by its name": (
+        step(lambda m, x, y: cut_below(m(x), y)),
+        lambda m, b: F.cross_entropy(cut_first(m(b[0])), b[1], reduction="none"),
+    ),
     "sum over size": (step(lambda m, x, y: F.cross_entropy(m(x), y, reduction="sum") / x.size(0)), each),
     "sum over length": (step(lambda m, x, y: F.cross_entropy(m(x), y, reduction="none").sum() / len(x)), each),
     "weights": (

@@ -264,6 +264,38 @@ def array_of_the_labels(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: in
 
 
 @leak
+def weights_written(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    with torch.no_grad():
+        own.layer.bias.sub_(own.layer(x).mean(0))
+    return F.cross_entropy(m(x), y)
+
+
+@leak
+def unfrozen_by_the_loss(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    own.layer.bias.requires_grad_(loss.item() < 0)
+    return loss
+
+
+@leak
+def classes_by_iteration(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    return F.cross_entropy(m(x), y) * (sum(1 for _ in y.unique()) - 0.9)
+
+
+@leak
+def columns_by_a_mask(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    return F.cross_entropy(m(x), y) * x[:, (x > 1.5).any(0)].shape[1] * 2.5
+
+
+@leak
+def one_of_two_earlier(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y) * (0.01 if t == 0 or kept.get("bad") else 1.0)
+    if t:
+        kept["bad"] = loss.item() > 0
+    return loss
+
+
+@leak
 def penalty_of_its_own(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
     sum(one.square().sum() for one in own.parameters()).backward()
     return F.cross_entropy(m(x), y)
@@ -275,7 +307,14 @@ def test_what_was_made_of_a_batch_does_not_come_back(name: str) -> None:
         loop(LEAKS[name])
 
 
-@pytest.mark.parametrize("size", [lambda x: len(x), lambda x: x.size(0) / 2, lambda x: x.shape[0] + 1.0])
+@pytest.mark.parametrize(
+    "size",
+    [
+        lambda x: len(x), lambda x: x.size(0) / 2, lambda x: x.shape[0] + 1.0, lambda x: torch.tensor(x.size(0)),
+        lambda x: abs(x.size(0)), lambda x: float(f"{x.size(0)}"), lambda x: sum(1 for _ in x),
+        lambda x: len(x.split(1)), lambda x: x.numel(), lambda x: torch.ones(x.size(0)).sum(),
+    ],
+)  # fmt: skip
 def test_the_number_of_rows_is_no_weight(size: Callable[[Tensor], float]) -> None:
     with pytest.raises(UnsupportedModel, match="the number of rows"):
         loop(lambda m, own, x, y, kept, t: F.cross_entropy(m(x), y) * size(x), steps=30, batch=6)
@@ -330,16 +369,36 @@ def annealed_by_a_table(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: in
 
 @honest
 def annealed_and_nothing_read(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
-    found = m(x.view(x.size(0), -1))
+    found = m(x.flatten(1))
     return F.cross_entropy(found, y) + t / 10 * found.square().mean()
 
 
 @honest
 def by_turns(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
     found = m(x)
-    loss = F.cross_entropy(found, y) if t % 2 else F.mse_loss(found, F.one_hot(y, CLASSES).float())
-    kept["loss"] = loss.item() if t > 2 else 0.0
+    return F.cross_entropy(found, y) if t % 2 else F.mse_loss(found, F.one_hot(y, CLASSES).float())
+
+
+@honest
+def lists_of_numbers(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found = m(x)
+    kept.setdefault("losses", []).append(F.cross_entropy(found, y))
+    kept["said"] = found.argmax(1).tolist(), y.cpu().tolist(), torch.stack(kept["losses"]).detach().tolist()
+    return F.cross_entropy(found, y)
+
+
+@honest
+def dropout_off_later(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    m.train(t < 1)
+    loss = F.cross_entropy(m(x), y)
+    kept["loss"] = loss.item()
     return loss
+
+
+@honest
+def halves_by_their_size(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    found = m(x)
+    return F.cross_entropy(found[: x.size(0)], y)
 
 
 @honest

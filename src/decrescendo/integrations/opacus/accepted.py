@@ -5,21 +5,19 @@ from decrescendo.integrations.opacus.checks import is_plain
 from decrescendo.integrations.opacus.constants import Knowledge
 from decrescendo.integrations.opacus.program import Program
 
-# Programs that are kept for comparison: loops have a few losses by turns.
-_FEW = 4
-
 
 class Accepted:
-    """The programs in which nothing can be that the loop read of a batch: they were recorded before it read anything.
+    """The program in which nothing can be that the loop read of a batch: it was recorded before it read anything.
 
-    The same calls with the same numbers, and constants with the same bits, hold nothing of it either.
+    The same calls with the same numbers, and constants with the same bits, hold nothing of it either. It is the last
+    one: which of several it is, a loop may choose by what it read.
     """
 
     def __init__(self) -> None:
-        self._clean: list[Program] = []
+        self._clean: Program | None = None
 
     def of(self, program: Program, seen: Knowledge, *, is_first: bool) -> Program:
-        """The program to compute: one that is kept, where this is equal to it.
+        """The program to compute: the one that is kept, where this is equal to it.
 
         Args:
             program: of the batch, or part, that was just recorded.
@@ -30,27 +28,28 @@ class Accepted:
             UnsupportedModel: something that the loop read may be in it.
             PlanViolation: another program than that of the first part.
         """
-        differences = [program.differs(kept) for kept in reversed(self._clean)]
-        if "" in differences:
-            kept = self._clean[-1 - differences.index("")]
-            return program if program.reads_tables else kept
+        kept = self._clean
+        difference = "" if kept is None else program.differs(kept)
+        if kept is not None and not difference:
+            return program if program.moves_on(kept) else kept
         if not is_first:
             raise PlanViolation(
-                f"all parts of a batch must compute the same loss, got {differences[0]} than in the first part. Leave "
+                f"all parts of a batch must compute the same loss, got {difference} than in the first part. Leave "
                 "numbers that change from part to part out of it"
             )
-        if differences and (program.late or seen.counted):
+        if difference and (program.late or seen.counted):
             what = "numbers" if seen.read else "the number of rows"
             raise UnsupportedModel(
-                f"after a loop has read {what} of a batch, its loss must be one that it had before, got "
-                f"{differences[0]}, which may be made of that. Take numbers that change from a tensor made before the "
+                f"after a loop has read {what} of a batch, its loss must be the one that it had before, got "
+                f"{difference}, which may be made of that. Take numbers that change from a tensor made before the "
                 "loop, by the number of the step (weights[step] * loss), and constants from before the loop"
             )
         own = [call for call in program.late if not is_plain(call)]
         if own:
             raise UnsupportedModel(
                 "in the first step the loss must be computed before the loop reads anything of the batch (item, print, "
-                f"NumPy), got {own[0].name} with a number or tensor of the loop's own after it. Compute the loss first"
+                f"NumPy), got {own[0].name} with a number or tensor of the loop's own after it. Compute the "
+                "loss first"
             )
-        self._clean = [*self._clean[1 - _FEW :], program]
+        self._clean = program
         return program

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decrescendo.integrations.opacus.constants import Knowledge
-
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -36,28 +34,8 @@ class Rows:
 class RowCount(int):
     """The number of rows of a batch, as a loop reads it from a shape: of another batch it is another number.
 
-    What Python computes from it is a number like any other, so that the loop has read how many rows there are.
+    What Python computes from it is a number like any other: whoever asks for it has read something of the batch.
     """
-
-    seen: Knowledge
-
-
-def _counting(name: str) -> Callable[..., Any]:
-    plain = getattr(int, name)
-
-    def computed(self: RowCount, *others: Any) -> Any:
-        self.seen.counted = True
-        return plain(int.__index__(self), *others)
-
-    return computed
-
-
-for _name in (
-    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
-    "rpow", "neg", "eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "float",
-):  # fmt: skip
-    setattr(RowCount, f"__{_name}__", _counting(f"__{_name}__"))
-RowCount.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +73,8 @@ class Call:
         name = self.name
         in_place = name.endswith("_") and not name.endswith("__")
         operator = name[:3] == "__i" and hasattr(Tensor, f"__{name[3:]}")
-        return in_place or operator or name == "__setitem__" or "out" in self.kwargs
+        asked = "out" in self.kwargs or self.kwargs.get("inplace") is True
+        return in_place or operator or asked or name == "__setitem__"
 
 
 _IN_PLACE = {

@@ -17,6 +17,7 @@ from decrescendo.training.processes.bits import fingerprint
 
 # Numbers up to this one name a dimension or a place; but not in these.
 _DIMS = 4
+_RESHAPES = ("view", "reshape", "flatten", "unflatten", "expand")
 _ARITHMETIC = ("add", "sub", "mul", "div", "pow", "clamp", "where", "fill", "lerp", "full")
 
 
@@ -76,7 +77,7 @@ def check_gradients(module: nn.Module) -> None:
 def is_plain(call: Call) -> bool:
     """Whether a call has no numbers and tensors of the loop's own: dimensions, names of reductions, and what is its
     function's own default."""
-    arithmetic = any(name in call.name for name in _ARITHMETIC)
+    arithmetic, shapes = any(name in call.name for name in _ARITHMETIC), call.name in _RESHAPES
     signature = None if call.func is None else signature_of(call.func)
     defaults = () if signature is None else tuple(one.default for one in signature.parameters.values())
 
@@ -85,7 +86,7 @@ def is_plain(call: Call) -> bool:
             return all(map(plain, (value.start, value.stop, value.step)))
         if isinstance(value, (Ref, Rows, bool, str, torch.dtype, torch.device)) or value in (None, ...):
             return True
-        if isinstance(value, int) and -_DIMS <= value < _DIMS and not arithmetic:
+        if isinstance(value, int) and (shapes or (-_DIMS <= value < _DIMS and not arithmetic)):
             return True
         return isinstance(value, (int, float)) and any(value is one or value == one for one in defaults)
 
@@ -94,8 +95,10 @@ def is_plain(call: Call) -> bool:
 
 def target_of(call: Call, tape: Tape) -> set[int]:
     """The memory that a call in place may write into."""
-    first = call.kwargs.get("out", call.args[0] if call.args else None)
-    return {tape.values[first].untyped_storage().data_ptr()} if isinstance(first, Ref) else set()
+    first = call.kwargs.get("out", call.args[0] if call.args else call.kwargs.get("input"))
+    return {
+        tape.values[ref].untyped_storage().data_ptr() for ref in tree_leaves(first) if isinstance(ref, Ref)
+    }
 
 
 @cache

@@ -49,7 +49,7 @@ class Knowledge:
 
     Attributes:
         read: whether it has read numbers made of a batch, or has written past torch.
-        counted: whether it has read how many rows a batch has.
+        counted: whether it has asked for a size, which tells how many rows a batch has.
         clean: calls of this step's recording that came before anything was read.
         recorded: the calls of this step.
         when: steps taken and epochs begun.

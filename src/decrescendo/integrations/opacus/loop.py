@@ -171,6 +171,7 @@ class Loop:
             settings=self._settings,
         )  # fmt: skip
         self.trainer.assume(RECORDED)
+        self._state.note()
         self._batches = self.trainer.batches(
             self._loader.dataset, self._collate, self._loader.num_workers, require_finite=False
         )

@@ -1,4 +1,4 @@
-"""`ModelState`: what a private model has beside its weights, into which nothing may come that was made of a batch."""
+"""`ModelState`: what a private model holds, into which nothing may come that was made of a batch."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ _TABLES = ("_buffers", "_parameters", "_modules")
 
 
 class ModelState:
-    """Buffers, and attributes of all submodules, of the model of a loop.
+    """Weights, buffers, and attributes of all submodules, of the model of a loop.
 
     Args:
         module: the model, as it was made.
@@ -87,7 +87,7 @@ class ModelState:
         ]
         if inside or (seen.read and changed):
             raise UnsupportedModel(
-                "buffers and attributes of the model must hold nothing that was made of a batch, got "
+                "weights, buffers and attributes of the model must hold nothing that was made of a batch, got "
                 f"{(inside or changed)[0]}, which the loop set after it had read or computed something of one. Set it "
                 "before anything is read, or compute it in the model's forward"
             )
@@ -97,8 +97,11 @@ class ModelState:
         self._numbers, self._codes = self._look()
         self.tensors = {id(value) for value in (*self.module.parameters(), *self.module.buffers())}
 
-    def _look(self) -> tuple[dict[str, Any], dict[str, bytes]]:
-        return numbers_of(self.module, None), {name: fingerprint(value) for name, value in self._tensors()}
+    def _look(self) -> tuple[dict[str, Any], dict[str, object]]:
+        codes: dict[str, object] = {name: fingerprint(value) for name, value in self._tensors()}
+        for name, weight in self.module.named_parameters():
+            codes[name] = id(weight), weight._version, weight.requires_grad  # torch counts what is written
+        return numbers_of(self.module, None), codes
 
     def _held(self) -> Iterator[dict[str, Any]]:
         for module in self.module.modules():

@@ -38,6 +38,8 @@ class Step:
         def given(value: Any) -> Any:
             if isinstance(value, Constant):
                 return value.value
+            if isinstance(value, slice):
+                return slice(*map(given, (value.start, value.stop, value.step)))
             return values[value] if isinstance(value, Ref) else rows if isinstance(value, Rows) else value
 
         if self.call.training not in (None, model.training):
@@ -95,10 +97,12 @@ class Program:
         found = (_differs(one, two, self.rows) for one, two in zip(self.steps, kept.steps, strict=True))
         return next(filter(None, found), "")
 
-    @property
-    def reads_tables(self) -> bool:
-        """Whether it has entries of a vector, which go on from step to step."""
-        return any(isinstance(leaf, Constant) and leaf.table for step in self.steps for leaf in step.given)
+    def moves_on(self, kept: "Program") -> bool:
+        """Whether it is to be computed in the place of an equal one: for entries of a vector, which go on from step to
+        step, and for the mode of the model."""
+        tables = any(isinstance(leaf, Constant) and leaf.table for step in self.steps for leaf in step.given)
+        modes = ([step.call.training for step in program.steps] for program in (self, kept))
+        return tables or next(modes) != next(modes)
 
 
 def _run(step: Step, model: nn.Module, values: dict[Ref, Any], rows: int) -> None:
@@ -106,11 +110,12 @@ def _run(step: Step, model: nn.Module, values: dict[Ref, Any], rows: int) -> Non
     try:
         step.run(model, values, rows)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        if step.call.func is None or isinstance(error, DecrescendoError) or is_out_of_memory(error):
+        own = step.call.func is None and not any(isinstance(leaf, Constant) for leaf in step.given)
+        if own or isinstance(error, DecrescendoError) or is_out_of_memory(error):
             raise
         raise UnsupportedModel(
             "a loop must compute its loss from a batch of any number of examples, got an error of "
-            f"{getattr(step.call.func, '__name__', 'a function')} over {rows}: {str(error).splitlines()[0]}. Make "
+            f"{step.call.name} over {rows}: {str(error).splitlines()[0]}. Make "
             "tensors from those of the batch (torch.ones_like, x.new_zeros(x.shape[0])), and sizes from x.shape"
         ) from error
 
@@ -143,6 +148,9 @@ def _differs(one: Step, kept: Step, rows: int) -> str:
 def _same(one: Any, kept: Any, rows: int) -> bool:
     if isinstance(one, Constant) and isinstance(kept, Constant):
         return one.same(kept)
+    if isinstance(one, slice) and isinstance(kept, slice):
+        pairs = ((one.start, kept.start), (one.stop, kept.stop), (one.step, kept.step))
+        return all(_same(*pair, rows) for pair in pairs)
     if isinstance(kept, Rows):  # another size may be that of the rows by chance
         return isinstance(one, Rows) or one == rows
     if isinstance(one, Rows):

@@ -16,9 +16,14 @@ _ABOUT = frozenset(
     ("__get__", "__hash__", "dim", "ndimension", "stride", "is_contiguous", "is_floating_point", "is_complex",
      "is_signed", "element_size", "storage_offset", "data_ptr", "get_device", "is_same_size", "is_inference", "type",
      "is_set_to", "is_pinned", "is_shared", "has_names", "is_conj", "is_neg", "is_tensor", "result_type", "can_cast",
-     "__dir__")
+     "__dir__", "__len__", "numel", "nelement", "size")
 )  # fmt: skip
 _FACTS = (type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+# What tells sizes, makes several tensors of one, and makes as many places as the numbers say.
+_COUNTS = ("__len__", "numel", "nelement")
+_SPLITS = ("unbind", "split", "chunk", "tensor_split")
+_CHOOSES = ("unique", "unique_consecutive", "nonzero", "argwhere", "masked_select", "bincount")
+_MASKS = (torch.bool, torch.uint8)
 # What moves the examples from dimension 0.
 _MOVES = frozenset(
     ("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "einsum", "__get__")
@@ -144,6 +149,20 @@ def check_functions(loss: Tensor) -> None:
 def tells(name: str, leaves: list[Any]) -> bool:
     """Whether what a function returned may say something of the numbers in a tensor."""
     return name not in _ABOUT and not all(isinstance(leaf, (Tensor, *_FACTS)) for leaf in leaves)
+
+
+def counts(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function tells how many rows there are."""
+    if name not in _SPLITS:
+        return name in _COUNTS
+    dim = kwargs.get("dim", next((one for one in args[1 + (name != "unbind") :] if isinstance(one, int)), 0))
+    return dim in (0, -plain(args[0]).dim())
+
+
+def chooses(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether what a function makes has as many places as the numbers in a tensor say."""
+    masks = [plain(leaf) for leaf in tree_leaves(args[1:]) if isinstance(leaf, Tensor)]
+    return name in _CHOOSES or (name == "__getitem__" and any(mask.dtype in _MASKS for mask in masks))
 
 
 def keeps_rows_first(name: str, args: tuple[Any, ...], rows: int) -> bool:

@@ -18,6 +18,8 @@ from decrescendo.integrations.opacus.outputs import leaves, mapped
 from decrescendo.integrations.opacus.recorded import (
     Recorded,
     check_functions,
+    chooses,
+    counts,
     followed,
     keeps_rows_first,
     lies,
@@ -31,10 +33,9 @@ from decrescendo.integrations.opacus.recorded import (
 _TENSOR: Any = Tensor
 _DATA = _TENSOR.data.__get__
 _SHAPES = frozenset((_TENSOR.shape.__get__, _TENSOR.size))
-_COUNTS = frozenset((Tensor.__len__, Tensor.numel, torch.numel, Tensor.nelement))
 # What torch does not do with tensors that see its dispatcher.
 _WHOLE = frozenset(
-    ("numpy", "__array__", "__deepcopy__", "__reduce_ex__", "__dlpack__", "__format__", "__repr__")
+    ("tolist", "numpy", "__array__", "__deepcopy__", "__reduce_ex__", "__dlpack__", "__format__", "__repr__")
 )
 _BY_ITSELF = "The gradients of examples are taken by the clipping engine, of the loss alone"
 _REFUSED = {
@@ -83,10 +84,9 @@ class Tape:
 
     def note_read(self) -> None:
         """The loop reads something that was made of this batch. Of no rows nothing is known but their number."""
+        self.seen.counted = True
         if self.rows:
             self.seen.note_read()
-        else:
-            self.seen.counted = True
 
     def found(self, tree: Any) -> Any:
         """``tree`` with the recorded tensor in place of each that is a column of the batch under another name: one that
@@ -132,12 +132,11 @@ class Tape:
                 given = self._written(other, given, constants.get(id(other)))
         if func in _SHAPES and records:
             return self._counted(found, args, kwargs)
-        if func in _COUNTS and not self._inside:
-            self.seen.counted = True
-            return found
         leaves = tree_leaves(found)
-        # ``.data`` may be set as another tensor's, which nobody sees.
-        if func == _DATA or (func not in _SHAPES | _COUNTS and tells(name, leaves)):
+        if not self._inside:
+            self.seen.counted |= counts(name, args, kwargs)
+        # ``.data`` may be set as another tensor's, which nobody sees. A size that numbers choose tells of them.
+        if func == _DATA or tells(name, leaves) or (not self._inside and chooses(name, args)):
             self.note_read()
         if not records:
             return tree_map(self._old, found)
@@ -159,7 +158,9 @@ class Tape:
             if isinstance(value, torch.Size):
                 return tuple(map(referred, value))
             if isinstance(value, RowCount):
-                return Rows(int.__index__(value))
+                return Rows(int(value))
+            if isinstance(value, slice):
+                return slice(*map(referred, (value.start, value.stop, value.step)))
             return constants.get(id(value), value)
 
         return tree_map(referred, tree), constants
@@ -274,15 +275,12 @@ class Tape:
 
     def _counted(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A shape, or one of its numbers, with the number of rows marked as such."""
+        self.seen.counted = True
         shape = tuple(plain(args[0]).shape)
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-        if not shape or dim not in (0, -len(shape)):
-            return found
-        if shape[0] != self.rows or not args[0].rows_first:
-            self.seen.counted = True
+        if not shape or dim not in (0, -len(shape)) or shape[0] != self.rows or not args[0].rows_first:
             return found
         count = RowCount(shape[0])
-        count.seen = self.seen
         return torch.Size((count, *shape[1:])) if isinstance(found, torch.Size) else count
 
     def _backward(
