@@ -131,6 +131,7 @@ def test_a_killed_training_comes_to_the_same_bits(
     assert not kept.exists()  # whoever read it would know the noise
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_with_what_it_began_with(tmp_path: Path) -> None:
     kill(classifier, tmp_path, "on_step_end", 3)
 

@@ -60,6 +60,7 @@ def test_scores_on_the_way_change_nothing_and_the_last_one_is_that_of_the_run() 
     assert compare(shorter, TASK, seeds=1, points=100).curves["mine"].steps == (1, 2, 3, 4, 5, 6)
 
 
+@pytest.mark.slow  # docs/how-to/compare-schedules.md runs two processes in every run of the tests
 def test_several_processes_find_the_same_numbers_as_one(tmp_path: Path) -> None:
     """The task is made of functions that no other process could import by name."""
     local = replace(

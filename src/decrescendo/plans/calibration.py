@@ -101,11 +101,11 @@ def calibrate(
     With noise that is correlated, for a learning rate that falls as a cosine:
 
     >>> plan = calibrate(
-    ...     Budget(epsilon=4.0, delta=1e-6), PoissonSampling(25_000, 500), steps=100, clip=1.0, bands=4,
+    ...     Budget(epsilon=4.0, delta=1e-6), PoissonSampling(25_000, 500), steps=30, clip=1.0, bands=4,
     ...     workload=curves.cosine(1.0, 0.01),
     ... )
     >>> print(plan)
-    (4, 1e-06)-DP per example, Pld upper bound · z ... · C 1 · 4 bands · 100 steps
+    (4, 1e-06)-DP per example, Pld upper bound · z ... · C 1 · 4 bands · 30 steps
 
     With batches that double on the way:
 
