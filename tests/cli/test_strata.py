@@ -31,7 +31,7 @@ def test_a_plan_of_strata_is_that_of_the_library(invoke: Invoke, tmp_path: Path)
         (["--random-allocation"], "must come without --random-allocation"),
         (["--schedule", "optimal", "--lr-schedule", "linear"], "must come without --lr-schedule"),
         (["--stratum", "common:1:1"], "must name each stratum once, got 'common' twice"),
-        (["--stratum", "rare:9"], "must be NAME:RECORDS:EXPECTED"),
+        (["--stratum", "rare:9"], "must be NAME:RECORDS:EXPECTED, as in rare:100:10, got 'rare:9'"),
         (["--stratum", "rare:9:10"], "must not be expected to hold more than all records"),
         (["--unit", "client"], "--unit client"),
     ],

@@ -42,7 +42,7 @@ app = make_app(
     "Where to start: `decrescendo demo` runs an example; `decrescendo new patients` writes a script to start from; "
     "`decrescendo plan --help` is the budget alone.",
 )
-out, err = Console(), Console(stderr=True)
+out, err = Console(emoji=False), Console(stderr=True, emoji=False)  # a text such as a:100:b stays as it is
 EVERY = 5.0  # seconds between lines where nothing can move
 
 

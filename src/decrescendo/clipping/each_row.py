@@ -106,7 +106,7 @@ class PerExample(TorchFunctionMode):
         if values.dim() == 0 or values.shape[0] % self.rows:
             raise UnsupportedModel(
                 f"a loss must have as many places for each example, got {name} over shape {tuple(values.shape)} for "
-                f"{self.rows} examples. Write a loss of your own: one value per example from model(**inputs).logits"
+                f"{self.rows} examples. Write a loss of your own: one value per example, and 0 for what does not count"
             )
         return values.reshape(self.rows, -1)
 

@@ -102,7 +102,7 @@ def execute(
     check_integer("jobs", jobs, at_least=1)
     wanted = list(dict.fromkeys(specs))
     todo = missing(wanted, folder)
-    show = console or Console(stderr=True)
+    show = console or Console(stderr=True, emoji=False)
     for reason in damaged(wanted, folder):
         show.print(f"left out, and run again if it is asked for: {reason}", soft_wrap=True, highlight=False)
     if not todo:

@@ -77,5 +77,5 @@ def seeds_bar(console: Console | None) -> Progress:
     return Progress(
         BarColumn(), TextColumn("{task.percentage:>4.1f} %"), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(elapsed_when_finished=True), TextColumn("{task.description}"),
-        console=console or Console(stderr=True), speed_estimate_period=600,
+        console=console or Console(stderr=True, emoji=False), speed_estimate_period=600,
     )  # fmt: skip

@@ -111,7 +111,7 @@ def search(
         InvalidValue: no trial came to a score.
         MissingExtra: Optuna is not installed.
     """
-    optuna, show = require("optuna"), console or Console(stderr=True)
+    optuna, show = require("optuna"), console or Console(stderr=True, emoji=False)
     task = find_task(asked.task)
     study = _study(optuna, asked.sampler_seed)
     study.enqueue_trial(starting_values(asked.space, task))

@@ -128,7 +128,7 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
         TimeRemainingColumn(),
         TextColumn("{task.fields[warning]}"),
     )
-    shown = console or Console(stderr=True)
+    shown = console or Console(stderr=True, emoji=False)
     if not shown.is_terminal:
         yield _lines(label, shown)
         return
