@@ -52,7 +52,7 @@ unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and 
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-slow: $(STAMP)  ## the slow tests too, with types checked in every call (ten hours of a core; a twentieth: PART=3/20)
-	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu" --hypothesis-profile thorough --part $(PART)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q --jaxtyping-packages=decrescendo,decrescendo_papers,runtime_types.checker -m "not paper and not gpu" --hypothesis-profile thorough --part $(PART)
 
 test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on other processors, threads, locales, users, newest versions (two hours)
 	$(BIN)/python tests/support/machines.py $(LEGS) $(if $(TORCH),--torch $(TORCH))

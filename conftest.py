@@ -22,6 +22,14 @@ settings.load_profile("decrescendo")
 collect_ignore_glob = [] if find_spec("flwr") else ["src/decrescendo/federated/flower/*"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Types are checked in every call of `make test-slow`."""
+    if config.getoption("jaxtyping_packages"):
+        import runtime_types
+
+        runtime_types.leave_inner_functions()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Whether passes are replayed by default, and the run says so, a clock decides: here in the tests of that alone."""
     from decrescendo.clipping import capture_choice  # torch is loaded by the tests that need it

@@ -1,6 +1,5 @@
 """Numbers and lengths that Python keeps from pass to pass: counted examples are found, counted passes are fine."""
 
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -144,11 +143,13 @@ def test_a_global_name_that_an_attribute_has_too_is_no_memory(monkeypatch: pytes
     assert engine._captures._done
 
 
-def test_an_interruption_before_a_pass_leaves_the_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_before_a_pass_leaves_the_generators(
+    monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
     engine = Engine(nn.Linear(3, 1), lambda m, x: m(x).squeeze(1), seeds=lambda: 7)
     engine.clipped_sum(data(), 1.0)
     # (A checker of every call draws random numbers of Python's.)
-    pythons = (lambda: 0) if os.environ.get("DECRESCENDO_CHECK_EVERY_CALL") else random.getstate
+    pythons = (lambda: 0) if pytestconfig.getoption("jaxtyping_packages") else random.getstate
     before = pythons(), str(np.random.get_state()), np.random.get_bit_generator()
 
     def interrupted(*_: object) -> None:
