@@ -42,6 +42,7 @@ def arguments(curve: str) -> tuple[object, ...]:
     return "compare", "digits", "--epsilon", 2, "--curve", curve, "--seeds", 2, "--jobs", 1, "--steps", 2
 
 
+@pytest.mark.slow  # its trainings are those of the test below, which looks at the rest
 def test_yours_is_compared_with_vanilla_and_dynamic_and_is_kept(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     result = invoke(*arguments("mine.py:plans"))
