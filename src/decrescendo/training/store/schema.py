@@ -1,4 +1,4 @@
-"""The SQLite file behind `Store`, the privacy ledger on disk: its tables; how it is created, opened and migrated."""
+"""The SQLite file behind `Store`, the privacy ledger on disk: its tables; how it is created and opened."""
 
 import os
 import secrets
@@ -14,9 +14,9 @@ APPLICATION_ID = 0x64637265
 # Seconds to wait for another writer's lock; a run that must have its plan certified under the lock holds it for some.
 LOCK_TIMEOUT = 300.0
 
-# One SQL script a version: a file of version v (SQLite's user_version) has run the first v of them.
-MIGRATIONS: tuple[str, ...] = (
-    """
+# The version of the tables, which the file says as SQLite's user_version.
+VERSION = 1
+TABLES = """
     CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE runs (
         number INTEGER PRIMARY KEY,
@@ -38,8 +38,7 @@ MIGRATIONS: tuple[str, ...] = (
         digest BLOB NOT NULL,
         PRIMARY KEY (run, position)
     ) STRICT, WITHOUT ROWID;
-    """,
-)
+"""
 
 
 def create(path: Path, facts: dict[str, str]) -> None:
@@ -47,9 +46,10 @@ def create(path: Path, facts: dict[str, str]) -> None:
     staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with closing(_connect(staging)) as connection:
-            _migrate(connection, 0)
+            connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION};")
             connection.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute("COMMIT")
         with staging.open("rb") as file:
             os.fsync(file.fileno())
         os.link(staging, path)
@@ -65,64 +65,51 @@ def create(path: Path, facts: dict[str, str]) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to an existing store, migrated to the newest version.
+    """A connection to an existing store.
 
     Raises:
-        FileRefused: a file that is no intact store of a known version; it is left as it was.
+        FileRefused: a file that is no intact store of this version; it is left as it was.
     """
-    wal_mode = _check_header(path)
+    _check_header(path)
     _check_no_hard_links(path)
-    path = Path(os.path.realpath(path))  # SQLite puts its logs beside the file, not beside a link to it
-    connection = None
-    log_files = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-    no_logs_before = not any(file.exists() for file in log_files)
     try:
-        connection = _connect(path, wal_mode=wal_mode)
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > len(MIGRATIONS) or version < 1:
-            raise FileRefused(
-                f"{path} must be a store of version 1 to {len(MIGRATIONS)}, got {version}. A newer decrescendo reads it"
-            )
-        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise FileRefused(f"{path} must be whole, got: {found}. Restore it from a copy")
-        if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
-            raise FileRefused(f"{path} must be whole, got releases of no run. Restore it from a copy")
-        if _schema_of(connection) != _tables_of_version(version):
-            raise FileRefused(
-                f"{path} must have the tables of version {version} and nothing else, got others. Somebody changed it"
-            )
-        _end_wal_mode(connection, path)
-        if version < len(MIGRATIONS):
-            _migrate(connection, version)
-    except (
-        sqlite3.DatabaseError,
-        UnicodeDecodeError,
-    ) as error:  # the latter: SQLite quotes what it cannot read
-        if connection is not None:
+        # SQLite puts its journal beside the file, not beside a link to it.
+        connection = _connect(Path(os.path.realpath(path)))
+        try:
+            _check_content(connection, path)
+        except BaseException:
             connection.close()
-        # SQLite leaves empty log files beside a file that it cannot read; no other process can have written to them.
-        if no_logs_before and log_files[0].exists() and log_files[0].stat().st_size == 0:
-            for file in log_files:
-                file.unlink(missing_ok=True)
+            raise
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # (SQLite quotes what it cannot read)
         raise FileRefused(f"{path} must be a store, got a file that SQLite cannot read ({error})") from None
-    except BaseException:
-        if connection is not None:
-            connection.close()
-        raise
     return connection
 
 
-def _connect(path: Path, *, wal_mode: bool = False) -> sqlite3.Connection:
-    """Open for writing; read-only where the folder cannot be written and no log lies beside the file.
+def _check_content(connection: sqlite3.Connection, path: Path) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != VERSION:
+        raise FileRefused(
+            f"{path} must be a store of version {VERSION}, got {version}. Open it with the decrescendo that made it"
+        )
+    found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise FileRefused(f"{path} must be whole, got: {found}. Restore it from a copy")
+    if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
+        raise FileRefused(f"{path} must be whole, got releases of no run. Restore it from a copy")
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(TABLES)
+        if _schema_of(connection) != _schema_of(fresh):
+            raise FileRefused(
+                f"{path} must have the tables of version {VERSION} and nothing else, got others. Somebody changed it"
+            )
 
-    SQLite cannot lock a file in ``wal_mode`` (of an earlier decrescendo) in such a folder: it is opened as immutable.
-    """
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open for writing; read-only where the folder cannot be written and no journal lies beside the file."""
     connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT, isolation_level=None)
-    logs = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
-    if not os.access(path.parent, os.W_OK) and not any(log.exists() for log in logs):
+    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-journal").exists():
         connection.close()
-        name = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if wal_mode else "")
+        name = f"{path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(name, timeout=LOCK_TIMEOUT, isolation_level=None, uri=True)
     try:
         # A commit returns once the release is on the disk, power cuts included: only then may its result be seen.
@@ -134,54 +121,9 @@ def _connect(path: Path, *, wal_mode: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Another process may have migrated the file since.
-        done = connection.execute("PRAGMA user_version").fetchone()[0]
-        for text in MIGRATIONS[max(version, done) :]:
-            for statement in filter(str.strip, text.split(";")):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-
-
 def _schema_of(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
     """Everything in the database's schema, not tables alone: an added trigger could delete recorded releases."""
     return sorted(connection.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"))
-
-
-def _tables_of_version(version: int) -> list[tuple[str, ...]]:
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        for text in MIGRATIONS[:version]:
-            fresh.executescript(text)
-        return _schema_of(fresh)
-
-
-def _end_wal_mode(connection: sqlite3.Connection, path: Path) -> None:
-    """Move the newest releases from SQLite's write-ahead log, which earlier versions used, into the store's own file.
-
-    Somebody who copies the file or tidies up may leave the log out, and each hard link of a file has a log of its own.
-    Where the file cannot be written, the connection only reads.
-    """
-    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    if mode == "delete":
-        return
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        connection.execute("PRAGMA query_only = ON")
-        return
-    try:
-        (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-    except sqlite3.OperationalError:  # somebody has it open
-        mode = ""
-    if mode != "delete":
-        raise FileRefused(
-            f"{path} must be let go by programs of an earlier version before it is opened, got one that one of them "
-            "has open. Wait for its end"
-        )
 
 
 def _check_no_hard_links(path: Path) -> None:
@@ -199,10 +141,11 @@ def _check_no_hard_links(path: Path) -> None:
     )
 
 
-def _check_header(path: Path) -> bool:
-    """Refuse a file that is no store, and say whether it is in WAL mode, as files of earlier versions are.
+def _check_header(path: Path) -> None:
+    """Refuse a file that is no store, and one in SQLite's WAL mode, whose newest releases may be in a log beside it,
+    which somebody who copies the file leaves out.
 
-    The bytes are read without SQLite, which would write log files beside a file that is not ours.
+    The bytes are read without SQLite, which would write files beside one that is not ours.
     """
     try:
         with path.open("rb") as file:
@@ -216,4 +159,8 @@ def _check_header(path: Path) -> bool:
         raise FileRefused(f"{path} must be a readable store, got: {error.strerror}") from None
     if not header.startswith(b"SQLite format 3\0") or int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise FileRefused(f"{path} must be a store that decrescendo made, got another kind of file")
-    return header[18:20] != b"\x01\x01"
+    if header[18:20] != b"\x01\x01":
+        raise FileRefused(
+            f"{path} must be in SQLite's mode of one file, as it was made, got another mode. Put it back: "
+            f'`sqlite3 {path} "PRAGMA journal_mode = DELETE"`, while no run has it open'
+        )
