@@ -34,7 +34,7 @@ from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Trainer, fit, train
-from decrescendo.training.store import Account, Store, schema
+from decrescendo.training.store import Account, Store
 
 from .conftest import ROWS, make, plan
 

@@ -2,11 +2,10 @@
 
 import base64
 import http.client
-import importlib
 import json
 import socket
-import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,9 +18,8 @@ import decrescendo as dc
 from decrescendo.accounting import GdpClt, Pld, Rdp, smallest_cap, trade_off
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
-from decrescendo.studio.server import HEADERS, Studio
+from decrescendo.studio.server import HEADERS, Desk, Studio
 from decrescendo.studio.settings import read
-from decrescendo.studio.work import Desktop
 from decrescendo.training import Store
 from decrescendo.training.run import Run
 
@@ -424,76 +422,35 @@ def test_a_studio_that_is_closed_at_once_ends(runs_first: bool) -> None:
 
 
 class TestWhatNobodyWaitsForAnyMore:
-    """A plan of ten million steps that was corrected after two seconds was computed for three minutes, at 4.5 GB."""
-
-    def test_it_is_dropped_when_the_same_page_asks_anew(self) -> None:
-        desk, begun, ended = Desktop(), threading.Event(), list[str]()
-
-        def endless() -> None:
-            begun.set()
-            while True:
-                np.ones(1000).sum()
-
-        def asked() -> None:
-            ended.append("dropped" if desk.do("a page", endless).dropped else "done")
-
-        waits = threading.Thread(target=asked, daemon=True)
-        waits.start()
-        assert begun.wait(10)
-        assert desk.do("a page", lambda: 3).found == 3
-        waits.join(10)
-        assert ended == ["dropped"]
-
-    def test_an_import_under_way_comes_to_its_end(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Half an import cannot always be made again: the accountants' own packages are imported when first asked."""
-        (tmp_path / "slow_to_import.py").write_text(
-            "import time\nfor _ in range(30):\n    time.sleep(0.01)\n"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
-        desk, begun = Desktop(), threading.Event()
-
-        def imports() -> None:
-            begun.set()
-            importlib.import_module("slow_to_import")
-            while True:
-                np.ones(1000).sum()
-
-        first = threading.Thread(target=desk.do, args=("a page", imports), daemon=True)
-        first.start()
-        assert begun.wait(10)
-        while "slow_to_import" not in sys.modules:
-            pass
-        assert desk.do("a page", lambda: 3).found == 3
-        first.join(10)
-        assert not first.is_alive()
-        assert sys.modules.pop("slow_to_import", None) is not None
-
     def test_what_waits_for_its_turn_never_starts(self) -> None:
-        desk, begun, go, started = Desktop(), threading.Event(), threading.Event(), list[int]()
+        desk, begun, go, started = Desk(), threading.Event(), threading.Event(), list[int]()
 
-        def other_page() -> None:
+        def other_page(_: Any) -> dict[str, Any]:
             begun.set()
             go.wait(10)
+            return {}
 
-        first = threading.Thread(target=desk.do, args=("another", other_page))
-        first.start()
-        assert begun.wait(10)
-        waits = [
-            threading.Thread(target=desk.do, args=("a page", lambda i=i: started.append(i))) for i in (1, 2)
-        ]
-        for thread in waits:
-            thread.start()
-            while not any(work.page == "a page" for work in desk._works):
-                pass
-        while len(desk._works) < 3 or not desk._works[1].dropped:
-            pass
-        go.set()
-        for thread in (first, *waits):
-            thread.join(10)
+        def noted(asked: Any) -> dict[str, Any]:
+            started.append(asked)
+            return {}
+
+        with ThreadPoolExecutor(3) as pool:
+            first = pool.submit(desk.answer, other_page, 0, "another")
+            assert begun.wait(10)
+            waits = list[Any]()
+            for asked in (1, 2):
+                before = desk._wanted.get("a page")
+                waits.append(pool.submit(desk.answer, noted, asked, "a page"))
+                while desk._wanted.get("a page") is before:
+                    pass
+            go.set()
+            assert [found.result(10).status_code for found in (first, *waits)] == [200, 409, 200]
         assert started == [2]
 
     def test_pages_do_not_drop_each_others(self) -> None:
-        desk = Desktop()
-        assert [desk.do(page, lambda: 3).found for page in ("a", "b", "")] == [3, 3, 3]
+        desk = Desk()
+        assert [desk.answer(lambda _: {}, 0, page).status_code for page in ("a", "b", "")] == [200] * 3
+
+    def test_a_plan_that_takes_minutes_is_made_elsewhere(self) -> None:
+        with pytest.raises(InvalidValue, match="steps must be <= 100000 in the studio"):
+            read(FORM | {"steps": 100_001})

@@ -32,7 +32,6 @@ from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, chec
 from decrescendo.studio.facts import Subject, assess, outline, text_of
 from decrescendo.studio.opening import Opened, from_files, from_path
 from decrescendo.studio.settings import read
-from decrescendo.studio.work import Desktop
 
 ADDRESS, HOSTS = "127.0.0.1", ["127.0.0.1", "localhost"]
 LARGEST = 256 * 2**20
@@ -54,7 +53,9 @@ class Desk:
     def __init__(self) -> None:
         self._subjects: OrderedDict[int, Subject] = OrderedDict()
         self._next = 0
-        self._works = Desktop()
+        # What each page asked for last, and who computes.
+        self._wanted: dict[str, object] = {}
+        self._turn = threading.Lock()
         self.first: dict[str, Any] | None = None
 
     def put(self, subject: Subject) -> int:
@@ -123,15 +124,16 @@ class Desk:
     ) -> JSONResponse:
         """One at a time, so that a dragged slider does not fill the machine; what is refused is an answer too.
 
-        What ``page`` asked before is dropped.
+        Of what ``page`` asked while it waited, only the last is computed.
         """
-        work = self._works.do(page, lambda: ask(asked))
+        asked_now = object()
+        if page:
+            self._wanted[page] = asked_now
         try:
-            if work.error is not None:
-                raise work.error
-            if work.dropped:
-                return JSONResponse({"error": "the page asked for something else"}, status_code=409)
-            return JSONResponse(work.found)
+            with self._turn:
+                if page and self._wanted[page] is not asked_now:
+                    return JSONResponse({"error": "the page asked for something else"}, status_code=409)
+                return JSONResponse(ask(asked))
         except DecrescendoError as error:
             return JSONResponse({"error": " ".join(str(error).split())}, status_code=422)
         except MemoryError:

@@ -12,6 +12,7 @@ from decrescendo.plans import Curve, Plan, PoissonSampling, calibrate, curves
 from decrescendo.plans.schedule import check_steps
 
 HAND = 5  # sliders of a curve drawn by hand, evenly spaced from start to end
+STEPS = 100_000  # of a plan that is made while somebody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,11 @@ def read(form: Mapping[str, Any]) -> Settings:
         clip = _clip(_part(form, "clip"))
         rows = check_integer("dataset_size", form["dataset_size"], at_least=1)
         unit, steps = check_unit(form["unit"]), check_steps(form["steps"])
+        if steps > STEPS:
+            raise InvalidValue(
+                f"steps must be <= {STEPS} in the studio, got steps={steps}. decrescendo plan makes longer plans, and "
+                "the studio opens their files"
+            )
         several = form["examples_per_person"] if unit is Unit.PERSON else 1
         budget = Budget(_real(form, "epsilon"), _real(form, "delta"), unit, several)
         whole = PoissonSampling(rows, _real(form, "batch"))

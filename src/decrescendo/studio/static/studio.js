@@ -7,7 +7,7 @@ const make = (tag, facts = {}, ...children) => {
   node.append(...children);
   return node;
 };
-// What this page asked before is dropped there when it asks anew: see `wants`.
+// Of what this page asks while the studio computes, only the last is answered: see `wants`.
 const PAGE = String(Math.random()), PATIENCE = 1500;
 let asking = new AbortController(), since = 0;
 const ask = async (name, body) => {
@@ -131,7 +131,7 @@ function changed(quick, after = 0) {
   const wanted = JSON.stringify([form(), quick]);
   if (wanted === last && now?.planned && (busy || !document.body.classList.contains("stale"))) return;
   stale(true);
-  say(number($("steps").value) > 1e5 ? "computing … so many steps take minutes; any control stops it" : "computing …");
+  say("computing …");
   timer = setTimeout(() => wants({ quick }), after);
 }
 // What is shown is not what the controls say: it is not saved.
@@ -344,8 +344,8 @@ const text64 = (file) => new Promise((done, failed) => {
   reader.onerror = () => failed(new Error(`${file.name} must be a readable file`));
   reader.readAsDataURL(file);
 });
-// In turn with all else that is asked: the studio drops what a page asked before, and a judgement under way would be
-// followed by the next, which drops the opening.
+// In turn with all else that is asked: of what a page asks while the studio computes only the last is answered, and a
+// judgement under way would be followed by the next.
 function open(chosen) {
   clearTimeout(timer);
   stale(true);
