@@ -155,10 +155,6 @@ _DATA = (
          "{} (your data class) makes row i from record i alone (one row of the first batch is taken alone and "
          "compared)", "the data are tensors, dicts or lists of your own class",
          "pass plain tensors: `.as_subclass(torch.Tensor)`"),
-    Template("overlapping-rows",
-         "it is enough to protect each row by itself, although rows overlap in memory (windows over one series) and "
-         "share values", "rows of the data share memory",
-         "cut windows that do not overlap, or plan for people (`examples_per_person`)"),
     Template("same-order",
          "data passed again within an epoch, or while records take turns, have each record in the same row as before "
          "(otherwise a record may take part more often)",

@@ -75,7 +75,7 @@ def data_set_of(
             "The sample rate was calibrated for that number: make a plan for this data"
         )
     whose = check_people(people, budget, table.count)
-    found = [assumption_of(table)]
     if budget.unit is Unit.EXAMPLE:
-        found.append(check_distinct(data, columns=isinstance(table, Rows)))
-    return DataSet(table, whose, frozenset(one for one in found if one is not None), data)
+        check_distinct(data, columns=isinstance(table, Rows))
+    found = assumption_of(table)
+    return DataSet(table, whose, frozenset() if found is None else frozenset({found}), data)

@@ -1,6 +1,6 @@
-"""Whether a record has several rows in the data, or rows share memory: a plan for examples draws each row by itself, so
-that a record with several rows has several shares of the budget. Told by row numbers and memory; equal copies are
-not found."""
+"""Whether a record has several rows in the data: a plan for examples draws each row by itself, so that a record with
+several rows has several shares of the budget. Told by row numbers and memory; equal copies, and rows that overlap,
+are not found."""
 
 import operator
 import sys
@@ -13,25 +13,18 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
-from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidType, InvalidValue
-
-OVERLAPPING = assumed("overlapping-rows")
 
 # Of each row the numbers that it is told by: where it lies, or its number and of what.
 Identities = Int[np.ndarray, "rows columns"]
 
 
-def check_distinct(data: object, *, columns: bool = False) -> Assumption | None:
+def check_distinct(data: object, *, columns: bool = False) -> None:
     """That no record of a known container is in it several times, as rows: each is drawn by itself.
 
     Args:
         data: what `train` takes.
         columns: a list of it is one of columns, and not of records.
-
-    Returns:
-        What is assumed: empty, or `OVERLAPPING`.
 
     Raises:
         InvalidValue: a record that has several rows.
@@ -44,10 +37,8 @@ def check_distinct(data: object, *, columns: bool = False) -> Assumption | None:
     records = type(data) is list and not columns
     if records or isinstance(data, (Subset, ConcatDataset, StackDataset)) or is_hugging_face(data):
         _check_none(max(map(_repeated, _views(data)), default=0), type(data).__name__)
-        return OVERLAPPING if rows_overlap(data) else None
-    if (found := list(columns_of(data))) and all(map(_is_expanded, found)):
+    elif (found := list(columns_of(data))) and all(map(_is_expanded, found)):
         _check_none(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
-    return OVERLAPPING if any(map(_has_windows, found)) else None
 
 
 def share_records(one: object, other: object) -> bool:
@@ -81,18 +72,6 @@ def columns_of(data: object) -> Iterator[object]:
             yield from columns_of(part)
     else:
         yield data
-
-
-def rows_overlap(data: object) -> bool:
-    """Whether rows of what known containers lead to share memory with one another, as windows over a series do."""
-    held: Any = data
-    if isinstance(data, Subset):
-        return rows_overlap(held.dataset)
-    if isinstance(data, (ConcatDataset, StackDataset)):
-        return any(map(rows_overlap, _parts(held.datasets)))
-    if type(data) is list:
-        return _records_overlap(cast("list[object]", data))
-    return any(map(_has_windows, columns_of(data)))
 
 
 def _parts(held: Any) -> list[Any]:
@@ -191,67 +170,11 @@ def _is_plain(value: Tensor) -> bool:
     return value.layout == torch.strided and not value.is_nested and not value.is_meta and value.numel() > 0
 
 
-def _strides(column: Any) -> list[tuple[int, int]]:
-    """Of each dimension how far it is to the next entry, in bytes, and the size; empty where that is not known."""
-    if isinstance(column, Tensor) and _is_plain(column):
-        strides = [stride * column.element_size() for stride in column.stride()]
-    elif isinstance(column, np.ndarray) and column.size:
-        strides = list(column.strides)
-    else:
-        return []
-    return list(zip(map(abs, strides), column.shape, strict=True))
-
-
-def _is_expanded(column: object) -> bool:
+def _is_expanded(column: Any) -> bool:
     """Whether all rows of it are one memory."""
-    strides = _strides(column)
-    return bool(strides) and strides[0][0] == 0 and strides[0][1] > 1
-
-
-def _has_windows(column: Any) -> bool:
-    """Whether two rows of a column share memory, and others do not."""
-    strides = _strides(column)
-    if not strides or strides[0][0] == 0 or strides[0][1] < 2:
-        return False
-    end = column.element_size() if isinstance(column, Tensor) else column.itemsize
-    if strides[0][0] >= end + sum((size - 1) * stride for stride, size in strides[1:]):
-        return False
-    for stride, size in sorted(pair for pair in strides if pair[0] and pair[1] > 1):
-        if stride < end:
-            return True
-        end += (size - 1) * stride
-    return False
-
-
-def _records_overlap(records: list[object]) -> bool:
-    """Whether a part of one record of a list is a part of another's. What they share as a whole, like a label's tensor,
-    is none."""
-    pieces = {piece for record in records for piece in _pieces(record)}
-    if not pieces:
-        return False
-    ends = np.array(sorted(pieces), dtype=np.int64)
-    return bool((ends[1:, 0] < np.maximum.accumulate(ends[:, 1])[:-1]).any())
-
-
-def _pieces(record: object) -> list[tuple[int, int]]:
-    """Where the tensors and arrays of a record begin and end, those that overlap as one."""
-    parts = _parts(record) if isinstance(record, (tuple, dict, list)) else [record]
-    found: list[tuple[int, int]] = []
-    for start, size in sorted(filter(None, map(_piece, parts))):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(start + size, found[-1][1])
-        else:
-            found.append((start, start + size))
-    return found
-
-
-def _piece(value: object) -> tuple[int, int] | None:
-    """Where it begins, and how long it is; ``None`` where it is not in one piece."""
-    if isinstance(value, Tensor) and _is_plain(value) and value.is_contiguous():
-        return value.data_ptr(), value.numel() * value.element_size()
-    if isinstance(value, np.ndarray) and value.size and value.flags.c_contiguous:
-        return value.ctypes.data, value.nbytes
-    return None
+    if isinstance(column, Tensor) and _is_plain(column):
+        return column.stride(0) == 0 and len(column) > 1 if column.dim() else False
+    return isinstance(column, np.ndarray) and column.ndim > 0 and column.strides[0] == 0 and len(column) > 1
 
 
 def _check_none(again: int, name: str) -> None:
