@@ -1,5 +1,6 @@
 """What the library relies on of each private name of torch; and that no other file names one of torch's modules."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,36 @@ from torch import nn
 from decrescendo.base import torch_private as private
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-# Modules, and what is in them; but for operators.
-IMPORTED = re.compile(
-    r"^from torch[\w.]*\._\w[\w.]* import|^from torch[\w.]* import .*\b_[a-z]|^import torch\._", re.M
-)
-ASKED = re.compile(r'(?:cast\("Any", torch[\w.]*\)|(?<![\w."\'`])torch)(?:\.[a-z]\w*)*\._[A-Za-z]\w*')
 OPERATORS = re.compile(r"\.ops\.|_foreach_|\._ctc_loss")
-# Captured passes import the context of a default device by themselves.
-LEFT = {"clipping/captured.py": 1}
 
 
 def names_in(text: str) -> list[str]:
-    lines = [line for line in text.split("\n") if not re.match(r"\s*#|(from|import) ", line)]
-    asked = [name for name in ASKED.findall("\n".join(lines)) if not OPERATORS.search(name)]
-    return [*IMPORTED.findall(text), *asked]
+    """Private names of modules of torch, whatever a file calls these: imported, or asked for as attributes."""
+    tree, roots, found = ast.parse(text), set[str](), list[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [
+                name.name for name in node.names if name.name.startswith("torch.") and "._" in name.name
+            ]
+            roots |= {(name.asname or "torch") for name in node.names if name.name.split(".")[0] == "torch"}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            named = [f"{node.module}.{name.name}" for name in node.names]
+            found += [name for name in named if "._" in name]
+            roots |= {name.asname or name.name for name in node.names}
+    asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    private = [node for node in asked if re.match("_[A-Za-z]", node.attr) and root_of(node) in roots]
+    return [*found, *(name for name in map(ast.unparse, private) if not OPERATORS.search(name))]
+
+
+def root_of(node: ast.expr) -> str:
+    while True:
+        match node:
+            case ast.Attribute(value=inner) | ast.Call(func=ast.Name(id="cast"), args=[_, inner]):
+                node = inner
+            case ast.Name(id=name):
+                return name
+            case _:
+                return ""
 
 
 def test_no_other_file_names_a_private_module_or_function() -> None:
@@ -34,17 +51,19 @@ def test_no_other_file_names_a_private_module_or_function() -> None:
     }
     named = {path: len(names) for path, names in found.items() if names}
     assert named.pop("base/torch_private.py") > 3
-    assert named == LEFT
+    assert named == {}
 
 
 def test_a_private_name_is_found() -> None:
     """The power of the test above."""
     for text in (
         "from torch.utils._pytree import tree_leaves", "from torch.utils import _pytree", "import torch._dynamo",
-        'x = cast("Any", torch)._C._len()', "x = torch.jit._state.on()",
+        'import torch\nx = cast("Any", torch)._C._len()', "import torch\nx = torch.jit._state.on()",
+        "from torch.nn.modules.loss import _Loss", "from torch import nn\nx = nn.modules.loss._Loss",
+        'import torch.distributed as dist\nx = cast("Any", dist).distributed_c10d._get_default_store()',
     ):  # fmt: skip
         assert names_in(text), text
-    assert not names_in("x = torch.nn.functional.linear(y); z._version; self._torch._x")
+    assert not names_in("import torch\nx = torch.nn.functional.linear(y); z._version; self._torch._x")
 
 
 class Seen(private.TorchDispatchMode):
@@ -85,6 +104,39 @@ def test_function_modes_are_known_and_turned_off() -> None:
         with private.FUNCTIONS_OFF():
             torch.ones(2).neg()
         assert mode.seen == before > 0
+
+
+def test_a_default_device_is_a_mode_of_its_own() -> None:
+    with torch.device("meta"):
+        assert [type(mode) for mode in private.function_modes()] == [private.DeviceContext]
+
+
+def test_hooks_of_all_modules_are_known() -> None:
+    assert not any(private.hooks_of_all_modules())
+    handle = nn.modules.module.register_module_forward_pre_hook(lambda module, args: None)
+    assert any(private.hooks_of_all_modules())
+    handle.remove()
+    assert not any(private.hooks_of_all_modules())
+
+
+def test_base_classes_of_layers_and_losses() -> None:
+    assert isinstance(nn.SyncBatchNorm(2), private.BatchNorm)
+    assert not isinstance(nn.GroupNorm(1, 2), private.BatchNorm)
+    assert isinstance(nn.LazyBatchNorm1d(), private.LazyNorm)
+    assert isinstance(nn.CrossEntropyLoss(), private.LossModule)
+
+
+def test_the_store_of_the_default_group() -> None:
+    with pytest.raises(ValueError, match="process group"):
+        private.default_store()
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        private.default_store().set("a", "b")
+        assert private.default_store().get("a") == b"b"
+        assert private.default_store() is private.default_store()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_transforms_wrap_tensors_and_say_which_runs() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from decrescendo.base.rng import Keystream, SecureStream, banded, rounded
+from decrescendo.base.rng import Keystream, SecureStream, banded, rounded, settling
 from decrescendo.base.rng.banded import grid_of
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
@@ -91,7 +91,7 @@ def test_what_float64_leaves_open_is_settled_before_later_steps_read_it(bands: i
                 total -= weights[k - 1] * all_rows[t - k]
             words = streams[1].reserve(size)
             drawn = words.reader(size)(0, size).copy()
-            all_rows.append(rounded.settled(total, 2.0**25, 1.0, 1.0, drawn, words, np.arange(size)))
+            all_rows.append(settling.settled(total, 2.0**25, 1.0, 1.0, drawn, words, np.arange(size)))
         assert all(np.array_equal(rows[t % kept], all_rows[t]) for t in steps)
 
 
@@ -176,7 +176,7 @@ class TestRecursion:
             words = block[step % 3]
             bits = words.reader(size + 1)(0, size).copy()
             sums = np.array([float(v) for v in under])
-            expected = rounded.settled(sums, std, 1.0, 1.0, bits, words, np.arange(size))
+            expected = settling.settled(sums, std, 1.0, 1.0, bits, words, np.arange(size))
             assert noise._rows[step % 3].tolist() == expected.tolist()
             earlier.append(expected)
 

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from often import some
 
-from decrescendo.base.rng import Keystream, on_device, rounded
+from decrescendo.base.rng import Keystream, on_device, rounded, settling
 from decrescendo.base.rng.keystream import ReservedWords
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.optim.noise import privatise
@@ -195,7 +195,7 @@ def test_the_kernel_is_compared_before_its_first_use(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_quantile_is_within_its_bound(device: str) -> None:
-    """`rounded.QUANTILE_ERROR` has room for what torch's quantile is off, by 8 at least."""
+    """`settling.QUANTILE_ERROR` has room for what torch's quantile is off, by 8 at least."""
     generator = np.random.default_rng(0)
     tails = np.concatenate(
         [
@@ -209,7 +209,7 @@ def test_the_quantile_is_within_its_bound(device: str) -> None:
     with mpmath.workprec(300):
         for p, size in zip(probability.tolist(), found, strict=True):
             exact = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * mpmath.mpf(p))
-            assert abs(exact - size) <= rounded.QUANTILE_ERROR / 8 * (1 + exact), p
+            assert abs(exact - size) <= settling.QUANTILE_ERROR / 8 * (1 + exact), p
 
 
 def test_what_is_open_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:

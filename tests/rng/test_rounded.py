@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
 
-from decrescendo.base.rng import SecureStream, rounded
+from decrescendo.base.rng import SecureStream, settling
 from decrescendo.base.rng.rounded import add_gaussian, grid
 from decrescendo.errors import InvalidValue
 
@@ -88,8 +88,8 @@ def test_the_quantile_is_as_near_as_is_assumed() -> None:
     with mpmath.workprec(256):
         for tail in tails:
             size = -float(ndtri(tail))
-            error = abs(rounded._quantile(int(mpmath.ldexp(mpmath.mpf(float(tail)), 200)), 200) - size)
-            assert error <= rounded.QUANTILE_ERROR / 16 * (1 + size)
+            error = abs(settling._quantile(int(mpmath.ldexp(mpmath.mpf(float(tail)), 200)), 200) - size)
+            assert error <= settling.QUANTILE_ERROR / 16 * (1 + size)
 
 
 def test_only_multiples_whatever_the_sum() -> None:

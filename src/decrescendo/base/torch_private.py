@@ -5,13 +5,19 @@ attributes of tensors, modules and optimisers, such as ``tensor._version``, are 
 torch's operators, whose names begin as they like: ``torch.ops.aten._unsafe_view``, ``torch._foreach_mul``.)
 """
 
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
+from torch import distributed as _distributed
+from torch import overrides as _overrides
 from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch.nn.modules import module as _module
+from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
+from torch.nn.modules.loss import _Loss
 from torch.nn.utils import parametrize as _parametrize
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.utils import _python_dispatch
+from torch.utils._device import DeviceContext as DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -28,6 +34,7 @@ FUNCTIONS_OFF: Any = _C.DisableTorchFunction
 SUBCLASSES_OFF: Any = _C.DisableTorchFunctionSubclass
 DISPATCH_OFF: Any = _C._DisableTorchDispatch
 HAS_FUNCTION_MODES: Any = _C._is_torch_function_mode_enabled
+function_modes: Any = cast("Any", _overrides)._get_current_function_mode_stack
 dispatch_modes: Any = cast("Any", _python_dispatch)._get_current_dispatch_mode_stack
 count_of_dispatch_modes: Any = _C._len_torch_dispatch_stack
 
@@ -39,6 +46,22 @@ is_wrapped_by_transform: Any = _C._functorch.is_functorch_wrapped_tensor
 unwrapped_by_transform: Any = _C._functorch.get_unwrapped
 running_transform: Any = _C._functorch.peek_interpreter_stack
 TransformType: Any = _C._functorch.TransformType
+
+# Base classes: of batch normalisation, of layers of it without a shape yet, and of losses.
+BatchNorm: TypeAlias = _BatchNorm
+LazyNorm: TypeAlias = _LazyNormBase
+LossModule: TypeAlias = _Loss
+
+
+def hooks_of_all_modules() -> list[dict[Any, Any]]:
+    """Those that torch calls beside each module, a dict a kind."""
+    kinds = vars(_module).items()
+    return [hooks for name, hooks in kinds if name.startswith("_global_") and isinstance(hooks, dict)]
+
+
+def default_store() -> Any:
+    """Where the processes of the default group meet."""
+    return cast("Any", _distributed).distributed_c10d._get_default_store()
 
 
 def is_traced() -> bool:

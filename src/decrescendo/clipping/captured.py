@@ -2,16 +2,15 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Float64, Int
-from torch import Tensor, overrides
-from torch.nn.modules import module
-from torch.utils._device import DeviceContext
+from torch import Tensor
 
 from decrescendo.base.batches import count_rows, form_of, leaves_of, memory_order
 from decrescendo.base.rng import seeded
+from decrescendo.base.torch_private import DeviceContext, function_modes, hooks_of_all_modules
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.device_graphs import Capture
 from decrescendo.clipping.inventory import Inventory
@@ -78,11 +77,7 @@ def pass_key(batch: Batch, count: int, held: Inventory) -> PassKey:
 
 def is_called_everywhere() -> bool:
     """Whether torch calls something beside each module or each function, of which nothing is followed."""
-    hooks = [
-        held for name, held in vars(module).items() if name.startswith("_global_") and isinstance(held, dict)
-    ]
-    modes = cast("Any", overrides)._get_current_function_mode_stack()
-    return any(hooks) or any(type(mode) is not DeviceContext for mode in modes)
+    return any(hooks_of_all_modules()) or any(type(mode) is not DeviceContext for mode in function_modes())
 
 
 def constant_numbers(trace: Trace) -> list[object]:

@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import Any, NoReturn, cast, final
+from typing import NoReturn, final
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store
 
+from decrescendo.base.torch_private import default_store
 from decrescendo.distributed.messages import described, first_line, raised
 from decrescendo.errors import InvalidValue, PlanViolation, RankLost
 
@@ -57,7 +57,7 @@ class Meetings:
 
     def __init__(self, control: dist.ProcessGroup, gradients: dist.ProcessGroup) -> None:
         self.control, self.gradients = control, gradients
-        self._store, self._owner, self._size = _default_store(), os.getpid(), dist.get_world_size(control)
+        self._store, self._owner, self._size = default_store(), os.getpid(), dist.get_world_size(control)
         self._rank = dist.get_rank(control)
         # Of which training the operation under way is; whether a model of one lies in parts.
         self._number, self.in_parts = 0, False
@@ -66,7 +66,7 @@ class Meetings:
     @property
     def goes_on(self) -> bool:
         """Whether the processes that joined are joined still, without an error."""
-        return self.error is None and dist.is_initialized() and self._store is _default_store()
+        return self.error is None and dist.is_initialized() and self._store is default_store()
 
     @contextmanager
     def of(self, number: int) -> Generator[None]:
@@ -207,7 +207,3 @@ class Meetings:
         if dist.is_initialized():
             dist.destroy_process_group()
         del self.control, self.gradients
-
-
-def _default_store() -> Store:
-    return cast("Any", dist).distributed_c10d._get_default_store()

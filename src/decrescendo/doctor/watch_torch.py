@@ -13,7 +13,7 @@ from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
-from decrescendo.base.torch_private import fetching
+from decrescendo.base.torch_private import LossModule, fetching
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
 from decrescendo.doctor.loops import named_numbers
 from decrescendo.doctor.neighbours import Neighbours, changed_indices, enlarged
@@ -114,7 +114,7 @@ class TorchWatch:
             self._random = torch.get_rng_state()
         if self._depth > 1 or not torch.is_grad_enabled() or not args:
             return None
-        if isinstance(module, nn.modules.loss._Loss) or not isinstance(args[0], Tensor) or not args[0].dim():
+        if isinstance(module, LossModule) or not isinstance(args[0], Tensor) or not args[0].dim():
             return None
         self._watch_buffers(module)
         if not module.training or self.fetched or not self.neighbours.due(0):

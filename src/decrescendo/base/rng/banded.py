@@ -19,7 +19,8 @@ from jaxtyping import Float, Float64, Int32
 
 from decrescendo.base import native
 from decrescendo.base.rng.keystream import ReservedWords
-from decrescendo.base.rng.rounded import adder, counter_of, settled
+from decrescendo.base.rng.rounded import adder, counter_of
+from decrescendo.base.rng.settling import settled
 from decrescendo.errors import InvalidValue
 
 SOURCE = Path(__file__).with_name("banded.c")

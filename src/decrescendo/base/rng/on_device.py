@@ -16,7 +16,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from decrescendo.base.rng.keystream import ReservedWords
-from decrescendo.base.rng.rounded import KERNEL_ERROR, QUANTILE_ERROR, SOURCE, grid, settled
+from decrescendo.base.rng.rounded import KERNEL_ERROR, SOURCE, grid
+from decrescendo.base.rng.settling import QUANTILE_ERROR, settled
 from decrescendo.base.torch_private import kernel_of
 from decrescendo.errors import check_real
 

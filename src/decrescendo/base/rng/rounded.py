@@ -1,7 +1,5 @@
 """A sum plus an exact real Gaussian, rounded once to a public grid.
 
-Longer than most files: the argument, the two kernels and what settles the numbers they leave open.
-
 Gaussian noise made of floating-point numbers is not Gaussian: which outputs are possible at all depends on the sum, and
 an output that one neighbour can give and the other cannot betrays it (Mironov, "On significance of the least
 significant bits for differential privacy", 2012; for Gaussians Jin et al., "Are we there yet? Timing and floating-point
@@ -12,53 +10,43 @@ attacks on differential privacy systems", 2022). Here each coordinate is
 of the exact sum x and an ideal real N ~ N(0, 1): rounding is post-processing of the mechanism that accountants count,
 and the outputs are the multiples of gamma whatever x is. N is never known exactly, nor need it be: 64 random bits and
 float64 say in which interval it lies. Where the interval leaves open which multiple is nearest (one coordinate in some
-millions), more bits are drawn, from a place of the coordinate's own, and the interval is computed with more digits,
-until nothing is open. So a result is a function of the bits alone: with the compiled kernel (gaussian.c) or without it,
-on any processor, by any number of threads.
+millions), `settling` draws more bits until nothing is open. So a result is a function of the bits alone: with the
+compiled kernel (gaussian.c) or without it, on any processor, by any number of threads.
 """
 
 import ctypes
 import functools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt64
+from jaxtyping import Float, Int, UInt64
 
 from decrescendo.base import native
+from decrescendo.base.rng.settling import Further, nearest_of, settled
 from decrescendo.errors import InvalidValue, check_instance, check_real
 
 SOURCE = Path(__file__).with_name("gaussian.c")
 # gamma is this many powers of two below the largest one that is at most std.
 _FINENESS = 20
-# What float64 may be wrong by in the quantile, in units of 1 + |N|; SciPy's is at most 2^-50 (tests measure it).
-QUANTILE_ERROR = 2.0**-45
 # What the kernel may be wrong by in N, half of the first word's interval counted (tests prove it).
 KERNEL_ERROR = 2.0**-46
 # Coordinates worked on at once: what is between them stays in the cache. Even: two words make a block.
 CHUNK = 2**14
 # The same where the kernel draws the words itself, into the first cache: fewer calls from Python.
 _KEYED_CHUNK = 4 * CHUNK
-# Digits, in bits, of the slow path, beyond those of the random number.
-_MORE_DIGITS = 256
-# Multiples of the grid: what float64 may be wrong by where it says between which two of them a sum lies.
-_NEAR = 0.25
 _STD_RANGE = (2.0**-900, 2.0**900)
 
 
 @runtime_checkable
-class Words(Protocol):
+class Words(Further, Protocol):
     """Uniform 64-bit words, one for each coordinate of a vector, and more where they are needed."""
 
     def reader(self, most: int) -> Callable[[int, int], UInt64[np.ndarray, " count"]]:
         """A function of (start, count) for one thread, with at most ``most`` words a call."""
-        ...
-
-    def further(self, index: int) -> Iterator[int]:
-        """More words of one coordinate, without end, used for nothing else."""
         ...
 
 
@@ -248,95 +236,9 @@ def _portable(
 ) -> Callable[[int, int], tuple[np.ndarray, np.ndarray]]:
     def add(start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         drawn, part = read(start, count), slice(start, start + count)
-        nearest, is_open = _nearest(values[part].astype(np.float64), std, step, drawn)
+        nearest, is_open = nearest_of(values[part].astype(np.float64), std, step, drawn)
         with np.errstate(over="ignore", invalid="ignore"):
             np.copyto(out[part], nearest * (step * inverse), casting="same_kind", where=~is_open)
         return np.flatnonzero(is_open), drawn[is_open]
 
     return add
-
-
-def _nearest(
-    values: Float[np.ndarray, " size"], std: float, step: float, drawn: UInt64[np.ndarray, " size"]
-) -> tuple[Float[np.ndarray, " size"], Bool[np.ndarray, " size"]]:
-    """The nearest multiples, in units of ``step``, and where float64 leaves them open."""
-    scaled, error = _scaled(values, std, step, drawn)
-    with np.errstate(invalid="ignore"):
-        nearest = np.rint(scaled)
-        return nearest, ~(np.abs(scaled - nearest) + error < 0.5)
-
-
-def _scaled(
-    values: Float[np.ndarray, " size"], std: float, step: float, drawn: UInt64[np.ndarray, " size"]
-) -> tuple[Float[np.ndarray, " size"], Float[np.ndarray, " size"]]:
-    """The sums in units of ``step``, and what float64 may be wrong by in them."""
-    from scipy.special import ndtri  # slow to load, for `decrescendo --help` too
-
-    # One bit is the sign; 63 are the beginning of a tail probability below one half, whose other bits nobody drew yet.
-    negative, tail = drawn >> np.uint64(63) == 1, drawn & np.uint64(2**63 - 1)
-    probability = (tail + 0.5) * 2.0**-64
-    size = -ndtri(probability)
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = values + np.where(negative, -std, std) * size
-        # |dN/du| <= 1.26/u: half a unit of the last bit drawn, and the rounding of u, become an error of N.
-        error = std * (2.0**-64.5 / probability + QUANTILE_ERROR * (1 + size)) + 2.0**-52 * np.abs(total)
-        return total / step, error / step
-
-
-def settled(
-    values: Float[np.ndarray, " some"], std: float, step: float, inverse: float, drawn: UInt64[np.ndarray, " some"],
-    words: Words, indices: Int[np.ndarray, " some"],
-) -> Float[np.ndarray, " some"]:  # fmt: skip
-    """The results of the coordinates ``indices``, with more bits and digits for what float64 leaves open."""
-    nearest, is_open = _nearest(values, std, step, drawn)
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = np.where(np.isfinite(values), nearest * (step * inverse), values)
-    open_ones = np.flatnonzero(np.isfinite(values) & is_open)
-    if not len(open_ones):
-        return result
-    scaled, error = _scaled(values[open_ones], std, step, drawn[open_ones])
-    for place, near, off in zip(open_ones, scaled, error, strict=True):
-        further = words.further(int(indices[place]))
-        below = math.floor(near) if off < _NEAR else None
-        result[place] = _decide(float(values[place]), std, step, int(drawn[place]), further, below) * inverse
-    return result
-
-
-def _decide(
-    value: float, std: float, step: float, word: int, further: Iterator[int], below: int | None
-) -> float:
-    """The nearest multiple of ``step``, with as many more random bits and digits as it takes.
-
-    ``below``: if the sum lies by the middle between two of them, the number of the first, so that it only has to be
-    seen on which side it lies.
-    """
-    import mpmath  # rarely needed, and slow to load
-
-    signed, tail, bits = (-std if word >> 63 else std), word % 2**63, 64
-    while True:
-        for _ in range(2):
-            tail, bits = (tail << 64) | next(further), bits + 64
-        with mpmath.workprec(2 * bits + _MORE_DIGITS):
-            if below is not None:
-                # N = Q(tail) falls with the tail: it is beyond the middle where less is left than there.
-                middle = ((below + mpmath.mpf(0.5)) * step - value) / signed
-                left = mpmath.ldexp(mpmath.erfc(middle / mpmath.sqrt(2)), bits - 1)
-                beyond, last = tail < left, tail + 1 < left
-                if beyond == last:
-                    return float((below + (beyond == (signed > 0))) * step)
-                continue
-            first, last = (
-                mpmath.nint((value + signed * _quantile(end, bits)) / step) for end in (tail, tail + 1)
-            )
-            if first == last:
-                return float(first * step)
-
-
-def _quantile(tail: int, bits: int) -> Any:
-    """The N with P(Z > N) = tail / 2^bits, an mpmath number."""
-    import mpmath
-
-    probability = mpmath.ldexp(mpmath.mpf(tail), -bits)
-    if not probability:
-        return mpmath.mpf("inf")
-    return mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * probability)

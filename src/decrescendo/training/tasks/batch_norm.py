@@ -1,8 +1,8 @@
 """A model without batch normalisation, which mixes examples: each becomes a group normalisation."""
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 
+from decrescendo.base.torch_private import BatchNorm, LazyNorm
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_instance, check_integer
 
 # A group has at least so many channels, where there are as many.
@@ -43,11 +43,11 @@ def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
     """
     check_instance("model", model, nn.Module)
     most = check_integer("groups", groups, at_least=1)
-    found = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    found = {name: module for name, module in model.named_modules() if isinstance(module, BatchNorm)}
     made = {
         id(module): _group_norm(name, module, most) for name, module in found.items()
     }  # before any is replaced
-    if isinstance(model, _BatchNorm):
+    if isinstance(model, BatchNorm):
         return made[id(model)]
     for parent in list(model.modules()):
         for name, child in parent._modules.items():  # a layer used twice is replaced twice, by one
@@ -56,14 +56,14 @@ def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
     return model
 
 
-def _group_norm(name: str, layer: _BatchNorm, most: int) -> nn.GroupNorm:
+def _group_norm(name: str, layer: BatchNorm, most: int) -> nn.GroupNorm:
     where, kind = name or "the model", type(layer)
-    if isinstance(layer, _LazyNormBase):
+    if isinstance(layer, LazyNorm):
         raise InvalidValue(
             f"layers must have their shapes, got {where} ({kind.__name__}). Call the model once, on rows that are made "
             "up"
         )
-    if kind.forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
+    if kind.forward not in (BatchNorm.forward, nn.SyncBatchNorm.forward):
         raise UnsupportedModel(
             f"a BatchNorm to be replaced must be torch's own, got {where} ({kind.__name__}), whose forward does "
             "something else as well. Replace it by a class of your own that normalises with nn.GroupNorm"
