@@ -30,7 +30,7 @@ from decrescendo.training.steering import Settings
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "src/decrescendo"
 # Of files that say why they are longer than 300 lines there are at most so many; these may have more than 500.
-WAIVERS = 7
+WAIVERS = 5
 LONG_FILES = {
     "accounting/pld/accountant.py",  # an algorithm beside its proof
 }  # fmt: skip

@@ -99,7 +99,7 @@ def test_every_control_moves_the_plan(opened: Open, browser: Browser) -> None:
     browser.choose("#cap", "any")
     browser.choose("#unit", "person")
     browser.until(
-        f"{SETTLED} && document.querySelector('#promise').textContent.includes('a person with at most 2 examples')"
+        f"{SETTLED} && document.querySelector('#promise').textContent.includes('per person with at most 2 examples')"
     )
     browser.choose("#unit", "client")
     browser.until(f"{SETTLED} && document.querySelector('#promise').textContent.includes('a client')")

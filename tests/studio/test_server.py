@@ -74,7 +74,7 @@ class TestWhoMayAsk:
         assert {name: headers[name] for name in HEADERS} == HEADERS
         assert "set-cookie" not in headers
         assert "access-control-allow-origin" not in headers
-        for name in ("studio.js", "studio.css"):
+        for name in ("charts.js", "controls.js", "studio.js", "studio.css"):
             status, _, body = send(studio, path + name, method="GET")
             assert status == 200
             assert b"http://" not in body.replace(b"http://www.w3.org/2000/svg", b"")

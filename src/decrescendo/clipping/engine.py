@@ -1,7 +1,4 @@
-"""The clipped sum from one forward and one backward pass, on an unmodified model.
-
-Longer than most files: what the engine guarantees is said where it is made public.
-"""
+"""The clipped sum from one forward and one backward pass, on an unmodified model."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
@@ -15,7 +12,7 @@ from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption, are_independent
 from decrescendo.base.batches import OneByOne, count_rows, parts_of, slice_rows
-from decrescendo.base.precision import full_precision
+from decrescendo.clipping.batch_passes import BatchPasses, no_seed
 from decrescendo.clipping.capture import Captures
 from decrescendo.clipping.capture_choice import Choice, clock_on
 from decrescendo.clipping.checker import Checker
@@ -32,7 +29,7 @@ from decrescendo.clipping.clipped import (
     trainable_of,
 )
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.factors import PassNumbers, factors_of, joint_norms, seen_of, warn_of_lost
+from decrescendo.clipping.factors import PassNumbers, factors_of, warn_of_lost
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature, too_large
 from decrescendo.clipping.mixed_rows import OWN_LOSS, mixes_rows
@@ -131,8 +128,11 @@ class Engine:
         self._factors = partial(factors_of, gamma=settings.gamma, telemetry=telemetry, wide=settings.wide)
         choice = Choice(settings.capture, clock_on(device), parts=keep is not None)
         self._captures = Captures(self._checker, self._workspace, self._factors, choice)
-        self._seeds = _no_seed if seeds is None else seeds
+        self._seeds = no_seed if seeds is None else seeds
         self._keep = keep
+        self._passes = BatchPasses(
+            self._checker, self._workspace, self._captures, self._factors, self._seeds, keep
+        )
         alone = OneExamplePasses(model, loss, self.memory, self._seeds, self._factors, settings, telemetry)
         self._alone = alone if settings.one_example_a_pass else None
         self._peak: Peak | None = None
@@ -173,7 +173,7 @@ class Engine:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         held = Inventory.of(self._model)
         dtype = norm_accumulator(trainable_of(held))
-        in_parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held))
+        in_parts = self._in_parts(batch, held, lambda part, size: self._passes.norms(part, size, held))
         parts = in_parts if self._alone is None else self._alone.norms(batch, held)
         norms = [part.to(dtype) for part in parts]
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
@@ -214,10 +214,7 @@ class Engine:
     def prove(self, batch: Batch) -> Pass:
         """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
         with naming(lambda: self._way_out(batch)):
-            return self._proven(batch, Inventory.of(self._model))
-
-    def _proven(self, batch: Batch, held: Inventory) -> Pass:
-        return self._checker.run(batch, count_rows(batch), 0, held, self._seeds(), self._workspace)
+            return self._passes.proven(batch, Inventory.of(self._model))
 
     def check(self, batch: Batch) -> None:
         """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it. Warns of rows whose
@@ -256,7 +253,7 @@ class Engine:
             try:
                 # Before anything is measured, what only the first pass needs.
                 # Nothing of it is released: its random numbers are not those of the stream, whose place is the run's.
-                seed = -1 if self._seeds is _no_seed else 0
+                seed = -1 if self._seeds is no_seed else 0
                 self._checker.begin(part, size, held, seed, self._workspace)
                 with metered(device) if self._sizes.measures(key, size) else nullcontext() as self._peak:
                     found.append(work(part, size))
@@ -280,45 +277,8 @@ class Engine:
                 self._sizes.failed(key, size)
             release()
 
-    def _norms(self, batch: Batch, rows: int, held: Inventory) -> Float[Tensor, " batch"]:
-        done = self._proven(batch, held)
-        with full_precision():
-            return joint_norms(done)[:rows]
-
     def _clipped(
         self, batch: Batch, rows: int, held: Inventory, limit: float
     ) -> tuple[dict[str, Tensor], PassNumbers]:
-        seed, most = self._seeds(), self._sizes.most(signature(held, batch))
-        count = self._captures.count(rows, most, held, batch)
-        with self._captures.alone():
-            again = None if self._peak is not None else self._captures.again(batch, count, limit, held, seed)
-            if again is not None:
-                found, finite = seen_of(again.numbers, rows)
-                if finite:
-                    return kept_by(self._keep, again.sums), found
-                self._captures.missed()
-        with self._captures.ending():
-            done = self._checker.run(batch, rows, count, held, seed, self._workspace)
-        self._captures.compare(batch, held, done)
-        with full_precision():
-            measured = done.measured
-            factors = self._factors(done, joint_norms(done), rows, limit)
-            found, finite = seen_of(factors.numbers, rows)
-            if self._peak is not None or not finite:
-                # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
-                # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
-                measured = measured.without(~factors.counted)
-            try:
-                return measured.scaled_sums(factors.factors, self._keep), found
-            except Exception as error:
-                if self._keep is None or not is_out_of_memory(error):
-                    raise
-                what = str(error)
-            # What was handed on must not be handed on again: these examples are not passed a second time.
-            raise OutOfMemory(
-                f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size"
-            )
-
-
-def _no_seed() -> int:
-    return -1
+        most = self._sizes.most(signature(held, batch))
+        return self._passes.clipped(batch, rows, held, limit, most, metered=self._peak is not None)

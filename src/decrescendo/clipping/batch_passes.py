@@ -1,0 +1,97 @@
+"""Passes over one micro-batch, checked or replayed: its norms, and its clipped sums."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from decrescendo.base.batches import count_rows
+from decrescendo.base.precision import full_precision
+from decrescendo.clipping.capture import Captures
+from decrescendo.clipping.checker import Checker
+from decrescendo.clipping.clipped import Batch
+from decrescendo.clipping.factors import Factors, PassNumbers, joint_norms, seen_of
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.memory import is_out_of_memory
+from decrescendo.clipping.one_example import kept_by
+from decrescendo.clipping.passes import Pass
+from decrescendo.clipping.workspace import Workspace
+from decrescendo.errors import OutOfMemory
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchPasses:
+    """What an engine does with one micro-batch after another.
+
+    Args:
+        checker: does a pass in Python, checked.
+        workspace: memory for kept gradients.
+        captures: replays of earlier passes.
+        factors: from norms to the factors that clip.
+        seeds: gives the seed of the random numbers of each pass; `no_seed` where passes draw none.
+        keep: see `Engine`.
+    """
+
+    checker: Checker
+    workspace: Workspace
+    captures: Captures
+    factors: Callable[..., Factors]
+    seeds: Callable[[], int]
+    keep: Callable[[str, Tensor], Tensor] | None
+
+    def proven(self, batch: Batch, held: Inventory) -> Pass:
+        """One pass in Python, with a seed of its own."""
+        return self.checker.run(batch, count_rows(batch), 0, held, self.seeds(), self.workspace)
+
+    def norms(self, batch: Batch, rows: int, held: Inventory) -> Float[Tensor, " batch"]:
+        """|g_i| of each row."""
+        done = self.proven(batch, held)
+        with full_precision():
+            return joint_norms(done)[:rows]
+
+    def clipped(
+        self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None, *, metered: bool
+    ) -> tuple[dict[str, Tensor], PassNumbers]:
+        """The clipped sums of the rows by parameter, and what clipping saw.
+
+        Args:
+            most: no more rows than these are passed at once; ``None`` where nothing forbids it.
+            metered: whether the memory that the pass takes is measured: then it is not replayed.
+        """
+        seed, count = self.seeds(), self.captures.count(rows, most, held, batch)
+        with self.captures.alone():
+            again = None if metered else self.captures.again(batch, count, limit, held, seed)
+            if again is not None:
+                found, finite = seen_of(again.numbers, rows)
+                if finite:
+                    return kept_by(self.keep, again.sums), found
+                self.captures.missed()
+        with self.captures.ending():
+            done = self.checker.run(batch, rows, count, held, seed, self.workspace)
+        self.captures.compare(batch, held, done)
+        with full_precision():
+            measured = done.measured
+            factors = self.factors(done, joint_norms(done), rows, limit)
+            found, finite = seen_of(factors.numbers, rows)
+            if metered or not finite:
+                # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
+                # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
+                measured = measured.without(~factors.counted)
+            try:
+                return measured.scaled_sums(factors.factors, self.keep), found
+            except Exception as error:
+                if self.keep is None or not is_out_of_memory(error):
+                    raise
+                what = str(error)
+            # What was handed on must not be handed on again: these examples are not passed a second time.
+            raise OutOfMemory(
+                f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size"
+            )
+
+
+def no_seed() -> int:
+    """Where no stream gives seeds."""
+    return -1
