@@ -1,10 +1,10 @@
 """What is promised (`Budget`), what was proved (`Guarantee`), and what an accountant says (`Bound`)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
@@ -272,3 +272,11 @@ def _protected(unit: Unit, examples: int) -> str:
 def row_of(promise: Budget | Guarantee) -> Unit:
     """What a row is, of those that are drawn and clipped: of people with several examples, an example."""
     return Unit.EXAMPLE if promise.examples_per_person > 1 else promise.unit
+
+
+def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
+    """A guarantee for JSON, which has no infinity: what protects nothing has epsilon null."""
+    facts = {**asdict(guarantee), "unit": str(guarantee.unit)}
+    if guarantee.examples_per_person == 1:
+        del facts["examples_per_person"]
+    return facts | dict.fromkeys(("epsilon", "epsilon_lower")) if math.isinf(guarantee.epsilon) else facts

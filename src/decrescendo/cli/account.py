@@ -8,7 +8,6 @@ import typer
 
 from decrescendo.cli import options
 from decrescendo.cli.app import err, one_line_errors, out, print_json, say
-from decrescendo.cli.facts import guarantee_facts
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ def account_command(
 
     Example: decrescendo account noise.csv --sample-rate 0.01 --delta 1e-5
     """
+    from decrescendo.accounting.budget import guarantee_facts
     from decrescendo.accounting.membership import ALARMS, membership, percent
     from decrescendo.report.judge import verdict_table, verdicts
     from decrescendo.report.ledgers import agreed_in, read_ledger

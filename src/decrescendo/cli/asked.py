@@ -108,18 +108,14 @@ class Asked:
         return None if self.batch_end is None else linear(sampling.expected_batch_size, self.batch_end)
 
     def _cap(self, budget: "Budget", sampling: "PoissonSampling", steps: int) -> int | None:
-        from decrescendo.accounting import Ledger, smallest_cap
-        from decrescendo.plans.curves import evaluate
+        from decrescendo.plans.passes import usual_cap
 
-        asked, curve = self.max_batch_size, self._sizes(sampling)
+        asked = self.max_batch_size
         if asked is None or (asked.isdecimal() and len(asked) < 20):
             return None if asked is None else int(asked)
         if asked != "auto":
             raise InvalidValue(f"--max-batch-size must be a whole number or auto, got {asked!r}")
-        sizes = sampling.sizes(steps) if curve is None else evaluate("batch", curve, steps)
-        drawn = Ledger.of(sizes, sizes / sampling.dataset_size)
-        found = smallest_cap(drawn, sampling.dataset_size, budget.epsilon, budget.delta)
-        return None if found > sampling.dataset_size else found
+        return usual_cap(sampling, steps, budget, self._sizes(sampling))
 
     def _steps(self, sampling: "PoissonSampling") -> int:
         from decrescendo.plans.schedule import LARGEST_STEPS, check_steps

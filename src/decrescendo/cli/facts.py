@@ -1,22 +1,14 @@
-"""Plans and guarantees as JSON."""
+"""Plans as JSON."""
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from decrescendo.plans.plan import Plan
 
 
-def guarantee_facts(guarantee: Any) -> dict[str, Any]:
-    """A guarantee for JSON."""
-    facts = dataclasses.asdict(guarantee) | {"unit": str(guarantee.unit)}
-    if guarantee.examples_per_person == 1:
-        del facts["examples_per_person"]
-    return facts
-
-
 def plan_facts(plan: "Plan") -> dict[str, Any]:
     """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
+    from decrescendo.accounting.budget import guarantee_facts
     from decrescendo.plans import StratifiedPoissonSampling, sampling
 
     schedule, moving = plan.schedule, plan.batch_size.min() < plan.batch_size.max()

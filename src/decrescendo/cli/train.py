@@ -10,7 +10,7 @@ import typer
 from decrescendo.cli import options
 from decrescendo.cli.app import err, one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan, judge_of
-from decrescendo.cli.facts import guarantee_facts, plan_facts
+from decrescendo.cli.facts import plan_facts
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ def _announce(agreed: "Plan", clip_quantile: float | None, *, kept: bool) -> Non
 
 def _facts(agreed: "Plan", run: "Run") -> dict[str, Any]:
     """A plan and the run that followed it, for JSON."""
+    from decrescendo.accounting.budget import guarantee_facts
     from decrescendo.base.assumption import assumption_facts
 
     facts = plan_facts(agreed) | {"steps_taken": run.steps, "guarantee": guarantee_facts(run.guarantee)}

@@ -1,12 +1,15 @@
-"""How many steps there are in so many passes over the data."""
+"""What a plan is asked for in other words: passes over the data for steps, a share of delta for the largest batch."""
 
 import math
 from numbers import Real
 
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.overflow import smallest_cap
 from decrescendo.errors import InvalidValue, check_real
-from decrescendo.plans.curves import evaluate
+from decrescendo.plans.curves import Curve, evaluate
 from decrescendo.plans.progress import CurveOrValues
-from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
+from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling
 from decrescendo.plans.schedule import LARGEST_STEPS, check_steps
 
 
@@ -14,7 +17,6 @@ def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrVa
     """The number of steps: ``steps``, or what makes ``epochs`` expected passes over the data. One of them is ``None``.
 
     >>> from decrescendo.plans.curves import linear
-    >>> from decrescendo.plans.sampling import PoissonSampling
     >>> steps_of(PoissonSampling(1_000, 100), None, 2.5)
     25
     >>> steps_of(PoissonSampling(1_000, 100), None, 3, batch=linear(100, 300))
@@ -50,3 +52,20 @@ def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrVa
         if count == before:
             break
     return count
+
+
+def usual_cap(
+    sampling: PoissonSampling, steps: int, budget: Budget, batch: Curve | None = None
+) -> int | None:
+    """The ``max_batch_size`` that costs 1 % of a budget's delta; ``None`` where no batch would be cut.
+
+    Args:
+        batch: of expected batch sizes, where they move.
+
+    >>> usual_cap(PoissonSampling(60_000, 250), 500, Budget(1.2, 1e-6))
+    347
+    """
+    sizes = sampling.sizes(steps) if batch is None else evaluate("batch", batch, steps)
+    drawn = Ledger.of(sizes, sizes / sampling.dataset_size)  # of their noise nothing is asked
+    found = smallest_cap(drawn, sampling.dataset_size, budget.epsilon, budget.delta)
+    return None if found > sampling.dataset_size else found

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from decrescendo.accounting import Budget, Ledger, Pld, Unit, smallest_cap
+from decrescendo.accounting import Budget, Pld, Unit
 from decrescendo.accounting.budget import check_unit
 from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
 from decrescendo.plans import Curve, Plan, PoissonSampling, calibrate, curves
+from decrescendo.plans.passes import usual_cap
 from decrescendo.plans.schedule import check_steps
 
 HAND = 5  # sliders of a curve drawn by hand, evenly spaced from start to end
@@ -187,10 +188,7 @@ def _cap(
         return check_integer("max_batch_size", part["size"], at_least=1)
     if shape != "auto":
         raise InvalidValue(f"cap shape must be one of any, auto, hand, got shape={shape!r}")
-    sizes = sampling.sizes(steps) if batches is None else curves.evaluate("batch", batches.curve(), steps)
-    drawn = Ledger.of(sizes, sizes / sampling.dataset_size)
-    found = smallest_cap(drawn, sampling.dataset_size, budget.epsilon, budget.delta)
-    return None if found > sampling.dataset_size else found
+    return usual_cap(sampling, steps, budget, None if batches is None else batches.curve())
 
 
 def _known(name: str, shape: object, known: Mapping[str, Call], *others: str) -> Call:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from decrescendo.accounting.budget import Guarantee, check_unit
+from decrescendo.accounting.budget import Guarantee, check_unit, guarantee_facts
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.release import Release
 from decrescendo.base import sealed
@@ -77,16 +77,6 @@ def run_facts(run: "Run", staging: Path) -> str:
     if adaptive:
         content["stopped"] = run.stopped
     return sealed.seal(content, indent=1, finite=False)
-
-
-def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
-    """JSON has no infinity: what protects nothing has epsilon null."""
-    facts = {**asdict(guarantee), "unit": str(guarantee.unit)}
-    if guarantee.examples_per_person == 1:
-        del facts["examples_per_person"]
-    return (
-        facts | dict[str, Any](epsilon=None, epsilon_lower=None) if math.isinf(guarantee.epsilon) else facts
-    )
 
 
 def read_guarantee(found: Mapping[str, Any]) -> Guarantee:
