@@ -58,10 +58,7 @@ RETIRED_PROSE = {
     r"who has it in hand": "the caller",
 }
 # What files of earlier versions say, and pages that programs write from results.
-KEPT_PROSE = (
-    "whether examples were proven apart was not recorded",
-    "each moving schedule is held against constant noise",
-)
+KEPT_PROSE = ("each moving schedule is held against constant noise",)
 WRITTEN_BY_PROGRAMS = ("docs/reference/coverage", "papers/docs/reproduction")
 
 

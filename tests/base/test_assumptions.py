@@ -45,7 +45,6 @@ def test_each_code_is_used_and_no_other() -> None:
         if path.name not in ("assumption.py",)
     )
     used = set(re.findall(r'\b(?:assumed|template)\(\s*"([a-z0-9-]+)"', text))
-    used |= {"earlier-version", "rows-earlier-version"}
     assert used == {one.code for one in TEMPLATES}
 
 
@@ -75,15 +74,10 @@ def test_a_sentence_is_one_line_without_control_characters() -> None:
     assert Assumption("own", "Assumed: a\n\nb\x1b[2Jc").sentence == "Assumed: a b\ufffd[2Jc"
 
 
-@pytest.mark.parametrize(("text", "error"), [(3, InvalidType), (None, InvalidType), (" ", InvalidValue)])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [(3, InvalidType), (None, InvalidType), (" ", InvalidValue), ("assumed: it is public", InvalidValue)],
+)
 def test_what_is_no_text_is_no_assumption(text: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         read_assumption(text)
-
-
-def test_texts_of_versions_without_codes() -> None:
-    """Those that began with `assumed: ` were of no pass; of others nothing is taken for shown."""
-    assert read_assumption("assumed: it is public") == assumed("earlier-version", "it is public")
-    assert read_assumption("rows of f are alike") == assumed("rows-earlier-version", "rows of f are alike")
-    before = "whether examples were proven apart was not recorded, by the version or the program that made this run"
-    assert read_assumption(before) == assumed("rows-unrecorded")

@@ -120,7 +120,7 @@ def test_what_an_earlier_life_assumed_is_not_forgotten(
 
 
 def test_of_a_run_without_a_record_the_independence_of_rows_is_assumed(data: Data, tmp_path: Path) -> None:
-    """Runs of versions before there were assumptions, and runs put together by hand."""
+    """Runs put together by hand."""
     run = a_run(data)
     run.save(tmp_path / "old")
     rewritten(tmp_path / "old", assumptions=None)
@@ -134,24 +134,14 @@ def test_of_a_run_without_a_record_the_independence_of_rows_is_assumed(data: Dat
     assert not Run.load(tmp_path / "hand").rows_independent
 
 
-def test_sentences_of_versions_without_codes_are_read(data: Data, tmp_path: Path) -> None:
-    """Files have the same key and version: of what has no code the independence of rows is not taken for shown."""
+def test_a_sentence_without_a_code_is_refused(data: Data, tmp_path: Path) -> None:
     a_run(data).save(tmp_path / "run")
-    public = "the buffers mean hold public statistics; they are published as they are, without noise"
-    rewritten(tmp_path / "run", assumptions=[f"assumed: {public}"])
-    run = Run.load(tmp_path / "run")
-    said = Assumption("earlier-version", f"Assumed: {public}")
-    assert (run.rows_independent, run.assumptions) == (True, (said,))
-    rewritten(tmp_path / "run", assumptions=["the backward pass of Mine goes by no size"])
-    run = Run.load(tmp_path / "run")
-    said = Assumption("rows-earlier-version", "Assumed: the backward pass of Mine goes by no size")
-    assert (run.rows_independent, run.assumptions) == (False, (said,))
-    run.save(tmp_path / "again")
-    assert Run.load(tmp_path / "again").assumptions == (said,)
+    rewritten(tmp_path / "run", assumptions=["assumed: the buffers are public"])
+    with pytest.raises(FileRefused, match="code: Assumed: sentence"):
+        Run.load(tmp_path / "run")
 
 
 def test_a_file_holds_assumptions_as_texts_with_their_codes(data: Data, tmp_path: Path) -> None:
-    """As before there were codes: a reader of that time reads them, too."""
     provenance = Provenance(random="secure", assumptions=DECLARED)
     dataclasses.replace(a_run(data), provenance=provenance).save(tmp_path / "run")
     facts = json.loads((tmp_path / "run/run.json").read_text())

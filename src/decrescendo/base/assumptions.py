@@ -35,7 +35,6 @@ _ROWS = (
          "examples were independent of each other in every pass (the version or program that made this run did not "
          "record this)", "a run was put together by hand, or by a version that recorded no assumptions",
          "train again"),
-    Template("rows-earlier-version", "{}", "the file is of a version whose assumptions had no codes", "train again"),
 )  # fmt: skip
 
 # What the engine assumes of what stays from one pass to the next.
@@ -193,7 +192,6 @@ _OTHERS = (
          "choose checkpoint, learning rate and end of the training", "a Hugging Face trainer has `public_eval=True`",
          "evaluate after the run, on public data"),
     Template("declared", "{}", "`Trainer.assume` was called", "do not call it"),
-    Template("earlier-version", "{}", "the file is of a version whose assumptions had no codes", "train again"),
 )  # fmt: skip
 
 # In the order of the page.
@@ -221,27 +219,21 @@ def assumed(code: str, *names: object) -> Assumption:
 
 
 def read_assumption(text: object) -> Assumption:
-    """What `Assumption.written` wrote. A text without a code is that of a version that had none.
+    """What `Assumption.written` wrote.
 
     Raises:
-        InvalidType, InvalidValue: no text, or an empty one.
+        InvalidType, InvalidValue: no text, or one without a code.
 
     >>> read_assumption("own-sampler: Assumed: it is public").code
     'own-sampler'
-    >>> read_assumption("assumed: the buffers mean hold public statistics")
-    Assumption(code='earlier-version', sentence='Assumed: the buffers mean hold public statistics')
     """
     check_instance("an assumption", text, str)
-    text = str(text)
-    if found := _WRITTEN.fullmatch(text):
-        return Assumption(found["code"], found["sentence"])
-    if not text.strip():
-        raise InvalidValue("an assumption must be a sentence, got an empty one. Leave it out")
-    if text.startswith("whether examples were proven apart was not recorded"):
-        return assumed("rows-unrecorded")
-    # They began so where they were of nothing that the engine had to assume.
-    worded = text.startswith("assumed: ")
-    return assumed("earlier-version" if worded else "rows-earlier-version", text.removeprefix("assumed: "))
+    found = _WRITTEN.fullmatch(str(text))
+    if found is None:
+        raise InvalidValue(
+            f'an assumption must be written as "code: Assumed: sentence", got {str(text)[:80]!r}'
+        )
+    return Assumption(found["code"], found["sentence"])
 
 
 def assumptions_in(provenance: Mapping[str, Any]) -> tuple[Assumption, ...]:

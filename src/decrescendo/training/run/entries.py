@@ -66,7 +66,6 @@ def run_facts(run: "Run", staging: Path) -> str:
         "versions": dict(run.versions),
     }
     if run.provenance is not None:
-        # As texts, as before they had codes: both versions read them.
         written = [assumption.written() for assumption in run.provenance.assumptions]
         content[PROVENANCE] = asdict(run.provenance) | {"assumptions": written}
     if run.telemetry:
