@@ -102,7 +102,7 @@ def test_every_control_moves_the_plan(opened: Open, browser: Browser) -> None:
         f"{SETTLED} && document.querySelector('#promise').textContent.includes('per person with at most 2 examples')"
     )
     browser.choose("#unit", "client")
-    browser.until(f"{SETTLED} && document.querySelector('#promise').textContent.includes('a client')")
+    browser.until(f"{SETTLED} && document.querySelector('#promise').textContent.includes('per client')")
     browser.until(CERTIFIED)
     assert browser.value("document.querySelectorAll('#charts svg').length") == 5
     assert "Central limit theorem" in shown(browser, "#claims")
