@@ -23,13 +23,12 @@ from decrescendo.training.run import cpu_weights
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a run was; ``supposed``: none, where the journal does not say it; ``noisy``: what it has released last,
-    which has not moved the model yet."""
+    """Where a run was; ``noisy``: what it has released last, which has not moved the model yet."""
 
     releases: list[Release]
     attendance: list[tuple[int, int]]
     one_by_one: bool
-    supposed: tuple[Assumption, ...] | None
+    supposed: tuple[Assumption, ...]
     noisy: NoisyMean | None
 
 
@@ -93,12 +92,10 @@ def resumed(
     releases = [release_of(index) for index in range(check_integer("spent", state["spent"]))]
     attendance = [(int(members), int(replies)) for members, replies in state["attendance"]]
     _check_attendance(attendance, len(releases) if shows_replies else 0)
-    supposed = None
-    if "assumptions" in state:
-        supposed = tuple(map(read_assumption, _list_of(state["assumptions"])))
+    supposed = tuple(map(read_assumption, _list_of(state["assumptions"])))
     model.load_state_dict(state["weights"])
     optimizer.load_state_dict(state["optimizer_state"])
-    kept: Any = state.get("scheduler")
+    kept: Any = state["scheduler"]
     if (kept is None) is not (scheduler is None):
         raise FileRefused(
             f"the journal was written {'without' if kept is None else 'with'} a scheduler, got "
@@ -114,7 +111,7 @@ def resumed(
     noisy = None
     if state["noisy"] is not None:
         noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"])
-    return Resumed(releases, attendance, bool(state.get("one_by_one", True)), supposed, noisy)
+    return Resumed(releases, attendance, bool(state["one_by_one"]), supposed, noisy)
 
 
 @contextmanager

@@ -264,8 +264,7 @@ class Rounds:
             found = resumed(state, *moved, books.release_of, shows_replies=self._placement.shows_replies)
         books.releases, books.attendance = found.releases, found.attendance
         self.replies.one_by_one = found.one_by_one
-        if found.supposed is not None:
-            self._supposed = found.supposed
+        self._supposed = found.supposed
         books.go_on(found.noisy)
         if found.noisy is not None:
             with fitting():
