@@ -129,13 +129,13 @@ class Keeper:
             return ()
         with _fitting():
             kind = name_of(optimizer)
-            if state.get("kind", kind) != kind:
+            if state["kind"] != kind:
                 raise FileRefused(
                     f"a run must go on with the optimiser it began with, {state['kind']}, got {kind}, which remembers "
                     "other things. Make the same one"
                 )
             held, beside = model.state_dict(), _divided(model)[1]
-            if state.get("beside", beside) != beside:
+            if state["beside"] != beside:
                 raise FileRefused(
                     "a run must go on with the frozen layers it began with, got others: what they hold beside plain "
                     "parameters and buffers (scales of quantised weights) differs. Load the same model"
@@ -155,16 +155,16 @@ class Keeper:
             self._saved, life.run_id = step, state["run"]
             go_on_reading(life, state.get("telemetry"), step)
             life.resumed = (*state["resumed"], step)
-            if state.get("gamma", life.gamma) != life.gamma:
+            if state["gamma"] != life.gamma:
                 raise PlanViolation(
                     f"a run must go on with the clipping it began with, got gamma={life.gamma or None} after "
                     f"gamma={state['gamma'] or None}. Its statement could not say how gradients were clipped"
                 )
-            if step and state.get("accumulate", FLOAT32) == FLOAT32:
+            if step and state["accumulate"] == FLOAT32:
                 life.accumulate = FLOAT32
-            place = state.get("place")
+            place = state["place"]
             life.place = None if place is None else check_integer("place", place)
-            return tuple(float(norm) for norm in state.get("clip_norm", []))
+            return tuple(float(norm) for norm in state["clip_norm"])
 
     def _earlier(self, state: Mapping[str, Any], step: int) -> None:
         """Correlated noise goes on after ``step`` steps."""
@@ -181,7 +181,7 @@ class Keeper:
             self.releases.begin()
             return {"step": None, "state": None}
         state = dict(found.state)
-        if not {"agreed", "run", "releases"} <= state.keys():
+        if not {"agreed", "run", "releases", "ranks"} <= state.keys():
             raise FileRefused("a checkpoint must be of a training, got one of something else")
         if state["agreed"] != self._agreed.sha256:
             raise PlanViolation(
@@ -194,7 +194,7 @@ class Keeper:
                 "Its releases would be in no ledger, or only half of them"
             )
         self.releases.go_on(state["releases"], found.step)
-        ranks, size = state.get("ranks", 1), self._world.size
+        ranks, size = state["ranks"], self._world.size
         again = self.releases.steps - found.step
         if ranks != size and again > 0:
             raise PlanViolation(

@@ -27,8 +27,7 @@ class Life:
         gamma: of automatic clipping; 0 without.
         telemetry: what is released beside the gradients.
         readings: by step.
-        place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
-            store, and where a checkpoint does not say.
+        place: how many runs were in the store before this one, which its streams follow from; ``None`` without one.
     """
 
     run_id: str

@@ -19,7 +19,6 @@ from decrescendo.base.whole_file import alone_in, read_whole, sync_folder, write
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_path
 from decrescendo.training.persistence.checkpoint.tree import pack, unpack
 
-# Of version 1 were those without `Releases`, and with the state of torch's global generator.
 FORMAT, VERSION = "decrescendo-checkpoint", 2
 STATE, TENSORS = "state.json", "tensors.safetensors"
 # The newest, and one more in case the disk loses it.
