@@ -50,12 +50,12 @@ _MARKS = (
 _METHOD = (
     "Time: all contenders of a workload in one process, each with a model of its own, one step each in turn, the "
     "order shuffled in every round; what is compared is the ratio to plain training of the same round. Three steps of "
-    f"warm-up, or one of more than {LONG:g} s; the engine's self-check and XLA's compilation fall into it, and ours goes on "
-    "until the engine has chosen whether to capture passes. Who takes more than "
-    f"{FAR:g} times plain training's time takes part in {FEW_ROUNDS} rounds only. A pause of 5 ms before each step lets the "
-    "threads of the library before it go to sleep. XLA has threads of its own, as many as torch's.",
-    "Memory: each contender in a process of its own; resident memory at the highest point of a step after the same warm-up, "
-    "minus the level before the first step (so model and batch do not count, gradients and what a library keeps do). "
+    f"warm-up, or one of more than {LONG:g} s; the engine's self-check and XLA's compilation fall into it, and ours "
+    "goes on until the engine has chosen whether to capture passes. Who takes more than "
+    f"{FAR:g} times plain training's time takes part in {FEW_ROUNDS} rounds only. A pause of 5 ms before each step "
+    "lets the threads of the library before it go to sleep. XLA has threads of its own, as many as torch's.",
+    "Memory: each contender in a process of its own; resident memory at the highest point of a step after the same "
+    "warm-up, minus the level before the first step (so model and batch do not count, gradients and what a library keeps do). "
     "The allocator is told to give blocks of 64 KiB and more back at once. On a GPU: torch's own count of allocated "
     "memory, in which XLA's is not.",
     "Data are random numbers with a fixed seed; the learning rate is 1e-3, so that the weights hardly move.",
@@ -238,19 +238,19 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
     if found := times[QUIET]:
         added = statistics.median(ours - quiet for ours, quiet in noise)
         lines.append(
-            f"Without noise: {_median(found)} and {max(found):.2f}; noise adds {100 * added:.0f} % of a plain step in the "
-            "median."
+            f"Without noise: {_median(found)} and {max(found):.2f}; noise adds {100 * added:.0f} % of a plain "
+            "step in the median."
         )
     if python:
         ratios = [other / ours for ours, other in python]
         lines.append(
-            f"With `capture=False`, the same step takes {_median(ratios)} times as long in the median, {min(ratios):.2f} "
-            "times at least."
+            f"With `capture=False`, the same step takes {_median(ratios)} times as long in the median, "
+            f"{min(ratios):.2f} times at least."
         )
     if leads:
         lines.append(
-            f"The best peer takes {_median(leads)} times as long as our default in the median, {min(leads):.2f} times at "
-            "least."
+            f"The best peer takes {_median(leads)} times as long as our default in the median, "
+            f"{min(leads):.2f} times at least."
         )
     if found := held[OURS]:
         lines.append(

@@ -103,7 +103,7 @@ def _ready(name: str, setting: Setting, expected: Mapping[str, Any]) -> Entry:
 
 
 def warm_up(step: Step, device: torch.device, first: float | None = None) -> float:
-    """Steps until nothing but the step itself is left to time, after one that took ``first`` seconds; those of the last.
+    """Steps until only the step itself is left to time, after one that took ``first`` seconds; the last one's seconds.
 
     Our engine has chosen by then whether its passes are captured.
     """
@@ -122,8 +122,8 @@ def in_turns(
     clock: Callable[[], float] = time.perf_counter,
     far: Container[str] = (),
 ) -> dict[str, list[float]]:
-    """Seconds of one step of each in every round, or in the first few of those ``far`` from plain training; no new round
-    after ``seconds``, once there are seven."""
+    """Seconds of one step of each in every round, or in the first few for those ``far`` from plain training; no new
+    round after ``seconds``, once there are seven."""
     times: dict[str, list[float]] = {name: [] for name in running}
     order = list(running)
     shuffle = random.Random(0)

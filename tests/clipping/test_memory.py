@@ -146,7 +146,7 @@ def test_a_stated_limit_is_kept_and_used(limit: int) -> None:
 
 @pytest.mark.parametrize(("rows", "at_once"), [(1, 1), (2, 2), (3, 2), (50, 25), (250, 128)])
 def test_low_memory_is_half_of_the_batch_at_a_time_and_half_of_the_cache(rows: int, at_once: int) -> None:
-    """To the bit what whoever sets both gets. (125 rows are filled up to 128, which the explicit setting must allow.)"""
+    """To the bit what whoever sets both gets. (125 rows are filled up to 128; the explicit setting must allow that.)"""
     torch.manual_seed(0)
     model, batch = network(), (torch.randn(rows, 64), torch.randint(3, (rows,)))
     low = Engine(model, loss, EngineSettings(memory="low"))

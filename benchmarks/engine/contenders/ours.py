@@ -1,4 +1,4 @@
-"""decrescendo: the whole private step with secure noise, as people get it and by other settings; and the engine alone."""
+"""decrescendo: the private step with secure noise, as people get it and by other settings; and the engine alone."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""ViT-tiny, a GPT-2-like language model and mixtures of experts: pre-norm blocks around ``scaled_dot_product_attention``."""
+"""ViT-tiny, GPT-2-like, mixtures of experts: pre-norm blocks around ``scaled_dot_product_attention``."""
 
 import torch
 from torch import Tensor, nn

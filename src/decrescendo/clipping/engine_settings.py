@@ -48,8 +48,8 @@ class EngineSettings:
             part of the batch's (class weights, mixup), of which the first steps warn. ``loss`` is given a batch of one,
             and may return a number. A training then takes batches of any form from ``collate_fn``. Settings of passes
             over several examples (``microbatch_size``, ``memory_limit``, ..) must be left out; none is captured.
-        memory: ``"low"`` for less memory than by default (``"normal"``), and more time: each batch in two halves, one after
-            the other, and half of the default ``cache_bytes``. Other settings of memory that you give hold too.
+        memory: ``"low"`` for less memory than by default (``"normal"``), and more time: each batch in two halves, one
+            after the other, and half of the default ``cache_bytes``. Other settings of memory that you give hold too.
 
     Raises:
         InvalidValue, InvalidType: a number out of its range; ``one_example_a_pass`` with settings of other passes.
