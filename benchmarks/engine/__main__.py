@@ -90,8 +90,8 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
         commands = [
             ["benchmarks.engine", "memory", workload.name, name, "--device", str(device)] for name in names
         ]
-        # What a process holds on a GPU is counted by torch itself, whatever others hold there: all at once.
-        with ThreadPoolExecutor(len(names) if device.type == "cuda" else 1) as pool:
+        # What a process holds does not depend on others. On a GPU all at once: torch itself counts.
+        with ThreadPoolExecutor(len(names) if device.type == "cuda" else 2) as pool:
             for name, found in zip(
                 names, pool.map(lambda command: memory_apart(command, surroundings), commands), strict=True
             ):

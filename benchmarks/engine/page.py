@@ -55,9 +55,9 @@ _METHOD = (
     f"{FAR:g} times plain training's time takes part in {FEW_ROUNDS} rounds only. A pause of 5 ms before each step "
     "lets the threads of the library before it go to sleep. XLA has threads of its own, as many as torch's.",
     "Memory: each contender in a process of its own; resident memory at the highest point of a step after the same "
-    "warm-up, minus the level before the first step (so model and batch do not count, gradients and what a library keeps do). "
-    "The allocator is told to give blocks of 64 KiB and more back at once. On a GPU: torch's own count of allocated "
-    "memory, in which XLA's is not.",
+    "warm-up, minus the level before the first step (so model and batch do not count, gradients and what a library "
+    "keeps do). The allocator is told to give blocks of 64 KiB and more back at once. On a GPU: torch's own count of "
+    "allocated memory, in which XLA's is not.",
     "Data are random numbers with a fixed seed; the learning rate is 1e-3, so that the weights hardly move.",
     "Positions and class token are small modules of their own, which favours the peers: Opacus hands a module with "
     "bare parameters, with all that is in it, to torch.func.",
