@@ -30,7 +30,7 @@ from benchmarks.engine.machine import machine
 from benchmarks.engine.memory import environment, memory_apart, memory_here
 from benchmarks.engine.models.images import cnn_5x5
 from benchmarks.engine.models.text import TextEncoder
-from benchmarks.engine.timing import FEWEST_ROUNDS, WARM_UP, in_turns, timed
+from benchmarks.engine.timing import FEWEST_ROUNDS, in_turns, warm_up
 from benchmarks.engine.workloads import Batch, Workload, images, texts
 from decrescendo.base.extras import require
 from decrescendo.base.markdown import table
@@ -39,7 +39,7 @@ from decrescendo.report.canvas import COLOURS, DPI, label, legend, save
 ROOT = Path(__file__).resolve().parents[1]
 RESULT, PAGE = ROOT / "results/growth.json", ROOT / "docs/reference/growth.md"
 # What is compared: plain training, and the step that a user makes (clipped sum, noise, optimiser).
-WAYS = {"plain": "plain", "private": "decrescendo-noise"}
+WAYS = {"plain": "plain", "private": "decrescendo"}
 BATCHES, ROWS = (16, 64, 256, 1024, 4096), 16
 ROUNDS, SECONDS = 41, 8.0
 SLOWEST, LARGEST = 20.0, 12 * 2**30
@@ -95,8 +95,7 @@ def times_here(name: str, width: int, rows: int) -> dict[str, list[float]]:
     """Seconds of CPU time of every round, after a warm-up."""
     steps = {way: made(name, width, rows, way) for way in WAYS}
     for step in steps.values():
-        for _ in range(WARM_UP):
-            timed(step, CPU)
+        warm_up(step, CPU)
     return in_turns(steps, CPU, rounds=ROUNDS, seconds=SECONDS, clock=time.process_time)
 
 

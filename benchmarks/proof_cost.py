@@ -20,7 +20,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import measured_at
-from benchmarks.engine.contenders import CONTENDERS, Setting
+from benchmarks.engine.contenders import Setting
+from benchmarks.engine.contenders.ours import EngineInPython
 from benchmarks.engine.machine import machine
 from benchmarks.engine.timing import WARM_UP
 from benchmarks.engine.workloads import workloads
@@ -92,7 +93,7 @@ def measure() -> dict[str, Any]:
     found: dict[str, Any] = {**measured_at(), "machine": machine(device), "doorway": doorway, "rows": []}
     for workload in workloads(device).values():
         watched = replace(workload, loss=clock.at(workload.loss, 0))
-        step = CONTENDERS["decrescendo"].make(Setting(watched, device))
+        step = EngineInPython(Setting(watched, device))
         proofs, shares = list[float](), list[float]()
         for _ in range(WARM_UP + STEPS):
             clock.seconds, clock.turns, clock.operations, clock.since = (0.0, 0.0), 0, 0, time.thread_time()

@@ -90,8 +90,8 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
         commands = [
             ["benchmarks.engine", "memory", workload.name, name, "--device", str(device)] for name in names
         ]
-        # What a process holds on a GPU is counted by torch itself, whatever others hold there: all at once.
-        with ThreadPoolExecutor(len(names) if device.type == "cuda" else 1) as pool:
+        # What a process holds does not depend on others. On a GPU all at once: torch itself counts.
+        with ThreadPoolExecutor(len(names) if device.type == "cuda" else 2) as pool:
             for name, found in zip(
                 names, pool.map(lambda command: memory_apart(command, surroundings), commands), strict=True
             ):
@@ -128,7 +128,7 @@ def _print(report: dict) -> None:
     print(f"\n{report['title']} ({report['device']}, {report['rows']} examples, {report['threads']} threads)")
     for name, entry in report["contenders"].items():
         if "times plain" not in entry:
-            print(f"  {name:22s} {entry['status']}: {entry.get('reason', '')[:200]}")
+            print(f"  {name:26s} {entry['status']}: {entry.get('reason', '')[:200]}")
             continue
         low, high = entry["times plain, quartiles"]
         held = entry.get("memory", {}).get("device bytes", entry.get("memory", {}).get("host bytes"))
@@ -140,9 +140,10 @@ def _print(report: dict) -> None:
             else f"  error {error:.0e}" + ("" if entry["same work"] else ", NOT THE SAME WORK")
         )
         rewritten = f"  rewritten: {entry['rewritten']}" if "rewritten" in entry else ""
+        way = f"  {entry['passes'].split(':')[0]}" if "passes" in entry else ""
         print(
-            f"  {name:22s} {entry['median, ms']:9.1f} ms {entry['times plain']:7.2f} "
-            f"({low:.2f} to {high:.2f}){memory}{note}{rewritten}",
+            f"  {name:26s} {entry['median, ms']:9.1f} ms {entry['times plain']:7.2f} "
+            f"({low:.2f} to {high:.2f}){memory}{note}{rewritten}{way}",
             flush=True,
         )
 

@@ -8,10 +8,10 @@ from benchmarks.engine.contenders import CONTENDERS
 from decrescendo.base.extras import require
 from decrescendo.report.canvas import COLOURS, DPI, save
 
-# Ours first and largest; the palette has six colours, so the seventh is black. By graphs it has the colour of ours.
+# Ours first and largest; the palette has six colours, so the seventh is black. In little memory ours keeps its colour.
 _MARKS = ("D", "o", "s", "^", "v", "P", "X")
 _SHOWN = ("decrescendo", "opacus-hooks", "opacus-ghost", "opacus-ew", "vmap", "opake", "jax-privacy")
-_BY_CAPTURED = "decrescendo-captured"
+_LOW = "decrescendo-low"
 _TICKS = (0.5, 1, 2, 3, 5, 10, 20, 50, 100, 200)
 
 
@@ -27,7 +27,7 @@ def draw(reports: Mapping[str, dict[str, Any]], path: Path) -> None:
     )
     panel = figure.subplots()
     places = range(len(reports) - 1, -1, -1)
-    for i, name in enumerate((*_SHOWN, _BY_CAPTURED)):
+    for i, name in enumerate((*_SHOWN, _LOW)):
         points = [
             (report["contenders"][name], place)
             for report, place in zip(reports.values(), places, strict=True)
@@ -35,13 +35,13 @@ def draw(reports: Mapping[str, dict[str, Any]], path: Path) -> None:
         ]
         if not points:
             continue
-        ours = name in (_SHOWN[0], _BY_CAPTURED)
+        ours = name in (_SHOWN[0], _LOW)
         colour = (*COLOURS, "#000000", COLOURS[0])[i]
         middle = [entry["times plain"] for entry, _ in points]
         low = [entry["times plain"] - entry["times plain, quartiles"][0] for entry, _ in points]
         high = [entry["times plain, quartiles"][1] - entry["times plain"] for entry, _ in points]
         panel.errorbar(
-            middle, [place for _, place in points], xerr=(low, high), label=CONTENDERS[name].title,
+            middle, [place for _, place in points], xerr=(low, high), label=CONTENDERS[name].title.replace("`", ""),
             linestyle="none", marker=(*_MARKS, "*")[i], markersize=9 if ours else 6, color=colour, elinewidth=1.0,
             alpha=1.0 if ours else 0.85, zorder=3 if ours else 2,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.engine.contenders import Step
-from benchmarks.engine.timing import WARM_UP, synchronise
+from benchmarks.engine.timing import WARM_UP, synchronise, warm_up
 
 # Seconds that a contender has for its steps and all that goes before them.
 PATIENCE = 240
@@ -47,9 +47,7 @@ def memory_here(step: Step, device: torch.device) -> dict[str, Any]:
     level = _now()
     synchronise(device)
     on_device = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    for _ in range(WARM_UP):
-        step.step()
-        synchronise(device)
+    warm_up(step, device)
     gc.collect()
     exact = _clear_peak()
     if device.type == "cuda":

@@ -19,7 +19,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from benchmarks import measured_at
-from benchmarks.engine.contenders import CONTENDERS, Setting
+from benchmarks.engine.contenders import Setting, Step
+from benchmarks.engine.contenders.ours import EngineInPython
+from benchmarks.engine.contenders.plain import Plain
 from benchmarks.engine.workloads import workloads
 from decrescendo.clipping.rules import compiled, embedding, matrices, segments
 
@@ -96,9 +98,8 @@ class Counted(TorchDispatchMode):
         )
 
 
-def count(setting: Setting, name: str) -> dict[str, int]:
+def count(step: Step) -> dict[str, int]:
     """One step of a contender, after it has warmed up."""
-    step = CONTENDERS[name].make(setting)
     with torch.backends.mkldnn.flags(enabled=False):  # its recurrent layer is one operation without a formula
         for _ in range(_WARM_UP):
             step.step()
@@ -130,7 +131,7 @@ def write(path: Path) -> None:
     device = torch.device("cpu")
     for name, workload in workloads(device).items():
         setting = Setting(workload, device)
-        row = {contender: count(setting, contender) for contender in ("plain", "decrescendo")}
+        row = {"plain": count(Plain(setting)), "decrescendo": count(EngineInPython(setting))}
         found["workloads"][name] = row
         print(name, row, flush=True)
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -14,23 +14,32 @@ from benchmarks.engine import read
 from benchmarks.engine.checking import TOLERANCE, TOLERANCE_ON_GPU
 from benchmarks.engine.contenders import CONTENDERS
 from benchmarks.engine.figure import draw
+from benchmarks.engine.timing import FAR, FEW_ROUNDS, LONG
 from benchmarks.engine.workloads import workloads
 
 Report = dict[str, Any]
-OURS, NOISE = "decrescendo", "decrescendo-noise"
-CAPTURED, CAPTURED_NOISE = "decrescendo-captured", "decrescendo-captured-noise"
-HALVES = "decrescendo-halves"
+OURS, QUIET, IN_PYTHON, LOW = (
+    "decrescendo", "decrescendo-without-noise", "decrescendo-python", "decrescendo-low",
+)  # fmt: skip
+# Rows from before `capture="auto"` was the default, which ran captured where that could be done: by today's names.
+_BEFORE = {
+    "decrescendo-captured-noise": OURS, "decrescendo-captured": QUIET, "decrescendo-noise": IN_PYTHON,
+}  # fmt: skip
+_OF_BEFORE = (
+    'Measured with `capture=True`, before `capture="auto"` was the default. What is called decrescendo here was '
+    "captured; today's default chooses in its first steps."
+)
 _BY_CAPTURED = (
-    "Captured: `EngineSettings(capture=True)`. The operations of a checked pass are replayed, without the "
-    "Python that started them ([how](../how-to/speed.md)); on a GPU by CUDA graphs. Plain training, and the peers, are "
-    "as people run them, one operation after another (what plain training would be with graphs of its own was not "
-    "measured: less, where Python takes most of it)."
+    "By default passes are captured where that pays: their operations are replayed, without the Python that started "
+    "them ([how](../how-to/speed.md)); on a GPU by CUDA graphs. Plain training, and the peers, are as people run them, "
+    "one operation after another (what plain training would be with graphs of its own was not measured: less, where "
+    "Python takes most of it)."
 )
 _OPENING = (
-    "One step is: per-example gradients clipped to C, added up, divided by the batch size, SGD. No noise, for anybody, "
-    "so that the engines are compared; columns that say so have our whole step, noise included. Plain training is "
-    "forward, backward of the mean loss, SGD. All have the same model, weights, batch and clip norm (near the median "
-    "of the gradient norms, so that about half of the examples are clipped). Lower is better; 1 is plain training."
+    "One step of ours is what a user makes: per-example gradients clipped to C, added up, secure noise, divided by the "
+    "batch size, SGD. Peers make no noise, and a column shows ours without it. Plain training is forward, backward of "
+    "the mean loss, SGD. All have the same model, weights, batch and clip norm (near the median of the gradient norms, "
+    "so that about half of the examples are clipped). Lower is better; 1 is plain training."
 )
 _MARKS = (
     f"r: the model had to be rewritten for it. ≠: its clipped sum differs by more than {TOLERANCE:g} (relative, joint "
@@ -41,12 +50,14 @@ _MARKS = (
 _METHOD = (
     "Time: all contenders of a workload in one process, each with a model of its own, one step each in turn, the "
     "order shuffled in every round; what is compared is the ratio to plain training of the same round. Three steps of "
-    "warm-up; the engine's self-check and XLA's compilation fall into it. A pause of 5 ms before each step lets the "
-    "threads of the library before it go to sleep. XLA has threads of its own, as many as torch's.",
-    "Memory: each contender in a process of its own; resident memory at the highest point of a step after warm-up, "
-    "minus the level before the first step (so model and batch do not count, gradients and what a library keeps do). "
-    "The allocator is told to give blocks of 64 KiB and more back at once. On a GPU: torch's own count of allocated "
-    "memory, in which XLA's is not.",
+    f"warm-up, or one of more than {LONG:g} s; the engine's self-check and XLA's compilation fall into it, and ours "
+    "goes on until the engine has chosen whether to capture passes. Who takes more than "
+    f"{FAR:g} times plain training's time takes part in {FEW_ROUNDS} rounds only. A pause of 5 ms before each step "
+    "lets the threads of the library before it go to sleep. XLA has threads of its own, as many as torch's.",
+    "Memory: each contender in a process of its own; resident memory at the highest point of a step after the same "
+    "warm-up, minus the level before the first step (so model and batch do not count, gradients and what a library "
+    "keeps do). The allocator is told to give blocks of 64 KiB and more back at once. On a GPU: torch's own count of "
+    "allocated memory, in which XLA's is not.",
     "Data are random numbers with a fixed seed; the learning rate is 1e-3, so that the weights hardly move.",
     "Positions and class token are small modules of their own, which favours the peers: Opacus hands a module with "
     "bare parameters, with all that is in it, to torch.func.",
@@ -77,7 +88,16 @@ def write(results: Path, docs: Path) -> None:
 def _read(results: Path, device: str) -> dict[str, Report]:
     """Results in the order of the workloads; what is not measured yet is left out."""
     found = read(results, device)
-    return {name: found[name] for name in workloads(torch.device(device)) if name in found}
+    return {name: _renamed(found[name]) for name in workloads(torch.device(device)) if name in found}
+
+
+def _renamed(report: Report) -> Report:
+    """A row from before, with today's names beside its own."""
+    entries: Report = report["contenders"]
+    if not set(_BEFORE) & set(entries):
+        return report
+    kept = {name: entry for name, entry in entries.items() if name != OURS}
+    return report | {"contenders": kept | {_BEFORE[n]: entry for n, entry in kept.items() if n in _BEFORE}}
 
 
 def _opening() -> list[str]:
@@ -91,14 +111,20 @@ def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, 
     counted = {name: report for name, report in reports.items() if not report["extra"]}
     lines = ["", f"## {title}", "", *_machine(reports), "", f"![times plain training]({stem}.png)", ""]
     lines += _summary(counted)
-    if any(_measured(report, CAPTURED) for report in counted.values()):
-        lines += ["", *_wrapped(_BY_CAPTURED)]
-    if aside := [_label(report) for name, report in reports.items() if name not in counted]:
+    aside = [
+        f"{_label(report)} {_cell(report, OURS, _times)}"
+        for name, report in reports.items()
+        if name not in counted
+    ]
+    if aside:
         lines.append(f"Not counted in these, as variants of others: {', '.join(aside)}.")
+    lines += ["", *_wrapped(_BY_CAPTURED)]
+    if any(set(_BEFORE) & set(report["contenders"]) for report in reports.values()):
+        lines += ["", *_wrapped(_OF_BEFORE)]
     lines += ["", "### Times plain training", "", "Median over rounds of the ratio within a round.", ""]
     lines += _header(["workload (batch)", *[CONTENDERS[n].title for n in others], "best peer / ours"])
     for report in reports.values():
-        cells = [_cell(report, name, lambda e: f"{e['times plain']:.2f}") for name in others]
+        cells = [_cell(report, name, _times) for name in others]
         lines.append(_row([_label(report), *cells, _number(_lead(report))]))
     lines += ["", *_wrapped(_MARKS), "", "### Milliseconds a step", ""]
     lines += ["Medians; in brackets the middle half of the ratios to plain training.", ""]
@@ -189,64 +215,86 @@ def _machine(reports: Mapping[str, Report]) -> list[str]:
 
 
 def _summary(reports: Mapping[str, Report]) -> list[str]:
-    ratios, whole, graphs, both, halves = (
-        [r["contenders"][name]["times plain"] for r in reports.values() if _measured(r, name)]
-        for name in (OURS, NOISE, CAPTURED, CAPTURED_NOISE, HALVES)
+    """A sentence for each thing that is asked of the engine, as it was measured."""
+    times = {
+        name: [r["contenders"][name]["times plain"] for r in reports.values() if _measured(r, name)]
+        for name in (OURS, QUIET, LOW)
+    }
+    held = {
+        name: [ratio for r in reports.values() if (ratio := _memory_ratio(r, name)) is not None]
+        for name in (OURS, LOW)
+    }
+    noise, python = (
+        [found for r in reports.values() if (found := _against(r, name)) is not None]
+        for name in (QUIET, IN_PYTHON)
     )
     leads = [lead for lead in map(_lead, reports.values()) if lead is not None]
-    memory = {
-        name: [ratio for r in reports.values() if (ratio := _memory_ratio(r, name)) is not None]
-        for name in (OURS, CAPTURED, HALVES)
-    }
-    lines = []
-    if ratios:
+    lines: list[str] = []
+    if found := times[OURS]:
         lines.append(
-            f"decrescendo, {len(ratios)} of {len(reports)} workloads: {statistics.median(ratios):.2f} times plain "
-            f"training in the median, {max(ratios):.2f} at most."
+            f"By default, with secure noise, {len(found)} of {len(reports)} workloads: {_median(found)} times plain "
+            f"training in the median, {max(found):.2f} at most."
         )
-    if whole:
+    if found := times[QUIET]:
+        added = statistics.median(ours - quiet for ours, quiet in noise)
         lines.append(
-            f"With secure noise: {statistics.median(whole):.2f} times in the median, {max(whole):.2f} at most."
+            f"Without noise: {_median(found)} and {max(found):.2f}; noise adds {100 * added:.0f} % of a plain "
+            "step in the median."
         )
-    if graphs and both:
+    if python:
+        ratios = [other / ours for ours, other in python]
         lines.append(
-            f"Captured: {statistics.median(graphs):.2f} times in the median, {max(graphs):.2f} at most; and "
-            f"with secure noise {statistics.median(both):.2f} and {max(both):.2f}."
+            f"With `capture=False`, the same step takes {_median(ratios)} times as long in the median, "
+            f"{min(ratios):.2f} times at least."
         )
     if leads:
         lines.append(
-            f"The best peer takes {statistics.median(leads):.2f} times as long{' as that' if graphs else ''} in the "
-            "median, "
+            f"The best peer takes {_median(leads)} times as long as our default in the median, "
             f"{min(leads):.2f} times at least."
         )
-    said_of = {OURS: "Peak memory", CAPTURED: "Captured"}
-    if halves:
-        said_of[HALVES] = (
-            f"By halves (`microbatch_size`, half the batch, and half of `cache_bytes`), captured, with noise: "
-            f"{statistics.median(halves):.2f} times plain training's time in the median, {max(halves):.2f} at most; "
-            "its memory"
+    if found := held[OURS]:
+        lines.append(
+            f"Peak memory by default: {_median(found)} times plain training in the median, {max(found):.2f} at most."
         )
-    for name, said in said_of.items():
-        if memory[name]:
-            lines.append(
-                f"{said}: {statistics.median(memory[name]):.2f} times plain training in the median, "
-                f"{max(memory[name]):.2f} at most."
-            )
-    return lines
+    if times[LOW] and held[LOW]:
+        lines.append(
+            f'With `memory="low"` and noise: {_median(held[LOW])} times plain training\'s memory in the median, '
+            f"{max(held[LOW]):.2f} at most, and {_median(times[LOW])} times its time, {max(times[LOW]):.2f} at most."
+        )
+    return lines + _ways(reports)
+
+
+def _ways(reports: Mapping[str, Report]) -> list[str]:
+    """What the default chose in its first steps; nothing where it was not noted."""
+    found: dict[str, list[str]] = {}
+    for report in reports.values():
+        if way := report["contenders"].get(OURS, {}).get("passes"):
+            found.setdefault(way, []).append(report["title"])
+    return [f"By default {way} ({', '.join(titles)})." for way, titles in found.items()]
+
+
+def _median(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f}"
+
+
+def _against(report: Report, name: str) -> tuple[float, float] | None:
+    """Times plain training of our default and of another contender, if both were measured."""
+    if not (_measured(report, OURS) and _measured(report, name)):
+        return None
+    return report["contenders"][OURS]["times plain"], report["contenders"][name]["times plain"]
 
 
 def _lead(report: Report) -> float | None:
-    """Time of the fastest peer over ours (by graphs, where there are any); generous to peers that compute something
-    else."""
-    ours = CAPTURED if _measured(report, CAPTURED) else OURS
-    if not _measured(report, ours):
+    """Time of the fastest peer, without noise, over that of our default with noise; generous to peers that compute
+    something else."""
+    if not _measured(report, OURS):
         return None
     peers = [
         report["contenders"][name]["times plain"]
         for name, contender in CONTENDERS.items()
         if contender.peer and "times plain" in report["contenders"].get(name, {})
     ]
-    return min(peers) / report["contenders"][ours]["times plain"] if peers else None
+    return min(peers) / report["contenders"][OURS]["times plain"] if peers else None
 
 
 def _measured(report: Report, name: str) -> bool:
@@ -269,6 +317,10 @@ def _cell(report: Report, name: str, show: Callable[[Report], str]) -> str:
     if name == OURS:
         text = f"**{text}**"
     return text + " r" * ("rewritten" in entry) + " ≠" * (not entry.get("same work", True))
+
+
+def _times(entry: Report) -> str:
+    return f"{entry['times plain']:.2f}"
 
 
 def _milliseconds(entry: Report) -> str:

@@ -4,7 +4,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.engine.contenders import CONTENDERS, Setting
-from benchmarks.engine.timing import WARM_UP, synchronise
+from benchmarks.engine.timing import synchronise, warm_up
 from benchmarks.engine.workloads import workloads
 
 _STEPS = 5
@@ -15,9 +15,7 @@ def show(workload: str, names: list[str], device: torch.device, rows: int) -> No
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     for name in names:
         step = CONTENDERS[name].make(Setting(workloads(device)[workload], device))
-        for _ in range(WARM_UP):
-            step.step()
-        synchronise(device)
+        warm_up(step, device)
         with profile(activities=activities) as seen:
             for _ in range(_STEPS):
                 step.step()

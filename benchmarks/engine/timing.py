@@ -5,7 +5,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,16 @@ import torch
 
 from benchmarks.engine.checking import TOLERANCE, TOLERANCE_ON_GPU, reference_sum, relative_error
 from benchmarks.engine.contenders import CONTENDERS, Missing, Refused, Setting, Step
+from decrescendo.clipping.capture_choice import FEW
 
 WARM_UP = 3
+# Seconds of a first step that is warm-up enough.
+LONG = 2.0
+# Steps within which our engine has found out whether a replayed pass takes less time.
+_CHOSEN_AFTER = 60
 FEWEST_ROUNDS = 7
+# Who takes more than so many times plain training's time takes part in the first few rounds only.
+FAR, FEW_ROUNDS = 20.0, 3
 # A step that takes longer is measured once, in the warm-up, and does not hold up the rounds.
 SLOWEST = 60.0
 # Seconds before a step: the threads of the library before it, which wait in a loop for more work, go to sleep.
@@ -31,6 +38,7 @@ class Entry:
     step: Step | None = None
     error: float | None = None
     first: float | None = None
+    last: float = 0.0
 
 
 def measure(setting: Setting, names: list[str], *, rounds: int, seconds: float) -> dict[str, Any]:
@@ -49,7 +57,9 @@ def measure(setting: Setting, names: list[str], *, rounds: int, seconds: float) 
         first = "" if entry.first is None else f", first step {entry.first:.2f} s"
         print(f"{setting.workload.name}, {name}: {entry.status}{first}", file=sys.stderr, flush=True)
     running = {name: entry.step for name, entry in entries.items() if entry.step is not None}
-    times = in_turns(running, setting.device, rounds=rounds, seconds=seconds)
+    plain = entries["plain"].last
+    far = {name for name in running if entries[name].last > FAR * plain}
+    times = in_turns(running, setting.device, rounds=rounds, seconds=seconds, far=far)
     return {
         name: _report(entry, times.get(name), times["plain"], on_gpu=setting.device.type == "cuda")
         for name, entry in entries.items()
@@ -80,8 +90,7 @@ def _ready(name: str, setting: Setting, expected: Mapping[str, Any]) -> Entry:
         first = timed(step, setting.device)
         if first > SLOWEST:
             return Entry("too slow", f"the first step took {first:.0f} s", None, error, first)
-        for _ in range(WARM_UP - 1):
-            timed(step, setting.device)
+        last = warm_up(step, setting.device, first)
     except Missing as error:
         return Entry("not installed", str(error))
     except Refused as error:
@@ -90,7 +99,18 @@ def _ready(name: str, setting: Setting, expected: Mapping[str, Any]) -> Entry:
         return Entry(
             "failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
         )
-    return Entry("ready", "", step, error, first)
+    return Entry("ready", "", step, error, first, last)
+
+
+def warm_up(step: Step, device: torch.device, first: float | None = None) -> float:
+    """Steps until only the step itself is left to time, after one that took ``first`` seconds; the last one's seconds.
+
+    Our engine has chosen by then whether its passes are captured.
+    """
+    last, done = (timed(step, device), 1) if first is None else (first, 1)
+    while (done < WARM_UP and last <= LONG) or (step.passes == FEW and done < _CHOSEN_AFTER):
+        last, done = timed(step, device), done + 1
+    return last
 
 
 def in_turns(
@@ -100,8 +120,10 @@ def in_turns(
     rounds: int,
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
+    far: Container[str] = (),
 ) -> dict[str, list[float]]:
-    """Seconds of one step of each in every round; no new round after ``seconds``, once there are seven."""
+    """Seconds of one step of each in every round, or in the first few for those ``far`` from plain training; no new
+    round after ``seconds``, once there are seven."""
     times: dict[str, list[float]] = {name: [] for name in running}
     order = list(running)
     shuffle = random.Random(0)
@@ -112,6 +134,8 @@ def in_turns(
             break
         shuffle.shuffle(order)
         for name in order:
+            if done >= FEW_ROUNDS and name in far:
+                continue
             time.sleep(PAUSE)
             times[name].append(timed(running[name], device, clock))
     return times
@@ -123,13 +147,15 @@ def _report(entry: Entry, seconds: list[float] | None, plain: list[float], *, on
         report["reason"] = entry.reason
     if entry.step is not None and entry.step.rewritten:
         report["rewritten"] = entry.step.rewritten
+    if entry.step is not None and entry.step.passes:
+        report["passes"] = entry.step.passes
     if entry.error is not None:
         report["relative error"] = entry.error
         report["same work"] = entry.error <= (TOLERANCE_ON_GPU if on_gpu else TOLERANCE)
     if entry.first is not None:
         report["first step, seconds"] = entry.first
     if seconds:
-        ratios = [own / base for own, base in zip(seconds, plain, strict=True)]
+        ratios = [own / base for own, base in zip(seconds, plain[: len(seconds)], strict=True)]
         low, _, high = (
             statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         )

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.engine.models.images import cnn_5x5, vgg_11
+from benchmarks.engine.models.images import UNet, cnn_5x5, vgg_11
 from benchmarks.engine.models.text import EmbeddingMLP, NameLSTM, TextEncoder
-from benchmarks.engine.models.transformers import GPT, ViT
+from benchmarks.engine.models.transformers import GPT, MixtureOfExperts, RoutedExperts, SoftExperts, ViT
 from decrescendo.training import initialised
 from decrescendo_papers.models import paper_cnn
 
@@ -30,6 +30,12 @@ def next_token(model: Callable[..., Tensor], batch: Batch) -> Tensor:
     logits = model(tokens)
     losses = functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
     return losses.reshape(following.shape).mean(1)
+
+
+def denoising(model: Callable[..., Tensor], batch: Batch) -> Tensor:
+    """Mean square error of the noise that was added to each image."""
+    noisy, noise = batch
+    return (model(noisy) - noise).square().mean((1, 2, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,29 @@ def _vit(*, cuda: bool) -> Workload:
     )
 
 
+def _noisy(rows: int, *shape: int) -> Callable[[torch.Generator], Batch]:
+    def draw(generator: torch.Generator) -> Batch:
+        noise = torch.randn(rows, *shape, generator=generator)
+        return torch.rand(rows, *shape, generator=generator) + noise, noise
+
+    return draw
+
+
+def _experts(kind: type[SoftExperts], clip_norm: float) -> Workload:
+    routed = kind is RoutedExperts
+    return Workload(
+        "experts-routed" if routed else "experts",
+        "mixture of experts, routed" if routed else "mixture of experts",
+        "vocabulary 1,000, 2 blocks x 128, 4 heads, 64 tokens, 4 experts 128-256-128, "
+        + ("each token through one" if routed else "each token through all, weighed by a softmax"),
+        lambda: MixtureOfExperts(kind),
+        texts(64, 64, 1_000, 4),
+        64,
+        clip_norm,
+        extra=routed,
+    )
+
+
 def workloads(device: torch.device) -> dict[str, Workload]:
     """All of them by name. ViT-tiny and GPT-2-like are larger on CUDA, where the others' sizes would fill no chip."""
     cuda = device.type == "cuda"
@@ -195,5 +224,17 @@ def workloads(device: torch.device) -> dict[str, Workload]:
         _vit(cuda=cuda),
         _gpt(tied=False, cuda=cuda),
         _gpt(tied=True, cuda=cuda),
+        Workload(
+            "u-net",
+            "U-Net",
+            "1x32x32 images, denoising, 32 to 128 channels at three sizes, GroupNorm of 8 groups, skip connections",
+            UNet,
+            _noisy(32, 1, 32, 32),
+            32,
+            8.1,
+            denoising,
+        ),
+        _experts(SoftExperts, 2.5),
+        _experts(RoutedExperts, 2.3),
     ]
     return {workload.name: workload for workload in rows}

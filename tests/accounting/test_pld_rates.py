@@ -352,7 +352,7 @@ class TestManyRates:
         total = sum(float(part.mixtures.counts.sum()) for part in steps.above.parts[0])
         assert total == self.STEPS
 
-    @pytest.mark.parametrize(("smallest", "cells"), [(0.02, 40), (0.001, 74), (1e-6, 160)])
+    @pytest.mark.parametrize(("smallest", "cells"), [(0.02, 40), (0.001, 102), (1e-6, 160)])
     def test_rates_that_are_far_apart_get_more_cells(self, smallest: float, cells: int) -> None:
         rng = np.random.default_rng(0)
         rate = np.r_[smallest, 0.1, np.exp(rng.uniform(math.log(smallest), math.log(0.1), 400))]

@@ -186,6 +186,7 @@ def test_options_of_training_run(invoke: Invoke, plan_file: Path, options: list[
                 EngineSettings(cache_bytes=1000, microbatch_size=7, capture=False),
             ),
             (["--capture", "on"], EngineSettings(cache_bytes=1000, microbatch_size=50, capture=True)),
+            (["--memory", "low"], EngineSettings(cache_bytes=1000, microbatch_size=50, memory="low")),
             ([], EngineSettings(cache_bytes=1000, microbatch_size=50)),
         ],
         1,

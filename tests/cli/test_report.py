@@ -118,7 +118,7 @@ def test_a_loss_is_called_a_loss_and_one_seed_decides_nothing() -> None:
 @pytest.mark.slow
 def test_the_demonstration_runs_end_to_end(tmp_path: Path) -> None:
     console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
-    found = demo.demonstrate(tmp_path, console, seeds=(0, 1), steps=4)
+    found = demo.demonstrate(tmp_path, console, seeds=(0, 1), steps=4, jobs=2)
     console.file.close()
     text = console.export_text()
     assert [outcome.name for outcome in found] == [NOT_PRIVATE, CONSTANT, CONTROL, DYNAMIC]
@@ -132,10 +132,12 @@ def test_the_demonstration_runs_end_to_end(tmp_path: Path) -> None:
     assert len(sizes) == 1
     assert "not private" in text
     assert "not a bound" in text
+    alone = demo.train_private(demo.digits(), found[3].plan, 1)[0]  # in this process, with the same numbers
+    assert found[3].curves[1] == alone
     assert png_size(tmp_path / "schedules.png")
     assert png_size(tmp_path / "accuracy.png")
 
 
 def test_plain_sgd_of_the_demonstration_learns() -> None:
-    curve = demo.train_plain(demo.digits(), 60, 0, lambda _: None)
+    curve = demo.train_plain(demo.digits(), 60, 0)
     assert curve[-1] > 0.85

@@ -13,6 +13,7 @@ from often import some
 from torch import Tensor, nn
 
 import decrescendo.clipping.workspace as workspace_module
+from decrescendo.base.batches import joined
 from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.clipping.memory import Sizes, metered
 from decrescendo.clipping.workspace import Workspace
@@ -141,6 +142,81 @@ def test_a_stated_limit_is_kept_and_used(limit: int) -> None:
     assert peak.bytes >= min(limit, 5_000_000) * 0.5  # and it is not kept by taking one row at a time
     for name, gradient in expected.gradients.items():
         torch.testing.assert_close(found.gradients[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "at_once"), [(1, 1), (2, 2), (3, 2), (50, 25), (250, 128)])
+def test_low_memory_is_half_of_the_batch_at_a_time_and_half_of_the_cache(rows: int, at_once: int) -> None:
+    """To the bit what whoever sets both gets. (125 rows are filled up to 128; the explicit setting must allow that.)"""
+    torch.manual_seed(0)
+    model, batch = network(), (torch.randn(rows, 64), torch.randint(3, (rows,)))
+    low = Engine(model, loss, EngineSettings(memory="low"))
+    explicit = Engine(model, loss, EngineSettings(microbatch_size=at_once, cache_bytes=2**26))
+    assert low.workspace.left == explicit.workspace.left
+    for _ in range(3):
+        found, expected = low.clipped_sum(batch, 0.1), explicit.clipped_sum(batch, 0.1)
+        assert found.diagnostics == expected.diagnostics
+        for name, gradient in expected.gradients.items():
+            assert torch.equal(found.gradients[name], gradient)
+
+
+def test_low_memory_takes_less_of_it_and_is_captured_with_the_same_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    # (The run's type checker draws random numbers of Python's.)
+    monkeypatch.setattr("decrescendo.clipping.checker.drawn_by_python", lambda held: ())
+    model, batch = network(), (torch.randn(1200, 64), torch.randint(3, (1200,)))
+    peaks, sums = list[int](), list[Tensor]()
+    for settings in (
+        EngineSettings(capture=False),
+        EngineSettings(memory="low", capture=False),
+        EngineSettings(memory="low", capture=True),
+    ):
+        engine = Engine(model, loss, settings)
+        for _ in range(4):
+            engine.clipped_sum(batch, 0.1)
+        with metered(torch.device("cpu")) as peak:
+            sums.append(engine.clipped_sum(batch, 0.1).gradients["0.weight"])
+        peaks.append(peak.bytes)
+    assert peaks[1] < 0.65 * peaks[0]
+    assert torch.equal(sums[1], sums[2])
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-4, atol=1e-6)
+
+
+def test_low_memory_cuts_what_other_settings_leave_and_parts_of_other_shapes_no_more_than_that() -> None:
+    sizes: list[int] = []
+
+    def noted(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        sizes.append(len(batch[0]))
+        return loss(model, batch)
+
+    def passed(settings: EngineSettings, batch: Any) -> list[int]:
+        engine = Engine(nn.Linear(4, 3), noted, settings)
+        engine.clipped_sum(batch, 0.1)
+        sizes.clear()
+        engine.clipped_sum(batch, 0.1)
+        return sizes.copy()
+
+    rows = (torch.randn(24, 4), torch.zeros(24, dtype=torch.long))
+    assert passed(EngineSettings(memory="low", capture=False), rows) == [12, 12]
+    assert passed(EngineSettings(memory="low", capture=False, microbatch_size=8), rows) == [8, 8, 8]
+    short, long = (
+        (torch.randn(n, places, 4), torch.zeros(n, places, dtype=torch.long))
+        for n, places in ((4, 2), (20, 3))
+    )
+
+    def texts(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        sizes.append(len(batch[0]))
+        return nn.functional.cross_entropy(model(batch[0]).mT, batch[1], reduction="none").mean(1)
+
+    engine = Engine(nn.Linear(4, 3), texts, EngineSettings(memory="low", capture=False))
+    ragged = joined(
+        [tuple(t[i : i + 1] for t in part) for part in (short, long) for i in range(len(part[0]))]
+    )
+    engine.clipped_sum(ragged, 0.1)
+    sizes.clear()
+    engine.clipped_sum(ragged, 0.1)
+    assert sizes == [4, 10, 10]  # half of 24 rows at most
 
 
 def test_a_limit_below_one_example_is_refused_with_what_it_takes() -> None:

@@ -316,7 +316,8 @@ def test_a_refusal_names_this_way_where_an_example_alone_has_its_part_of_the_los
 
 
 @pytest.mark.parametrize(
-    "others", [{"microbatch_size": 1}, {"capture": True}, {"memory_limit": 5}, {"declared": ("a",)}]
+    "others",
+    [{"microbatch_size": 1}, {"memory": "low"}, {"capture": True}, {"memory_limit": 5}, {"declared": ("a",)}],
 )
 def test_settings_of_batches_are_refused_with_it(others: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match="must be left out with one_example_a_pass=True"):

@@ -35,9 +35,13 @@ class Step(Protocol):
 
     Attributes:
         rewritten: what of the model had to be exchanged for it; empty for the model as it is.
+        passes: of our engine, how its passes run (`clipping.Engine.passes`); empty for others.
     """
 
     rewritten: str
+
+    @property
+    def passes(self) -> str: ...
 
     def step(self) -> None:
         """One private step: clip each example's gradient, add, divide by the batch size, SGD."""

@@ -15,7 +15,7 @@ Gradients = Mapping[str, Tensor]
 class _Functional:
     """The model as a function of its parameters, and the loss of one example."""
 
-    rewritten = ""
+    rewritten = passes = ""
 
     def __init__(self, setting: Setting) -> None:
         workload = setting.workload

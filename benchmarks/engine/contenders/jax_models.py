@@ -109,12 +109,39 @@ def transformer(weights: Weights, tokens: Array) -> Array:
     return linear(weights, "out", x.mean(1))
 
 
+def group_norm(weights: Weights, name: str, x: Array, groups: int = 8) -> Array:
+    """``nn.GroupNorm``."""
+    parts = x.reshape(x.shape[0], groups, -1)
+    centred = parts - parts.mean(-1, keepdims=True)
+    normal = (centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)).reshape(x.shape)
+    return normal * weights[f"{name}.weight"][:, None, None] + weights[f"{name}.bias"][:, None, None]
+
+
+def doubled(weights: Weights, name: str, x: Array) -> Array:
+    """``nn.ConvTranspose2d`` of a 2x2 kernel with a stride of 2."""
+    b, _, h, w = x.shape
+    y = jnp.einsum("bihw,ioac->bohawc", x, weights[f"{name}.weight"])
+    return y.reshape(b, y.shape[1], 2 * h, 2 * w) + weights[f"{name}.bias"][:, None, None]
+
+
 def block(weights: Weights, at: str, x: Array, heads: int, *, causal: bool) -> Array:
     """A pre-norm block."""
     qkv = linear(weights, f"{at}.attention.qkv", layer_norm(weights, f"{at}.before_attention", x))
     x = x + linear(weights, f"{at}.attention.out", attention(qkv, heads, causal=causal))
-    inner = linear(weights, f"{at}.mlp.0", layer_norm(weights, f"{at}.before_mlp", x))
-    return x + linear(weights, f"{at}.mlp.2", jax.nn.gelu(inner, approximate=False))
+    normal = layer_norm(weights, f"{at}.before_mlp", x)
+    wide = soft_experts if f"{at}.mlp.router.weight" in weights else feed_forward
+    return x + wide(weights, f"{at}.mlp", normal)
+
+
+def feed_forward(weights: Weights, at: str, x: Array) -> Array:
+    inner = linear(weights, f"{at}.0", x)
+    return linear(weights, f"{at}.2", jax.nn.gelu(inner, approximate=False))
+
+
+def soft_experts(weights: Weights, at: str, x: Array) -> Array:
+    shares = jax.nn.softmax(linear(weights, f"{at}.router", x))
+    each = [feed_forward(weights, f"{at}.experts.{i}", x) for i in range(shares.shape[-1])]
+    return (jnp.stack(each, -1) * shares[..., None, :]).sum(-1)
 
 
 def blocks(weights: Weights, x: Array, heads: int, *, causal: bool) -> Array:
@@ -141,6 +168,34 @@ def gpt(weights: Weights, tokens: Array) -> Array:
     return x @ weights["out.weight" if "out.weight" in weights else "embedding.weight"].T
 
 
+def convolved(weights: Weights, at: str, x: Array) -> Array:
+    inner = jax.nn.silu(
+        group_norm(weights, f"{at}.first_norm", convolution(weights, f"{at}.first", x, padding=1))
+    )
+    inner = group_norm(weights, f"{at}.second_norm", convolution(weights, f"{at}.second", inner, padding=1))
+    return jax.nn.silu(inner + convolution(weights, f"{at}.skip", x))
+
+
+def u_net(weights: Weights, x: Array) -> Array:
+    passed: list[Array] = []
+    for at in range(2):
+        x = convolved(weights, f"down.{at}", x)
+        passed.append(x)
+        x = max_pool(x, 2, 2)
+    x = convolved(weights, "middle", x)
+    for at in range(2):
+        x = convolved(
+            weights, f"up.{at}", jnp.concatenate([doubled(weights, f"wider.{at}", x), passed.pop()], 1)
+        )
+    return convolution(weights, "out", x)
+
+
+def experts(weights: Weights, tokens: Array) -> Array:
+    x = weights["embedding.weight"][tokens] + weights["positions.table"]
+    x = blocks(weights, x, 4, causal=False)
+    return linear(weights, "out", x.mean(1))
+
+
 MODELS: dict[str, Callable[..., Array]] = {
     "paper-cnn": paper_cnn,
     "paper-cnn-500": paper_cnn,
@@ -152,4 +207,6 @@ MODELS: dict[str, Callable[..., Array]] = {
     "vit-tiny": vit_tiny,
     "gpt": gpt,
     "gpt-tied": gpt,
+    "u-net": u_net,
+    "experts": experts,
 }

@@ -13,6 +13,7 @@ class JaxPrivacy:
     """One compiled function from weights and batch to new weights."""
 
     rewritten: str
+    passes = ""
 
     def __init__(self, setting: Setting) -> None:
         jax = require("jax")
@@ -53,7 +54,7 @@ class JaxPrivacy:
 
 
 def _loss(workload: str) -> Callable[..., Any]:
-    """Cross-entropy over the classes, its mean over all places: for one example the loss of the workload."""
+    """Cross-entropy over the classes, or square error, its mean over all places: for one example the workload's."""
     import jax
 
     from benchmarks.engine.contenders.jax_models import MODELS
@@ -64,6 +65,8 @@ def _loss(workload: str) -> Callable[..., Any]:
 
     def loss(weights: Any, *batch: Any) -> Any:
         *inputs, label = batch
+        if workload == "u-net":
+            return jax.numpy.square(model(weights, *inputs) - label).mean()
         scores = jax.nn.log_softmax(model(weights, *inputs))
         return -jax.numpy.take_along_axis(scores, label[..., None], -1).mean()
 

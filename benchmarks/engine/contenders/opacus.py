@@ -16,6 +16,8 @@ _MIXED = "whose batch_first form, in Opacus 1.6.0, exchanges heads and places an
 class _Opacus:
     """What the modes share: the model in a form that Opacus takes, wrapped for ``mode``."""
 
+    passes = ""
+
     def __init__(self, setting: Setting, mode: str) -> None:
         wrap = require("opacus.grad_sample.utils").wrap_model
         workload = setting.workload

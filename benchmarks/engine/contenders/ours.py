@@ -1,4 +1,4 @@
-"""decrescendo: its engine alone, as all others are measured, and the whole private step with noise."""
+"""decrescendo: the private step with secure noise, as people get it and by other settings; and the engine alone."""
 
 from collections.abc import Mapping
 
@@ -11,9 +11,11 @@ from decrescendo.errors import UnsupportedModel
 from decrescendo.optim import apply
 from decrescendo.optim.noise import privatise
 
+_IN_PYTHON = dc.clipping.EngineSettings(capture=False)
 
-class Ours:
-    """`clipping.Engine`, then SGD on the sum over the batch size. No noise, like the others."""
+
+class EngineAlone:
+    """`clipping.Engine` with its defaults, then SGD on the sum over the batch size. No noise, like the peers."""
 
     rewritten = ""
     settings = dc.clipping.EngineSettings()
@@ -25,6 +27,10 @@ class Ours:
         self._rows, self._clip_norm = workload.rows, workload.clip_norm
         self._engine = dc.clipping.Engine(self._model, workload.loss, self.settings)
         self._optimizer = sgd(self._model)
+
+    @property
+    def passes(self) -> str:
+        return self._engine.passes
 
     def step(self) -> None:
         gradients = self.clipped_sum()
@@ -43,14 +49,14 @@ class Ours:
             raise Refused(str(error)) from None
 
 
-class OursCaptured(Ours):
-    """The same with captured passes."""
+class EngineInPython(EngineAlone):
+    """The same without captured passes: for what counts operations and looks into passes."""
 
-    settings = dc.clipping.EngineSettings(capture=True)
+    settings = _IN_PYTHON
 
 
-class OursWithNoise(Ours):
-    """The step that a user makes: clipped sum, `privatise` with noise multiplier 1, `apply`."""
+class Ours(EngineAlone):
+    """The step that a user makes, by default: clipped sum, `privatise` with noise multiplier 1, `apply`."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -62,15 +68,13 @@ class OursWithNoise(Ours):
         apply(noisy, self._model, self._optimizer)
 
 
-class OursCapturedWithNoise(OursWithNoise, OursCaptured):
-    """That step with captured passes."""
+class OursInPython(Ours):
+    """That step without captured passes, as the default was before."""
+
+    settings = _IN_PYTHON
 
 
-class OursByHalves(OursCapturedWithNoise):
-    """That step in two micro-batches, each with half of the room for what is kept: less memory."""
+class OursInLittleMemory(Ours):
+    """That step in less memory."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.settings = dc.clipping.EngineSettings(
-            capture=True, microbatch_size=-(-setting.workload.rows // 2), cache_bytes=2**26
-        )
-        super().__init__(setting)
+    settings = dc.clipping.EngineSettings(memory="low")

@@ -6,7 +6,7 @@ from benchmarks.engine.contenders.base import Setting, sgd
 class Plain:
     """Forward, backward of the mean loss, SGD."""
 
-    rewritten = ""
+    rewritten = passes = ""
 
     def __init__(self, setting: Setting) -> None:
         self._loss = setting.workload.loss

@@ -8,13 +8,7 @@ from benchmarks.engine.contenders.base import Setting, Step
 from benchmarks.engine.contenders.functional import ByHand, Opake
 from benchmarks.engine.contenders.jax_privacy import JaxPrivacy
 from benchmarks.engine.contenders.opacus import Ghost, PerExample
-from benchmarks.engine.contenders.ours import (
-    Ours,
-    OursByHalves,
-    OursCaptured,
-    OursCapturedWithNoise,
-    OursWithNoise,
-)
+from benchmarks.engine.contenders.ours import EngineAlone, Ours, OursInLittleMemory, OursInPython
 from benchmarks.engine.contenders.plain import Plain
 
 
@@ -28,21 +22,14 @@ class Contender:
     peer: bool = True
 
 
+_OURS = ("decrescendo", "torch")
+
 CONTENDERS: dict[str, Contender] = {
     "plain": Contender("plain training", ("torch",), Plain, peer=False),
-    "decrescendo": Contender("decrescendo", ("decrescendo", "torch"), Ours, peer=False),
-    "decrescendo-noise": Contender(
-        "decrescendo, with noise", ("decrescendo", "torch"), OursWithNoise, peer=False
-    ),
-    "decrescendo-captured": Contender(
-        "decrescendo, captured", ("decrescendo", "torch"), OursCaptured, peer=False
-    ),
-    "decrescendo-captured-noise": Contender(
-        "decrescendo, captured, with noise", ("decrescendo", "torch"), OursCapturedWithNoise, peer=False
-    ),
-    "decrescendo-halves": Contender(
-        "captured, with noise, by halves", ("decrescendo", "torch"), OursByHalves, peer=False
-    ),
+    "decrescendo": Contender("decrescendo", _OURS, Ours, peer=False),
+    "decrescendo-without-noise": Contender("decrescendo, without noise", _OURS, EngineAlone, peer=False),
+    "decrescendo-python": Contender("`capture=False`", _OURS, OursInPython, peer=False),
+    "decrescendo-low": Contender('`memory="low"`', _OURS, OursInLittleMemory, peer=False),
     "opacus-hooks": Contender("Opacus, hooks", ("opacus", "torch"), partial(PerExample, mode="hooks")),
     "opacus-ghost": Contender("Opacus, ghost", ("opacus", "torch"), Ghost),
     "opacus-ew": Contender("Opacus, expanded weights", ("opacus", "torch"), partial(PerExample, mode="ew")),

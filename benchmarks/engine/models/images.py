@@ -1,6 +1,8 @@
 """Convolutional networks for grey images."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 
 def cnn_5x5(width: int = 32) -> nn.Module:
@@ -34,3 +36,42 @@ def vgg_11() -> nn.Module:
         layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
         channels = width
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 512), nn.ReLU(), nn.Linear(512, 10))
+
+
+class _Convolved(nn.Module):
+    """Two 3x3 convolutions, each with GroupNorm and SiLU, around a skip connection."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.first, self.first_norm = nn.Conv2d(inner, outer, 3, padding=1), nn.GroupNorm(8, outer)
+        self.second, self.second_norm = nn.Conv2d(outer, outer, 3, padding=1), nn.GroupNorm(8, outer)
+        self.skip = nn.Conv2d(inner, outer, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = functional.silu(self.first_norm(self.first(x)))
+        return functional.silu(self.second_norm(self.second(inner)) + self.skip(x))
+
+
+class UNet(nn.Module):
+    """A U-Net: three sizes of image, halved and doubled again, what was before each halving joined on the way up."""
+
+    def __init__(self, channels: int = 1, width: int = 32) -> None:
+        super().__init__()
+        self.down = nn.ModuleList([_Convolved(channels, width), _Convolved(width, 2 * width)])
+        self.middle = _Convolved(2 * width, 4 * width)
+        self.wider = nn.ModuleList(
+            [nn.ConvTranspose2d(size, size // 2, 2, stride=2) for size in (4 * width, 2 * width)]
+        )
+        self.up = nn.ModuleList([_Convolved(4 * width, 2 * width), _Convolved(2 * width, width)])
+        self.out = nn.Conv2d(width, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        passed: list[Tensor] = []
+        for part in self.down:
+            x = part(x)
+            passed.append(x)
+            x = functional.max_pool2d(x, 2)
+        x = self.middle(x)
+        for wider, part in zip(self.wider, self.up, strict=True):
+            x = part(torch.cat([wider(x), passed.pop()], 1))
+        return self.out(x)

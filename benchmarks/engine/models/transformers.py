@@ -1,4 +1,4 @@
-"""ViT-tiny and a GPT-2-like language model: pre-norm blocks around ``scaled_dot_product_attention``."""
+"""ViT-tiny, GPT-2-like, mixtures of experts: pre-norm blocks around ``scaled_dot_product_attention``."""
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,9 @@ class Block(nn.Module):
         self.before_attention = nn.LayerNorm(width)
         self.attention = Attention(width, heads, causal=causal)
         self.before_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp: nn.Module = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.before_attention(x))
@@ -99,3 +101,59 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.out(self.norm(self.blocks(self.positions(self.embedding(tokens)))))
+
+
+class SoftExperts(nn.Module):
+    """Every expert, a feed-forward part, computes every token; a router weighs what they give."""
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, experts)
+        self.experts = nn.ModuleList([_expert(width) for _ in range(experts)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares = self.router(x).softmax(-1)
+        return (torch.stack([expert(x) for expert in self.experts], -1) * shares.unsqueeze(-2)).sum(-1)
+
+
+class RoutedExperts(SoftExperts):
+    """Every token is computed by the one expert that the router weighs most, as in Switch Transformers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        share, chosen = self.router(tokens).softmax(-1).max(-1)
+        out = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            (places,) = torch.where(chosen == number)
+            out = out.index_add(0, places, expert(tokens[places]) * share[places].unsqueeze(-1))
+        return out.view_as(x)
+
+
+def _expert(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+
+class ExpertBlock(Block):
+    """A `Block` with a mixture of experts for its feed-forward part."""
+
+    def __init__(self, width: int, heads: int, experts: nn.Module) -> None:
+        super().__init__(width, heads, causal=False)
+        self.mlp = experts
+
+
+class MixtureOfExperts(nn.Module):
+    """Text classification by blocks with mixtures of experts."""
+
+    def __init__(
+        self, kind: type[SoftExperts], *, vocabulary: int = 1_000, length: int = 64, width: int = 128, layers: int = 2,
+        heads: int = 4, experts: int = 4, classes: int = 4,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.positions = Positions(length, width)
+        self.blocks = nn.Sequential(*[ExpertBlock(width, heads, kind(width, experts)) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.norm(self.blocks(self.positions(self.embedding(tokens)))).mean(1))

@@ -1,12 +1,13 @@
 """The demonstration: one budget on real digits, spent at a constant pace and spent dynamically."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from joblib import Parallel, delayed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -24,7 +25,6 @@ from decrescendo.training import Decay, Run, accuracy, cross_entropy, decay_sche
 from decrescendo.training.digits import Half, digits, digits_cnn
 from decrescendo.training.loop.progress import Progress as TrainingProgress
 
-Tick = Callable[[str], None]  # told the released loss, where there is one
 # Beside the gradients: nobody looks at a raw training loss.
 TELEMETRY = Telemetry(norms=10, loss=True, loss_range=(0.0, 4.0))
 Digits = tuple[Half, Half]  # to train on, to test on
@@ -74,7 +74,7 @@ def make_plans(steps: int = STEPS) -> dict[str, Plan]:
     return found
 
 
-def train_plain(data: Digits, steps: int, seed: int, tick: Tick) -> tuple[float, ...]:
+def train_plain(data: Digits, steps: int, seed: int) -> tuple[float, ...]:
     """SGD without clipping or noise, on the very batches and initial weights of the private runs."""
     model = digits_cnn(seed, nn.Tanh)
     optimizer = torch.optim.SGD(model.parameters(), lr=PLAIN_LEARNING_RATE)
@@ -86,12 +86,11 @@ def train_plain(data: Digits, steps: int, seed: int, tick: Tick) -> tuple[float,
             (cross_entropy(model, table.take(chosen)).sum() / BATCH).backward()
             optimizer.step()
         _measure(model, data, step, steps, curve)
-        tick("")
     return tuple(curve)
 
 
 def train_private(
-    data: Digits, plan: Plan, seed: int, tick: Tick, *, lr_decay: Decay = "none"
+    data: Digits, plan: Plan, seed: int, *, lr_decay: Decay = "none"
 ) -> tuple[tuple[float, ...], Run]:
     """DP-SGD by ``plan``."""
     model = digits_cnn(seed, nn.Tanh)
@@ -101,7 +100,6 @@ def train_private(
 
     def after_step(state: TrainingProgress) -> None:
         _measure(model, data, state.step, state.steps, curve)
-        tick(f"released loss {smoothed(state.readings)}")
 
     run = train(
         model, cross_entropy, data[0], plan, optimizer, seed=seed, scheduler=scheduler, callback=after_step,
@@ -116,12 +114,18 @@ def _measure(model: nn.Module, data: Digits, step: int, steps: int, curve: list[
 
 
 def demonstrate(
-    folder: Path, console: Console, *, seeds: Sequence[int] = (0, 1, 2, 3, 4), steps: int = STEPS
+    folder: Path,
+    console: Console,
+    *,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    steps: int = STEPS,
+    jobs: int = 1,
 ) -> list[Outcome]:
     """Train every method for every seed, print the comparison, and draw the figures into ``folder``.
 
     Beside the two private methods there is a control, constant DP-SGD with a learning rate that falls to zero along a
     line: it tells a gain of the noise and clip schedule from one that any decay of the steps would have brought.
+    ``jobs`` trainings run at once, each in a process, with the same numbers.
     """
     data = digits()
     console.print(
@@ -138,7 +142,7 @@ def demonstrate(
         console.print(
             f"{name}: noise multiplier {z[0]:.2f} -> {z[-1]:.2f}, clip norm {c[0]:.2f} -> {c[-1]:.2f}"
         )
-    outcomes = _train_all(data, plans, seeds, steps, console)
+    outcomes = _train_all(data, plans, seeds, steps, console, jobs)
     console.print()
     console.print(comparison(outcomes))
     console.print(conclusion(outcomes))
@@ -166,31 +170,43 @@ def _described(data: Digits) -> str:
 
 
 def _train_all(
-    data: Digits, plans: dict[str, Plan], seeds: Sequence[int], steps: int, console: Console
+    data: Digits, plans: dict[str, Plan], seeds: Sequence[int], steps: int, console: Console, jobs: int
 ) -> list[Outcome]:
     columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     columns = (*columns, TextColumn("{task.fields[loss]}"))
-    outcomes: list[Outcome] = []
+    methods: dict[str, tuple[Plan | None, Decay]] = {
+        NOT_PRIVATE: (None, "none"),
+        CONSTANT: (plans[CONSTANT], "none"),
+        CONTROL: (plans[CONSTANT], "linear"),
+        DYNAMIC: (plans[DYNAMIC], "none"),
+    }
+    wanted = [(name, seed) for name in methods for seed in seeds]
+    trained = dict[tuple[str, int], tuple[tuple[float, ...], Run | None]]()
+    workers = Parallel(n_jobs=min(jobs, len(wanted)), return_as="generator_unordered", batch_size=1)
     silent = nullcontext() if console.is_terminal else working("training")  # bars are drawn on terminals only
     with silent, Progress(*columns, console=console) as display:
+        bars = {name: display.add_task(name, total=len(seeds), loss="") for name in methods}
+        threads = torch.get_num_threads()
+        for name, seed, curve, run in workers(
+            delayed(_trained)(name, seed, data, steps, *methods[name], threads) for name, seed in wanted
+        ):
+            trained[name, seed] = curve, run
+            loss = "" if run is None else f"released loss {smoothed(run.telemetry)}"
+            display.update(bars[name], advance=1, loss=loss)
+    return [
+        Outcome(name, tuple(trained[name, seed][0] for seed in seeds), plan, trained[name, seeds[0]][1])
+        for name, (plan, _) in methods.items()
+    ]
 
-        def bar(name: str) -> Tick:
-            task = display.add_task(name, total=steps * len(seeds), loss="")
-            return lambda loss: display.update(task, advance=1, loss=loss)
 
-        tick = bar(NOT_PRIVATE)
-        curves = tuple(train_plain(data, steps, seed, tick) for seed in seeds)
-        outcomes.append(Outcome(NOT_PRIVATE, curves, None, None))
-        private: tuple[tuple[str, Plan, Decay], ...] = (
-            (CONSTANT, plans[CONSTANT], "none"),
-            (CONTROL, plans[CONSTANT], "linear"),
-            (DYNAMIC, plans[DYNAMIC], "none"),
-        )
-        for name, plan, decay in private:
-            tick = bar(name)
-            results = [train_private(data, plan, seed, tick, lr_decay=decay) for seed in seeds]
-            outcomes.append(Outcome(name, tuple(curve for curve, _ in results), plan, results[0][1]))
-    return outcomes
+def _trained(
+    name: str, seed: int, data: Digits, steps: int, plan: Plan | None, lr_decay: Decay, threads: int
+) -> tuple[str, int, tuple[float, ...], Run | None]:
+    """One training, in whichever process."""
+    torch.set_num_threads(threads)
+    if plan is None:
+        return name, seed, train_plain(data, steps, seed), None
+    return name, seed, *train_private(data, plan, seed, lr_decay=lr_decay)
 
 
 def comparison(outcomes: Sequence[Outcome]) -> Table:

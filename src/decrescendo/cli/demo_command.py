@@ -23,10 +23,12 @@ def demo_command(
     Example: decrescendo demo --out demo --seeds 1
     """
     import torch
+    from joblib import cpu_count
 
     from decrescendo.base.sealed import check_writable
     from decrescendo.cli.demo import demonstrate
 
     check_writable(folder)
     torch.set_num_threads(threads or 1)
-    demonstrate(folder, out, seeds=range(seeds), steps=steps)
+    jobs = max(1, cpu_count() // (threads or 1))
+    demonstrate(folder, out, seeds=range(seeds), steps=steps, jobs=jobs)

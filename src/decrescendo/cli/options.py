@@ -52,6 +52,13 @@ class CaptureWhen(StrEnum):
         return "auto" if self is CaptureWhen.AUTO else self is CaptureWhen.ON
 
 
+class MemoryUse(StrEnum):
+    """`EngineSettings.memory`."""
+
+    NORMAL = "normal"
+    LOW = "low"
+
+
 class Decay(StrEnum):
     """How the learning rate falls."""
 
@@ -124,6 +131,13 @@ Capture = Annotated[
     typer.Option(
         help="Replay checked passes without Python: if that is faster in the first steps (auto), "
         "wherever it can be done (on), or never (off). Default: the task's, which is auto if it does not say.",
+    ),
+]
+Memory = Annotated[
+    MemoryUse | None,
+    typer.Option(
+        help="low: process each batch in two halves, which takes less memory and more time. Default: the task's, which "
+        "is normal if it does not say.",
     ),
 ]
 MicrobatchSize = Annotated[

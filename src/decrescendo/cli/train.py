@@ -71,6 +71,7 @@ def train_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoints.")] = False,
     threads: options.Threads = None,
     capture: options.Capture = None,
+    memory: options.Memory = None,
     microbatch_size: options.MicrobatchSize = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -124,7 +125,7 @@ def train_command(
                 if found is None
                 else _said(found.settings)
             ),
-            settings=_engine(chosen.engine, capture, microbatch_size),
+            settings=_engine(chosen.engine, capture, memory, microbatch_size),
             store=opened,
             name=name,
             checkpoints=checkpoints,
@@ -231,10 +232,17 @@ def _said(settings: "Settings") -> dict[str, Any]:
 
 
 def _engine(
-    settings: "EngineSettings", capture: options.CaptureWhen | None, microbatch_size: int | None
+    settings: "EngineSettings",
+    capture: options.CaptureWhen | None,
+    memory: options.MemoryUse | None,
+    microbatch_size: int | None,
 ) -> "EngineSettings":
     """The task's settings of the engine, with the options that were given."""
-    found = _given(capture=None if capture is None else capture.setting, microbatch_size=microbatch_size)
+    found = _given(
+        capture=None if capture is None else capture.setting,
+        memory=None if memory is None else memory.value,
+        microbatch_size=microbatch_size,
+    )
     return dataclasses.replace(settings, **found)
 
 

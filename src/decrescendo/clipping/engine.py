@@ -119,11 +119,12 @@ class Engine:
         check_loss(loss)
         self._model, self._loss, self._settings, self._telemetry = model, loss, settings, telemetry
         device = next((parameter.device for parameter in trainable(model).values()), torch.device("cpu"))
-        kept = kept_on(device) if settings.cache_bytes is None else settings.cache_bytes
+        parts = 2 if settings.memory == "low" else 1
+        kept = kept_on(device) // parts if settings.cache_bytes is None else settings.cache_bytes
         kept = kept if settings.memory_limit is None else min(kept, settings.memory_limit // 8)
         self._workspace = Workspace(kept, settings.wide)
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
-        self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
+        self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept, parts)
         self._checker = Checker(model, loss, settings.declared, scored=is_scored(telemetry))
         self._factors = partial(factors_of, gamma=settings.gamma, telemetry=telemetry, wide=settings.wide)
         choice = Choice(settings.capture, clock_on(device), parts=keep is not None)
@@ -234,19 +235,22 @@ class Engine:
         """``work`` on one micro-batch after another, each of one shape."""
         if isinstance(batch, OneByOne):
             raise InvalidType(f"a batch must have rows, got examples of any form. {WAY_OUT}")
+        at_once = self._sizes.at_once(count_rows(batch))
         for part in parts_of(batch):
             with naming(partial(self._way_out, part)):
-                yield from self._cut(part, count_rows(part), held, work)
+                yield from self._cut(part, count_rows(part), at_once, held, work)
 
     def _way_out(self, batch: Batch) -> str:
         return OWN_LOSS if mixes_rows(self._model, self._loss, batch) else WAY_OUT
 
-    def _cut(self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
+    def _cut(
+        self, batch: Batch, rows: int, at_once: int, held: Inventory, work: Callable[[Batch, int], T]
+    ) -> Iterator[T]:
         """``work`` on one micro-batch after another, on smaller ones where memory runs out."""
         start, key = 0, signature(held, batch)
         device = next(iter(trainable_of(held).values())).device
         while start < rows:
-            size = self._sizes.next(key, rows - start)
+            size = self._sizes.next(key, rows - start, at_once)
             part = batch if size == rows else slice_rows(batch, start, start + size)
             found: list[T] = []
             failure = ""

@@ -5,7 +5,8 @@ from typing import Literal
 
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
-_OF_BATCHES = ("microbatch_size", "cache_bytes", "memory_limit", "declared", "capture")
+_OF_BATCHES = ("memory", "microbatch_size", "cache_bytes", "memory_limit", "declared", "capture")
+_DEFAULTS = ("auto", "normal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class EngineSettings:
             part of the batch's (class weights, mixup), of which the first steps warn. ``loss`` is given a batch of one,
             and may return a number. A training then takes batches of any form from ``collate_fn``. Settings of passes
             over several examples (``microbatch_size``, ``memory_limit``, ..) must be left out; none is captured.
+        memory: ``"low"`` for less memory than by default (``"normal"``), and more time: each batch in two halves, one
+            after the other, and half of the default ``cache_bytes``. Other settings of memory that you give hold too.
 
     Raises:
         InvalidValue, InvalidType: a number out of its range; ``one_example_a_pass`` with settings of other passes.
@@ -64,8 +67,11 @@ class EngineSettings:
     capture: bool | Literal["auto"] = "auto"
     noise_on_host: bool = False
     one_example_a_pass: bool = False
+    memory: Literal["normal", "low"] = "normal"
 
     def __post_init__(self) -> None:
+        if self.memory not in ("normal", "low"):
+            raise InvalidValue(f"memory must be 'normal' or 'low', got memory={self.memory!r}")
         if self.microbatch_size is not None:
             check_integer("microbatch_size", self.microbatch_size, at_least=1)
         if self.cache_bytes is not None:
@@ -80,7 +86,7 @@ class EngineSettings:
             check_real("gamma", self.gamma, at_least=1e-6)
         check_instance("one_example_a_pass", self.one_example_a_pass, bool)
         given = {name: getattr(self, name) for name in _OF_BATCHES}
-        found = [name for name, value in given.items() if value and value != "auto"]
+        found = [name for name, value in given.items() if value and value not in _DEFAULTS]
         if self.one_example_a_pass and found:
             raise InvalidValue(
                 f"{found[0]} must be left out with one_example_a_pass=True, got {found[0]}={given[found[0]]!r}. It is "

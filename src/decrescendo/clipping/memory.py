@@ -80,26 +80,37 @@ class Sizes:
         microbatch_size: at most so many.
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch.
         held: bytes that the running sum takes between micro-batches.
+        parts: a batch is cut into so many at least.
 
     >>> sizes = Sizes(None, 1000, 100)
-    >>> sizes.next((), 64)
+    >>> sizes.next((), 64, 64)
     2
     >>> sizes.learn((), 2, 50)                # 25 bytes per example at most: 34 of them fit into 0.95 * 900
-    >>> sizes.next((), 64)
+    >>> sizes.next((), 64, 64)
     16
     >>> sizes.learn((), 16, 330)              # 20 an example, and 10 whatever the number: 42 fit
-    >>> sizes.next((), 64)
+    >>> sizes.next((), 64, 64)
     32
     """
 
     microbatch_size: int | None
     memory_limit: int | None
     held: int
+    parts: int = 1
     known: dict[Signature, Known] = field(default_factory=dict)
 
-    def next(self, key: Signature, remaining: int) -> int:
-        """Rows of the next micro-batch out of ``remaining`` ones, in parts of like size."""
-        most = min(remaining, self.microbatch_size or remaining)
+    def at_once(self, rows: int) -> int:
+        """The most rows of a batch of so many that one micro-batch has, if nothing is known of its memory.
+
+        >>> Sizes(None, None, 0, parts=2).at_once(25), Sizes(8, None, 0).at_once(25)
+        (13, 8)
+        """
+        # (One row is passed as two.)
+        return min(self.microbatch_size or rows, max(-(-rows // self.parts), 2))
+
+    def next(self, key: Signature, remaining: int, at_once: int) -> int:
+        """Rows of the next micro-batch out of ``remaining`` ones, in parts of like size, ``at_once`` at most."""
+        most = min(remaining, at_once)
         known = self.known.get(key, Known())
         if known.most is not None:
             most = min(most, known.most)
