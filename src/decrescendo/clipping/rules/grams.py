@@ -27,6 +27,7 @@ from decrescendo.base.native import BEST
 from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.rules.compiled import call, loaded
 from decrescendo.clipping.workspace import MOVED, chunk_on, chunks, product_cost
+from decrescendo.errors import InvalidValue
 
 # Features whose products are added by one matrix product; more come in blocks of so many: rounding grows with them.
 _BLOCK = 256
@@ -60,7 +61,9 @@ def lengths_of(vectors: Float[Tensor, "batch positions features"]) -> Lengths:
     features = vectors.shape[2]
     squares = torch.linalg.vector_norm(vectors, dim=2).square()
     # (A length is off by as much as one sum over all features; it is a bound on itself, not on products.)
-    return lengths_of_squares(squares * (1 + features * torch.finfo(squares.dtype).eps), _terms(features), features)
+    return lengths_of_squares(
+        squares * (1 + features * torch.finfo(squares.dtype).eps), _terms(features), features
+    )
 
 
 def _terms(features: int) -> int:
@@ -197,6 +200,8 @@ def covers(a: Tensor, d: Tensor) -> bool:
 
 
 def _compiled_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"]:
+    if a.dim() != 3 or d.dim() != 3 or a.shape[:2] != d.shape[:2]:
+        raise InvalidValue(f"sides must fit together, got {tuple(a.shape)} and {tuple(d.shape)}")
     a, d = (
         side if side.stride(2) == 1 or side.shape[2] == 1 else side.contiguous()
         for side in (a.resolve_neg(), d.resolve_neg())
