@@ -22,11 +22,12 @@ RULES = PACKAGE / "clipping" / "rules"
 SOURCES = (
     PACKAGE / "base" / "rng" / "banded.c",
     PACKAGE / "base" / "rng" / "gaussian.c",
+    RULES / "grams.c",
     RULES / "matrices.c",
     RULES / "products.c",
     RULES / "segments.c",
 )
-FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi"]
+FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi"]
 # Platforms of released wheels: zig's name of each, and the tag of the wheel.
 TARGETS = {
     "linux-x86_64": ("x86_64-linux-gnu.2.17", "manylinux_2_17_x86_64.manylinux2014_x86_64"),

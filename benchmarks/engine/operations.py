@@ -23,7 +23,7 @@ from benchmarks.engine.contenders import Setting, Step
 from benchmarks.engine.contenders.ours import EngineInPython
 from benchmarks.engine.contenders.plain import Plain
 from benchmarks.engine.workloads import workloads
-from decrescendo.clipping.rules import compiled, embedding, matrices, segments
+from decrescendo.clipping.rules import compiled, embedding, grams, matrices, segments
 
 _WARM_UP = 3
 # No views to torch, but nothing is read or written.
@@ -108,6 +108,8 @@ def count(step: Step) -> dict[str, int]:
             patch = mock.patch.object
             stack.enter_context(patch(compiled, "gradients", counted.kernel(compiled.gradients, _convolved)))
             stack.enter_context(patch(matrices, "products", counted.kernel(matrices.products, _multiplied)))
+            norms = counted.kernel(grams._compiled_norms, _halves)
+            stack.enter_context(patch(grams, "_compiled_norms", norms))
             stack.enter_context(patch(embedding, "blocks_of", counted.lookups))
             weighed = counted.weighed(segments.Blocks.scaled_sum)
             stack.enter_context(patch(segments.Blocks, "scaled_sum", weighed))
@@ -122,6 +124,10 @@ def _convolved(_: Tensor, d: Tensor, __: Any, found: Tensor) -> int:
 
 def _multiplied(a: Tensor, _: Tensor, found: Tensor) -> int:
     return found.numel() * a.shape[1]
+
+
+def _halves(a: Tensor, d: Tensor, _: float) -> int:
+    return a.shape[0] * a.shape[1] * (a.shape[1] + 1) // 2 * (a.shape[2] + d.shape[2])
 
 
 def write(path: Path) -> None:

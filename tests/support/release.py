@@ -26,8 +26,10 @@ FORMATS = {
     "win_amd64": (b"MZ", b"", 0),
 }
 NEWEST_GLIBC = (2, 17)
-KERNEL_TESTS = ("tests/rng/test_kernel.py", "tests/clipping/test_matrices.py", "tests/clipping/test_products.py",
-                "tests/clipping/test_segments.py", "tests/test_build.py")  # fmt: skip
+KERNEL_TESTS = (
+    "tests/rng/test_kernel.py", "tests/clipping/test_grams.py", "tests/clipping/test_matrices.py",
+    "tests/clipping/test_products.py", "tests/clipping/test_segments.py", "tests/test_build.py",
+)  # fmt: skip
 
 
 def symbol(wheel: zipfile.ZipFile, source: str) -> bytes:

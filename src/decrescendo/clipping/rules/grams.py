@@ -8,17 +8,26 @@ likewise for H, give
     |sum G H - exact|  <=  sum_{s,t} g_s g_t |H_st| + sum_{s,t} h_s h_t |G_st| + (sum_s g_s h_s)^2.
 
 For positions without much in common this is about k u times the norm itself: far below what the lengths alone say.
+
+The compiled form (grams.c), where it was built, writes no matrix and computes one half of each: a third of the time.
 """
 
+import ctypes
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from decrescendo.base.native import BEST
 from decrescendo.clipping.clipped import norm_dtype
+from decrescendo.clipping.rules.compiled import call, loaded
 from decrescendo.clipping.workspace import MOVED, chunk_on, chunks, product_cost
+from decrescendo.errors import InvalidValue
 
 # Features whose products are added by one matrix product; more come in blocks of so many: rounding grows with them.
 _BLOCK = 256
@@ -26,6 +35,9 @@ _BLOCK = 256
 _ROOM = 1.01
 # How often each entry of two Gram matrices is read or written.
 _PASSES = 16
+SOURCE = Path(__file__).with_name("grams.c")
+# What a multiplication of the compiled form costs, and how many more each of its inner products does.
+_COST, _EACH = 1.6, 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +59,16 @@ def lengths_of(vectors: Float[Tensor, "batch positions features"]) -> Lengths:
     tensor([[5.]])
     """
     features = vectors.shape[2]
-    terms = features if features <= 2 * _BLOCK else _BLOCK - (-features // _BLOCK)
     squares = torch.linalg.vector_norm(vectors, dim=2).square()
     # (A length is off by as much as one sum over all features; it is a bound on itself, not on products.)
-    return lengths_of_squares(squares * (1 + features * torch.finfo(squares.dtype).eps), terms, features)
+    return lengths_of_squares(
+        squares * (1 + features * torch.finfo(squares.dtype).eps), _terms(features), features
+    )
+
+
+def _terms(features: int) -> int:
+    """How many numbers are added one after another for an inner product, at most."""
+    return features if features <= 2 * _BLOCK else _BLOCK - (-features // _BLOCK)
 
 
 def products_of(
@@ -79,20 +97,25 @@ def lengths_of_squares(squares: Float[Tensor, "batch positions"], terms: int, pr
     >>> bool(found.sizes >= 5), bool(found.errors ** 2 >= 25 * 2 * 2.0**-24)
     (True, True)
     """
-    unit = (terms + 4) * torch.finfo(squares.dtype).eps / 2
-    unit /= max(1 - unit, 0.5)
-    # Products below the smallest normal number may vanish.
-    vanished = products * torch.finfo(squares.dtype).tiny
+    unit, vanished = _rounding(terms, products, squares.dtype)
     sizes = (squares.clamp(min=0) * (1 + 2 * unit) + vanished).sqrt()
     return Lengths(sizes, sizes * math.sqrt(unit) + math.sqrt(vanished))
 
 
-def gram_cost(places: int, features: int, outputs: int) -> float:
-    """Multiplications that `gram_norms` takes for one example, and what else costs as much.
+def _rounding(terms: int, products: int, dtype: torch.dtype) -> tuple[float, float]:
+    """The relative error of sums of so many terms; what is lost of products below the smallest normal number."""
+    unit = (terms + 4) * torch.finfo(dtype).eps / 2
+    return unit / max(1 - unit, 0.5), products * torch.finfo(dtype).tiny
+
+
+def gram_cost(places: int, features: int, outputs: int, *, quick: bool = False) -> float:
+    """Multiplications that `gram_norms` takes for one example, and what else costs as much; ``quick``: compiled.
 
     >>> gram_cost(8, 512, 512) < 512 * 8 * 512 < gram_cost(512, 512, 512)
     True
     """
+    if quick:
+        return places * (places + 4) / 2 * (_COST * (features + outputs) + _EACH)
     products = product_cost(places, features, places) + product_cost(places, outputs, places)
     return products + _PASSES * MOVED * places**2
 
@@ -114,6 +137,8 @@ def gram_norms(
     >>> round(gram_norms(a, d, 0.0).item(), 3)
     12.0
     """
+    if covers(a, d):
+        return _compiled_norms(a, d, slack)
     batch, places = a.shape[:2]
     # Rows of the Gram matrices at once, so that long sequences take no more memory than short ones.
     rows = max(1, min(places, chunk_on(a.device) // places))
@@ -129,6 +154,65 @@ def gram_norms(
             found = found + _inner(first, second, lengths, sizes, some)
         norms.append(_upwards(found, lengths, sizes, slack))
     return torch.cat(norms)
+
+
+class _Side(ctypes.Structure):
+    """As in grams.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("features", "example", "place")),
+        *((name, ctypes.c_double) for name in ("grown", "vanished", "error", "least")),
+    ]  # fmt: skip
+
+    @classmethod
+    def of(cls, vectors: Tensor) -> "_Side":
+        """Its sizes, and what `lengths_of` says of its lengths."""
+        features = vectors.shape[2]
+        unit, vanished = _rounding(_terms(features), features, torch.float32)
+        grown = (1 + features * torch.finfo(torch.float32).eps) * (1 + 2 * unit)
+        return cls(features, *vectors.stride()[:2], grown, vanished, math.sqrt(unit), math.sqrt(vanished))
+
+
+class _Sizes(ctypes.Structure):
+    """As in grams.c."""
+
+    _fields_ = [("batch", ctypes.c_int64), ("places", ctypes.c_int64), ("a", _Side), ("d", _Side)]
+
+
+@functools.cache
+def library() -> Callable[..., None] | None:
+    """The compiled function, or ``None`` where it was not built from the source beside it, or is not wanted."""
+    return loaded(SOURCE, 3)
+
+
+def covers(a: Tensor, d: Tensor) -> bool:
+    """Whether `gram_norms` has a compiled form of these: float32 on a CPU.
+
+    >>> covers(torch.zeros(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64))
+    False
+    """
+    return (
+        a.dtype == d.dtype == torch.float32
+        and a.device.type == d.device.type == "cpu"
+        and min(a.numel(), d.numel()) > 0
+        and library() is not None
+    )
+
+
+def _compiled_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"]:
+    if a.dim() != 3 or d.dim() != 3 or a.shape[:2] != d.shape[:2]:
+        raise InvalidValue(f"sides must fit together, got {tuple(a.shape)} and {tuple(d.shape)}")
+    a, d = (
+        side if side.stride(2) == 1 or side.shape[2] == 1 else side.contiguous()
+        for side in (a.resolve_neg(), d.resolve_neg())
+    )
+    # (A dtype and a device of our own: a user may have set others as torch's defaults.)
+    found = torch.empty(a.shape[0], 4, dtype=torch.float64, device="cpu")
+    function = library()
+    assert function is not None
+    call(function, (found, a, d), _Sizes(a.shape[0], a.shape[1], _Side.of(a), _Side.of(d)), BEST)
+    squares, bound, both, whole = found.unbind(1)
+    return _raised(squares + _ROOM * bound, both, whole, slack)
 
 
 def norms_of_grams(
@@ -173,7 +257,12 @@ def _between(grams: Tensor, lengths: Lengths, rows: slice) -> Tensor:
 
 
 def _upwards(squares: Tensor, lengths: Lengths, sizes: Lengths, slack: float) -> Tensor:
-    both = (lengths.errors.to(squares.dtype) * sizes.errors).sum(1).square()
-    whole = (lengths.sizes.to(squares.dtype) * sizes.sizes).sum(1).square()
+    both = (lengths.errors.to(squares.dtype) * sizes.errors).sum(1)
+    whole = (lengths.sizes.to(squares.dtype) * sizes.sizes).sum(1)
+    return _raised(squares, both, whole, slack)
+
+
+def _raised(squares: Tensor, both: Tensor, whole: Tensor, slack: float) -> Tensor:
+    """``both``: sum_s g_s h_s; ``whole``: sum_s |a_s||d_s|."""
     # (NaN stays: an overflow must not pass for zero.)
-    return squares.clamp(min=0) + _ROOM * (both + slack * whole)
+    return squares.clamp(min=0) + _ROOM * (both.square() + slack * whole.square())

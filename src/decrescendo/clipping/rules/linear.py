@@ -18,6 +18,7 @@ from torch.nn import functional
 from decrescendo.clipping.rules import matrices
 from decrescendo.clipping.rules.grams import (
     Lengths,
+    covers,
     gram_cost,
     gram_norms,
     lengths_of,
@@ -55,6 +56,8 @@ class SharedGrams:
         rows: Callable[[Tensor], Tensor] | None = None,
     ) -> Float[Tensor, " batch"]:
         """`gram_norms` of ``a`` and of part ``number`` of ``d``, which ``rows`` takes out of it."""
+        if covers(a, d):  # quicker than to keep and read a matrix
+            return gram_norms(a, d if rows is None else rows(d), slack)
         if self.d is None or (self.version, *_memory(self.d)) != (d._version, *_memory(d)):
             self.d, self.version = d, d._version
             self.known.clear()
@@ -177,7 +180,7 @@ class LinearKernel:
         product = matrices.COST * places * wide if quick else product_cost(outputs, places, features)
         summed = product_cost(outputs, batch * places, features) / batch
         cost = {
-            "gram": gram_cost(places, features, outputs) + summed,
+            "gram": gram_cost(places, features, outputs, quick=covers(a, d)) + summed,
             "twice": product + MOVED * wide + summed,
         }
         if self._replaces(batch * wide, d) or batch * wide * d.element_size() <= self.workspace.left:
