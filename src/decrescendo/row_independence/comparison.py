@@ -20,7 +20,7 @@ from decrescendo.base.precision import exact_products
 from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.dynamic_sizes import raised_with_size
 from decrescendo.row_independence.inputs import drawing, labelled_rows
-from decrescendo.row_independence.known_memory import Guess, Memory
+from decrescendo.row_independence.known_memory import Memory, SuspectConstant
 from decrescendo.row_independence.program import Done, Passed, Program
 from decrescendo.row_independence.python_state import UNSEARCHED, Numbers, growing_with_rows, without_keys
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
@@ -265,10 +265,12 @@ def _equal(one: Done, other: Done) -> bool:
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
-def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Guess, int]:
-    """Guesses that not every pass has made, and before which event the first one did."""
-    found: dict[Guess, int] = {}
-    for key in set[Guess]().union(*guesses) - known:
+def _coincident(
+    guesses: list[dict[SuspectConstant, int]], known: set[SuspectConstant]
+) -> dict[SuspectConstant, int]:
+    """The suspects that only some of the passes found (coincidences), each with its first event."""
+    found: dict[SuspectConstant, int] = {}
+    for key in set[SuspectConstant]().union(*guesses) - known:
         if not all(key in guessed for guessed in guesses):
             found[key] = min(guessed[key] for guessed in guesses if key in guessed)
     return found

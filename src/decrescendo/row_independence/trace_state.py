@@ -13,7 +13,7 @@ from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.dynamic_sizes import DynamicSizes
-from decrescendo.row_independence.known_memory import Guess, Memory
+from decrescendo.row_independence.known_memory import Memory, SuspectConstant
 from decrescendo.row_independence.labels import LAID_ALONG, LONG, Label, Mixed, RowLayout
 from decrescendo.row_independence.random_stream import Stream, hosts_drew
 from decrescendo.row_independence.refusals import GENERATOR, refusal, refused
@@ -80,7 +80,7 @@ class TraceState(Pausable):
         # An operation that raised an error which the program caught.
         self.raised = ""
         # Constants of the batch's length that were taken for rows, by where they occur; before which event.
-        self.guessed: dict[Guess, int] = {}
+        self.guessed: dict[SuspectConstant, int] = {}
 
     def guess(self, call: int, argument: int, place: RowLayout) -> bool:
         """Note that a constant is as long as the batch; whether that was not found to be a coincidence."""

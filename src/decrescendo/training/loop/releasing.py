@@ -40,7 +40,7 @@ class Releasing:
 
     def noised(self, clipped: ClippedSum) -> tuple[NoisyMean, bytes]:
         """What may be seen of a sum, once it is recorded, and its digest, where one is recorded."""
-        settings = self.order.decided()
+        settings = self.order.settings_of_drawn()
         # The step's own declared B_t is the divisor.
         sampling = self.source.sampling.at(self.life.taken)
         correlated = () if self.streams.correlated is None else (self.streams.correlated,)
@@ -50,7 +50,7 @@ class Releasing:
 
     def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
         """What was released beside the gradients of the step that is being taken."""
-        settings, taken = self.order.decided(), self.life.taken
+        settings, taken = self.order.settings_of_drawn(), self.life.taken
         assert noisy.beside is not None
         sampling = self.source.sampling.at(taken)
         about = (settings.clip_norm, settings.noise_multiplier)

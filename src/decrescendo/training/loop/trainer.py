@@ -165,7 +165,7 @@ class Trainer:
         self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
         if self._keeper is not None:
             beginning.gone_on(self._keeper, model, optimizer, self._source, self._life, self._between)
-        self._moved_by = ending.described(optimizer)
+        self._moved_by = ending.describe_optimizer(optimizer)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
@@ -423,7 +423,7 @@ class Trainer:
             self._account.finish()
         provenance = ending.provenance_of(
             self._life, self._streams, self._account, assumptions,
-            model=ending.described_model(self._model, self._trained), optimizer=self._moved_by,
+            model=ending.describe_model(self._model, self._trained), optimizer=self._moved_by,
             device=self._device, engine=self._engine, processes=self._world.size,
         )  # fmt: skip
         return ending.run_of(self._source, self._life, weights, provenance)
