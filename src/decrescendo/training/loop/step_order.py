@@ -15,7 +15,7 @@ from decrescendo.training.steering import Settings
 
 @final
 class StepOrder:
-    """The order of draws and steps of one training, in the process that began it.
+    """Checks the order of draws and steps of one training, in the process that began it.
 
     Attributes:
         drawn: number of rows of the drawn batch that has not been given to a step yet; ``None`` if there is
