@@ -1,4 +1,5 @@
-"""Hashes the code of a user's function (the loss, say), so that several processes can check that they run the same."""
+"""Hashes the code of a user's function (the loss, say), so that processes can check that they run the same
+one."""
 
 import hashlib
 from functools import partial
