@@ -1,4 +1,4 @@
-"""`check`: the public function that says whether output row i of a function depends on row i of its batch alone."""
+"""`check`: the public function that tests whether output row i of a function depends on input row i only."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -24,8 +24,8 @@ _LOCK, _RUNS = Lock(), count()
 
 @final
 class EarlierRuns:
-    """The parameters that earlier runs of this process trained, identified by memory address: copies are not
-    detected.
+    """One run, and which of its parameters earlier runs of this process trained: identified by memory, so
+    copies are not detected.
 
     >>> model = torch.nn.Linear(2, 2)
     >>> one, other = EarlierRuns(), EarlierRuns()
@@ -67,8 +67,7 @@ def _note(tensors: Iterable[Tensor], run: int, noisy: bool) -> None:
 
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage | None:
-    """The memory of this rank's part of a tensor; ``None`` or empty for wrapper tensors, which nothing
-    trains."""
+    """The storage of this rank's part of a tensor; ``None`` for wrapper tensors, which nothing trains."""
     try:
         return local(tensor.detach()).untyped_storage()
     except (NotImplementedError, RuntimeError):
