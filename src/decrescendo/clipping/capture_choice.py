@@ -1,4 +1,4 @@
-"""Whether passes are captured: in the first steps both ways are measured, and the faster is kept.
+"""Decides whether passes are captured: the first steps time both ways, and the faster one is kept.
 
 Both give the same numbers on a CPU, to the bit, so that what a clock decides is the time alone.
 """

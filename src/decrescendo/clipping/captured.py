@@ -1,4 +1,4 @@
-"""One captured pass: what it is known by, its memory, and what it gives."""
+"""One captured pass: its key, its memory and its results."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A pass of a model and loss that does what an accepted one did, while it is captured to be replayed."""
+"""Captures a pass of a model and loss that runs the same operations as an accepted one."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""The passes of one model and loss: each is checked for the independence of its rows, and compared with autograd."""
+"""Runs the passes of one model and loss: each is checked for row independence, and compared with autograd."""
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""`ClippedSum`, the value that carries its sensitivity, and `Clipper`, the seam of those that make it."""
+"""`ClippedSum`, a sum with its sensitivity, and `Clipper`, the protocol of classes that make it."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Where a pass is captured: as operations on a CPU, as CUDA graphs on a GPU."""
+"""The form of a captured pass on each device: a list of operations on a CPU, CUDA graphs on a GPU."""
 
 from collections.abc import Callable, Container, Generator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,4 +1,4 @@
-"""Loss functions of torch that return one number for a batch, made to return one for each of its rows."""
+"""Replaces torch loss functions that return one number per batch by ones that return one number per row."""
 
 import inspect
 from collections.abc import Callable

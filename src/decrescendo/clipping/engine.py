@@ -1,4 +1,4 @@
-"""The clipped sum from one forward and one backward pass, on an unmodified model."""
+"""`Engine`: the clipped sum from one forward and one backward pass of an unmodified model."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext

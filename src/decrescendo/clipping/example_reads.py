@@ -1,4 +1,5 @@
-"""What a pass of one example reads beside its example: training data, and what the pass before made of its own."""
+"""Detects reads in a single-example pass beyond its example: of training data, or of what the pass before
+made."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""From a pass to its clipped sums: factors that do not depend on any host-side look at values, and the sums."""
+"""Computes clip factors without waiting for the device, and the clipped sums of a pass."""
 
 import warnings
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a model holds."""
+"""`Inventory`: the tensors and modules of a model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""From recorded uses and one backward pass to per-example norms and weighted sums, parameter by parameter."""
+"""Per-example norms and weighted gradient sums, one parameter at a time, from recorded uses and one backward
+pass."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

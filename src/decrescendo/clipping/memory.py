@@ -1,4 +1,4 @@
-"""How many examples at once: within a stated memory limit, and fewer where memory ran out."""
+"""Chooses how many examples run at once: within a memory limit, and fewer after an out-of-memory error."""
 
 import gc
 import weakref

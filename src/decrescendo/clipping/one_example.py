@@ -1,4 +1,4 @@
-"""Passes of one example each, by plain autograd, for models that are refused as a batch.
+"""Single-example passes by plain autograd, for models that are refused as a batch.
 
 No example can depend on another one in a pass that has no other. What is left to check is that nothing is carried from
 one pass to the next: buffers, what Python keeps, random generators of the program's own.

@@ -1,4 +1,5 @@
-"""One forward pass with the recorder on, and one backward pass to the recorded outputs, both under the proof."""
+"""One recorded forward pass, and one backward pass to the recorded outputs, both checked for row
+independence."""
 
 import sys
 from collections.abc import Generator, Iterable

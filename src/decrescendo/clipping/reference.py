@@ -1,4 +1,4 @@
-"""The clipped sum, one example at a time: the documentation of what the engine computes, and its oracle."""
+"""The clipped sum, one example at a time: documents what the engine computes, and is its reference in tests."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The model as it was before a pass: other tensors, other memory and other places in it are refused and put back."""
+"""Refuses a pass that replaced the model's tensors, their memory or their layout in it; restores the model."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager

@@ -133,8 +133,8 @@ class DataReads:
         self.whole("the number of rows that they select", ALL_EXPERTS)
 
     def merge(self, made: list[Tensor]) -> None:
-        """The number of runs of equal entries (`unique_consecutive`) that Python gets as a length: one, or
-        the largest possible, independent of the data."""
+        """Replace the result of `unique_consecutive`, whose length depends on the data, by one or two zero
+        rows: by the fixed answer at this line of code to whether there are several."""
         if self.natural:
             return
         if self.before is not None:

@@ -49,8 +49,7 @@ _ENDING = threading.Lock()
 
 @dataclass(eq=False)
 class Labels:
-    """The label of each piece of memory in one pass over ``count`` examples; ``trace`` records its
-    operations."""
+    """The labels of memory in one pass over ``count`` examples; ``trace`` records its operations."""
 
     count: int
     memory: Memory
@@ -82,7 +81,7 @@ class Labels:
         return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
 
     def entry(self, tensor: Tensor, key: int) -> tuple[Mark, int] | None:
-        """The label of a tensor without its own memory; its parts may have been written to separately."""
+        """The label of a tensor without its own memory, whose parts may have been written to separately."""
         found = self.marks.get(key)
         if found is None or isinstance(found[0], Public):
             with paused(), FUNCTIONS_OFF():
@@ -121,8 +120,7 @@ class Labels:
         return self.count if place.owners is None else len(place.owners.example)
 
     def owners(self, dim: int, example: Tensor, *, counted: bool = False) -> RowLayout:
-        """The row layout of units that belong to these examples, one each; owners known already are found by
-        value.
+        """The row layout of rows that belong to these examples; one known already is found by value.
 
         ``counted``: how many there are depends on the data.
         """
@@ -150,8 +148,7 @@ class Labels:
         return _counted(self.mark_of(key_of(tensor))[0])
 
     def select(self, made: Iterable[Tensor], chosen: bool) -> None:
-        """Note that a tensor's shape shows how many rows the data selected, since no layout says which
-        example each belongs to."""
+        """Note that a shape shows how many rows the data selected, if no layout says whose they are."""
         for tensor in made:
             key = storage_key(tensor)
             mark, birth = self.marks.get(key, (None, 0))
@@ -161,8 +158,7 @@ class Labels:
                 self.marks[key] = (replace(mark, counted=True), birth)
 
     def count_on(self, given: Iterable[Mark], made: Iterable[Tensor]) -> None:
-        """Note that a tensor made from selected rows may show their number in its shape, if no layout covers
-        it."""
+        """Note that a tensor made from selected rows may show their number in its shape."""
         marks = list(given)
         counted = [mark for mark in marks if isinstance(mark, Span) and _counted(mark)]
         if not counted and not any(isinstance(m, Mixed) and (m.counted or counted_of(m)) for m in marks):
@@ -198,7 +194,7 @@ class Labels:
         return span_of(tensor, label, self.units(label)) or Mixed(why)
 
     def keep(self, tensor: Tensor, key: int, mark: Mark, at: int) -> None:
-        """Note the label of a storage; it is kept alive, so that no other storage gets its key meanwhile."""
+        """Note the label of a storage, which is kept alive so that its key is not used again."""
         if key not in self.marks:
             if key < 0:
                 self.held.append(tensor)
@@ -244,8 +240,7 @@ class Labels:
         return (birth, *place) if known is None or place not in known else known[place]
 
     def note(self, output: Any, at: int) -> bool:
-        """Number an output that is no example's own, so that a data-dependent choice between two such outputs
-        shows."""
+        """Number an output that is no example's own, so that a data-dependent choice between outputs shows."""
         noted = False
         for tensor in (output,) if isinstance(output, Tensor) else tensors_of((output,)):
             key = storage_key(tensor)
@@ -262,7 +257,7 @@ class Labels:
         return noted
 
     def end(self) -> None:
-        """Drop labels of freed memory; storages made from data that are still alive are remembered as stale."""
+        """Drop labels of freed memory; storages of data that are still alive are remembered as stale."""
         with _ENDING:
             self._end(self.memory.stale)
 

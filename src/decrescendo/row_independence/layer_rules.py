@@ -209,8 +209,8 @@ def trilinear(call: Call) -> Label:
 
 
 def images(sides: int, text: str) -> Rule:
-    """Channels and sides, with examples before them: some operations also accept no or more leading
-    dimensions."""
+    """The rule ``text`` for images: channels and sides, with at most one dimension of examples before them.
+    Inputs with other dimensions are refused, though some operations accept them."""
 
     def rule(call: Call) -> Label | Sequence[Label]:
         if any(tensor is not None and tensor.dim() not in (sides + 1, sides + 2) for tensor in call.tensors):

@@ -32,8 +32,8 @@ _NOT_INSIDE = ("logging", "warnings", "_weakrefset", "_abc")
 
 
 class Content:
-    """A snapshot of an object's contents, compared by value with a later snapshot (ids of temporary objects
-    may be reused). A snapshot that says no more equals nothing else."""
+    """A snapshot of an object's contents. Subclasses compare by value (ids of temporary objects may be
+    reused); a plain one is equal to no other."""
 
 
 def unseen() -> object:
@@ -89,8 +89,8 @@ def bytes_of(array: Any) -> object:
 
 
 def contents_of(value: Any, libraries: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """The contents of a value that are no items or user-defined attributes, by name. For classes of
-    ``libraries`` attributes are included."""
+    """Contents beyond items and instance attributes, by name (slots, parameters, generator states); for
+    objects of ``libraries`` attributes, too."""
     kind = type(value)
     if isinstance(value, ModuleType):
         if is_own(getattr(value, "__file__", None) or value.__name__):

@@ -25,7 +25,7 @@ READS: frozenset[_Method] = frozenset(
 
 
 def _forms(name: str) -> Iterator[_Method]:
-    """All callables of an operation (overloads, methods, aliases)."""
+    """All callables of an operation: the aten operation, its overloads, and the function in torch."""
     packet = getattr(torch.ops.aten, name, None)
     if packet is not None:
         yield from (packet, *(getattr(packet, overload) for overload in packet.overloads()))

@@ -1,4 +1,4 @@
-"""LSTM, GRU and simple recurrent layers: one recorded use for what each weight matrix is multiplied with.
+"""LSTM, GRU and simple recurrent layers: one recorded use per weight matrix.
 
 The layers of torch are one operation each. Here the same outputs come from a pass through time that keeps the state
 before each step. Then every weight is that of a linear layer over positions: input to gates with the inputs, hidden to

@@ -1,4 +1,4 @@
-"""Recurrences, one layer in one direction: the pass through time, and the way back.
+"""One recurrent layer in one direction: the forward scan over time, and its backward pass.
 
 What the rules need afterwards (states before each step, gradients of all gates) comes in one piece. A step works on
 the first ``size`` sequences only: sequences of different lengths come longest first, as
