@@ -39,7 +39,7 @@ class Capture(Protocol):
 
 
 class DeviceGraphs:
-    """CUDA graphs; all of one engine share their memory, also that of what they give (``shared``)."""
+    """The CUDA graphs of one engine, which share their memory and that of their results (``shared``)."""
 
     bakes_numbers = computes_later = True
 

@@ -22,8 +22,8 @@ _OVERWRITES = ("copy_", "fill_", "zero_")
 
 
 class Watch(DispatchMode):
-    """Refuses operations that read training data beside the example of the pass, or what the pass before has computed
-    from its example."""
+    """Refuses operations that read training data outside the example of the pass, or results of the pass
+    before."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()

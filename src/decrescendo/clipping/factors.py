@@ -110,7 +110,7 @@ def factors_of(
 
 @dataclass(frozen=True, slots=True)
 class PassNumbers:
-    """Of a micro-batch: what the holder of the data may see, and the sums of the coordinates beside its gradients."""
+    """Private diagnostics of a micro-batch, and the sums of the telemetry coordinates beside its gradients."""
 
     diagnostics: Diagnostics
     beside: tuple[float, ...]

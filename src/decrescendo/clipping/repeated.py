@@ -23,7 +23,7 @@ from decrescendo.clipping.workspace import chunks
 
 @dataclass(slots=True)
 class Part:
-    """What one operation contributes to the gradient of one tracked tensor."""
+    """The contribution of one operation to the gradient of one tracked tensor."""
 
     kernel: Kernel
     slot: int

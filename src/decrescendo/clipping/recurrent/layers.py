@@ -66,7 +66,7 @@ class Tape(Protocol):
 def run_recurrent(
     tape: Tape, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """What ``func`` (torch.lstm, ..) returns, with the uses of its trainable weights recorded.
+    """The result of ``func`` (torch.lstm, ..), with the uses of its trainable weights recorded.
 
     Raises:
         UnsupportedModel: weights or first states from which examples cannot be told apart, or data packed unseen.

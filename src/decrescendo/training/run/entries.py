@@ -111,7 +111,8 @@ def read_ledger(columns: Mapping[str, Any]) -> Ledger:
 
 
 def read_provenance(facts: Mapping[str, Any]) -> Provenance:
-    """As it was recorded; by versions before `Provenance.assumptions`, without them: then nothing is known of rows."""
+    """The recorded provenance; files older than `Provenance.assumptions` have none, and then row independence
+    is unknown."""
     lists: dict[str, Any] = {"resumed": tuple(facts["resumed"]), "assumptions": assumptions_in(facts)}
     return Provenance(**dict(facts) | lists)
 

@@ -168,7 +168,8 @@ class Space:
                 yield {**start, one: ends[0], other: ends[1]}
 
     def changed(self, moving: Mapping[str, Dimension], fixed: Mapping[str, Value]) -> "Space":
-        """The same with more of both; what stands for a setting gives way to it, and the other way round."""
+        """A copy with these moving and fixed settings, in place of earlier ones and of those that stand for
+        the same."""
         given = {*moving, *fixed}
         gone = given | {other for pair in STANDS_FOR.items() if given & set(pair) for other in pair}
         kept = {name: dimension for name, dimension in self.moving.items() if name not in gone}
