@@ -1,10 +1,10 @@
 """Captured passes: the operations of a checked pass are replayed without the Python that started them.
 
-Checking and recording take longer, in Python, than a small model's operations. Once a pass over the same number of
-examples was checked, the next one is checked while its operations are captured (`tape` on a CPU, a CUDA graph on a
-GPU). From then on these are replayed on other rows, until the model moves in memory. The value comparisons of the
-check are replayed at every step, so no step is checked less; but Python code does not run again, so a change in it is
-not seen. Some passes run in Python in between, and must do the same. `capture_choice` decides whether to capture.
+Checking and recording take longer, in Python, than a small model's operations. Once a pass over the same
+number of examples was checked, the next one is checked while its operations are captured (`tape` on a CPU, a
+CUDA graph on a GPU). From then on these are replayed on other rows, until the model moves in memory. Its
+value comparisons are replayed at every step; but Python code does not run again, so a change in it is not
+seen. Some passes run in Python in between, and must do the same. `capture_choice` decides whether to capture.
 
 Batches are padded to a few sizes, captured or not: no setting and no timing changes a result.
 """

@@ -114,7 +114,8 @@ class Choice:
             self._tried.add(key)
 
     def goes(self, alike: object, *, replayed: bool) -> None:
-        """Note how this pass runs. ``alike``: what passes over other numbers of rows have in common with it."""
+        """Note how this pass runs. ``alike``: what passes over other numbers of rows have in common with
+        it."""
         self._way = (alike, replayed)
 
     def end(self) -> None:

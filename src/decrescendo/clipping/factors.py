@@ -110,7 +110,8 @@ def factors_of(
 
 @dataclass(frozen=True, slots=True)
 class PassNumbers:
-    """Private diagnostics of a micro-batch, and the sums of the telemetry coordinates beside its gradients."""
+    """Private diagnostics of a micro-batch, and the sums of the telemetry coordinates beside its
+    gradients."""
 
     diagnostics: Diagnostics
     beside: tuple[float, ...]

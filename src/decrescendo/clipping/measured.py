@@ -64,7 +64,8 @@ class Measured:
     def scaled_sums(
         self, factors: Float[Tensor, " batch"], keep: Callable[[str, Tensor], Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """sum_i w_i g_i for each parameter by name; ``keep`` is applied to each sum before the next is made."""
+        """sum_i w_i g_i for each parameter by name; ``keep`` is applied to each sum before the next is
+        made."""
         sums = ((name, self.scaled_sum(name, factors)) for name in self.parameters)
         return {name: total if keep is None else keep(name, total) for name, total in sums}
 

@@ -1,4 +1,5 @@
-"""The clipped sum, one example at a time: documents what the engine computes, and is its reference in tests."""
+"""The clipped sum, one example at a time: documents what the engine computes, and is its reference in
+tests."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
-"""Refuses a pass that replaced the model's tensors, their memory or their layout in it; restores the model."""
+"""Refuses a pass that replaced the model's tensors, their memory or their layout in it; restores the
+model."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager

@@ -216,7 +216,8 @@ class Comparison(Generic[Passed]):
         expected: Trace | None = None,
         poison: float = math.nan,
     ) -> Passed | tuple[DecrescendoError, Tracer]:
-        """A pass over the first ``count`` rows (repeated if there are fewer); or the error that refused it."""
+        """A pass over the first ``count`` rows (repeated if there are fewer); or the error that refused
+        it."""
         last = ""
         for _ in range(_ANSWERS):
             recipes = self.accepted.recipes if expected is None and self.accepted is not None else {}

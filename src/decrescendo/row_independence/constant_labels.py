@@ -94,7 +94,8 @@ class ConstantLabels(TraceState):
     def _alike(
         self, op: Operation, tensors: Sequence[Tensor], known: Mapping[int, Label], made: Tensor, at: int
     ) -> Label | None:
-        """The label of random numbers whose distribution is the same for every example: each example's own."""
+        """The label of random numbers whose distribution is the same for every example: each example's
+        own."""
         drawn_whole = op.name in ("_sample_dirichlet", "multinomial")  # the last dimension is one draw
         if not drawn_whole and op.rule is not pointwise:
             return None

@@ -95,7 +95,8 @@ class DataReads:
         return found
 
     def answer(self, truth: bool, *, likely: bool) -> bool:
-        """The truth value that Python gets: always the same at one line of code, ``likely`` the first time."""
+        """The truth value that Python gets: always the same at one line of code, ``likely`` the first
+        time."""
         where = line()
         self.asked.append(where)
         self.truths.append(truth)

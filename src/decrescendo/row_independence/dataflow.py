@@ -240,7 +240,7 @@ class Labels:
         return (birth, *place) if known is None or place not in known else known[place]
 
     def note(self, output: Any, at: int) -> bool:
-        """Number an output that is no example's own, so that a data-dependent choice between outputs shows."""
+        """Number an output that is no example's own, so that a data-dependent choice shows."""
         noted = False
         for tensor in (output,) if isinstance(output, Tensor) else tensors_of((output,)):
             key = storage_key(tensor)

@@ -88,7 +88,8 @@ def row_numbers_of(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixe
 
 
 def index_column(call: Call, index: Tensor, dim: int, size: torch.Size) -> Tensor | None:
-    """The index of whole rows equivalent to an index of entries that is constant along all other dimensions."""
+    """The index of whole rows equivalent to an index of entries that is constant along all other
+    dimensions."""
     if dim or index.dim() < 2 or index.shape[1:] != size[1:] or 0 in size[1:]:
         return None
     first = index.flatten(1)[:, 0]

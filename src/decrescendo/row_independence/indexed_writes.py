@@ -126,7 +126,8 @@ def _put_in_order(
 
 
 def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayout) -> Label:
-    """Rows of the examples written over a constant where a constant mask, the same for each example, selects."""
+    """Rows of the examples written over a constant where a constant mask, the same for each example,
+    selects."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
     filled = constant_of(call.label(tensor)) is Public.FILL
     if not filled or written.constant or isinstance(call.label(mask), Mixed):

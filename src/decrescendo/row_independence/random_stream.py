@@ -1,4 +1,5 @@
-"""Watches torch's global random generators during a pass: all random numbers must come from the run's stream."""
+"""Watches torch's global random generators during a pass: all random numbers must come from the run's
+stream."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -72,7 +73,8 @@ class Stream:
             del self.jumps[self._at]  # there was nothing to draw
 
     def again(self) -> AbstractContextManager[object]:
-        """For a backward pass that is not traced: what it draws again (checkpointing) must be what was drawn."""
+        """For a backward pass that is not traced: what it draws again (checkpointing) must be what was
+        drawn."""
         moved = any(number is not None for number in self.jumps.values())
         return _Redrawn(self) if moved else nullcontext()
 

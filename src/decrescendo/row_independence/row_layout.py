@@ -143,7 +143,8 @@ def place_in(tensor: Tensor, span: Span) -> RowLayout | None:
 
 
 def span_of(tensor: Tensor, place: RowLayout, count: int) -> Span | None:
-    """The label of the whole memory of which ``tensor`` is a view with the row layout ``place``; or ``None``."""
+    """The label of the whole memory of which ``tensor`` is a view with the row layout ``place``; or
+    ``None``."""
     if count == 1:
         return Span(1, 0, 1, *place[3:])
     start, width = tensor.storage_offset(), tensor.element_size()

@@ -201,5 +201,6 @@ def draws(trace: Trace) -> bool:
 
 
 def rejects(trace: Trace) -> bool:
-    """Whether a pass used samplers that draw a data-dependent number of random values (rejection sampling)."""
+    """Whether a pass used samplers that draw a data-dependent number of random values (rejection
+    sampling)."""
     return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in trace.events)

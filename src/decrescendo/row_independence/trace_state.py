@@ -83,7 +83,8 @@ class TraceState(Pausable):
         self.guessed: dict[SuspectConstant, int] = {}
 
     def guess(self, call: int, argument: int, place: RowLayout) -> bool:
-        """Note that a constant is as long as the batch; returns false if that is known to be a coincidence."""
+        """Note that a constant is as long as the batch; returns false if that is known to be a
+        coincidence."""
         key = (call, argument, place)
         self.guessed.setdefault(key, len(self.trace.events))
         return key not in self.memory.coincident

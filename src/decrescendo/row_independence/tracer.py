@@ -172,7 +172,8 @@ class Tracer(Arguments):
         self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any,
         made: list[Tensor], given: "OperationInputs", at: int,
     ) -> tuple[list[Label | None], bool]:  # fmt: skip
-        """The labels of the outputs, ``None`` for views; and whether tensor values were inspected for them."""
+        """The labels of the outputs, ``None`` for views; and whether tensor values were inspected for
+        them."""
         if not given.data:
             return self._label_constants(op, args, kwargs, made, given, at), False
         if all(key_of(tensor) in given.marks for tensor in made):

@@ -78,7 +78,8 @@ class UnobservedReads(TorchFunctionMode):
 
 
 def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse row counts, or positions to split at, that depend on the data; states of recurrent layers may."""
+    """Refuse row counts, or positions to split at, that depend on the data; states of recurrent layers
+    may."""
     names = {"batch_sizes", "tensor_indices_or_sections", "indices_or_sections"} & kwargs.keys()
     padded = "batch_first" in kwargs or (len(args) > 3 and isinstance(args[3], bool))
     states = padded and "pad" not in str(func)

@@ -1,4 +1,5 @@
-"""Finds the tensors that torch's C++ code reads unseen by dispatch modes, and user-defined tensor subclasses."""
+"""Finds the tensors that torch's C++ code reads unseen by dispatch modes, and user-defined tensor
+subclasses."""
 
 import functools
 from collections.abc import Callable, Mapping

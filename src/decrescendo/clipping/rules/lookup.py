@@ -1,4 +1,5 @@
-"""Rows of a parameter selected by ids from the data (a rule), and entries selected by anything else (a view)."""
+"""Rows of a parameter selected by ids from the data (a rule), and entries selected by anything else (a
+view)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast

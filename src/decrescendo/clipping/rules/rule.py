@@ -1,4 +1,5 @@
-"""`Rule` and `Kernel`: how an operation gives per-example norms and weighted sums; new layers plug in here."""
+"""`Rule` and `Kernel`: how an operation gives per-example norms and weighted sums; new layers plug in
+here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class Call:
         return dict(zip(names, self.args, strict=False)) | dict(self.kwargs)
 
     def holds(self, value: Tensor, dim: int | None = None) -> bool:
-        """Whether an argument has the output's row layout (or has its rows along ``dim``, in the same order)."""
+        """Whether an argument has the output's row layout (or has its rows along ``dim``, in the same
+        order)."""
         own = self.layout_of(value)
         if own is None or own.packing is not self.layout.packing:
             return False

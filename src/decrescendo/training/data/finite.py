@@ -66,7 +66,8 @@ def check_finite(
 
 
 def _in_table(table: Rows | Examples) -> np.ndarray | None:
-    """Which rows have NaN or infinity, if this can be seen without making examples; ``None`` for other data."""
+    """Which rows have NaN or infinity, if this can be seen without making examples; ``None`` for other
+    data."""
     held = held_by(table)
     if isinstance(held, FrameRows):
         columns = [_array(column) for column in columns_of_frame(held.frame)]

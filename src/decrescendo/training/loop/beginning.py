@@ -96,7 +96,8 @@ def telemetry_of(telemetry: Telemetry | None, plan: object, agreed: Agreement) -
 
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
-    """The trainable parameters by name; refuses a model without values, or an ``optimizer`` that misses some."""
+    """The trainable parameters by name; refuses a model without values, or an ``optimizer`` that misses
+    some."""
     parameters = trainable(model)
     for key, tensor in check_published(model).items():
         if tensor.is_meta:

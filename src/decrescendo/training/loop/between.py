@@ -132,7 +132,8 @@ class BetweenSteps:
         return now, settings
 
     def enter(self) -> None:
-        """Call when a pass begins: until `leave` nothing may change the weights or the optimiser's settings."""
+        """Call when a pass begins: until `leave` nothing may change the weights or the optimiser's
+        settings."""
         self._entered = self.look()
         if self._begun:
             for name, trained in self._requires_now().items():
@@ -163,7 +164,8 @@ class BetweenSteps:
         self._settings = settings_of(self._optimizer)
 
     def filled(self) -> None:
-        """Call when the noisy mean is in every ``.grad`` and the user's loop is to step its optimiser, once."""
+        """Call when the noisy mean is in every ``.grad`` and the user's loop is to step its optimiser,
+        once."""
         self._handed.clear()
         self._is_filled = True
         self._forget()

@@ -76,7 +76,8 @@ def _is_triangular(square: Tensor) -> bool:
 
 
 def _is_of_sines(table: Tensor) -> bool:
-    """Whether columns are sines and cosines of the row number: x[t + 1] + x[t - 1] = c x[t], from 0 or 1 on."""
+    """Whether columns are sines and cosines of the row number: x[t + 1] + x[t - 1] = c x[t], from 0 or 1
+    on."""
     if not table.is_floating_point() or len(table) < _ROWS:
         return False
     table = table.double()

@@ -1,4 +1,5 @@
-"""`Source`: where noise and clip norm of each step come from: a plan's schedule, or a policy (`AdaptiveRun`)."""
+"""`Source`: where noise and clip norm of each step come from: a plan's schedule, or a policy
+(`AdaptiveRun`)."""
 
 from functools import singledispatch
 from typing import Protocol, final, runtime_checkable

@@ -1,4 +1,5 @@
-"""`World`: the processes that take the steps of one training together. `Alone`, the default, is one process."""
+"""`World`: the processes that take the steps of one training together. `Alone`, the default, is one
+process."""
 
 import hashlib
 import json
@@ -103,7 +104,8 @@ class World(Protocol):
         ...
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
-        """Refuse, on every rank, facts that differ between ranks; compared only at some of the steps above 0."""
+        """Refuse, on every rank, facts that differ between ranks; compared only at some of the steps above
+        0."""
         ...
 
     def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:

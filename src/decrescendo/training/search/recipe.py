@@ -23,7 +23,8 @@ FORMAT, VERSION = "decrescendo-tuned", 1
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One trial: the values of the searched settings and its score; ``None`` and the reason if there is none."""
+    """One trial: the values of the searched settings and its score; ``None`` and the reason if there is
+    none."""
 
     values: Mapping[str, Value]
     score: float | None = None

@@ -91,7 +91,8 @@ class Account:
         return True
 
     def _ask(self, connection: sqlite3.Connection, position: int, release: Release) -> None:
-        """Ask the privacy filter again, if noise is decided during the run: the caller may not have asked it."""
+        """Ask the privacy filter again, if noise is decided during the run: the caller may not have asked
+        it."""
         if self.agreed.planned is not None:
             return
         guard, asked = self._guard

@@ -136,7 +136,8 @@ class RenyiSum:
         return (self._total(agreed.planned),)
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """Whether the cost is at least that of a few of the least noisy releases, which is quick to compute."""
+        """Whether the cost is at least that of a few of the least noisy releases, which is quick to
+        compute."""
         quieter = (
             planned.with_noise(lambda z: round_up(z, _KINDS)) if (planned := agreed.planned) else Ledger()
         )

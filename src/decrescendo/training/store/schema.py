@@ -1,4 +1,5 @@
-"""The SQLite file behind `Store`, the privacy ledger on disk: its tables, and how it is created and opened."""
+"""The SQLite file behind `Store`, the privacy ledger on disk: its tables, and how it is created and
+opened."""
 
 import os
 import secrets

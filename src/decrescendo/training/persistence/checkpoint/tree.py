@@ -81,7 +81,8 @@ def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _native(value: np.ndarray) -> np.ndarray:
-    """Tensors of integer types that safetensors or torch lack, reinterpreted bit by bit as types that exist."""
+    """Tensors of integer types that safetensors or torch lack, reinterpreted bit by bit as types that
+    exist."""
     array = np.ascontiguousarray(value)
     signed = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}.get(str(array.dtype))
     return array.view(signed) if signed is not None else array
