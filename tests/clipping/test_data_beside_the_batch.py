@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 import decrescendo as dc
 from decrescendo.clipping import Engine
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.known_memory import Memory
 
 # Of torch's own, about storages, sparse layouts and arrays that cannot be written to.
 pytestmark = [
@@ -194,6 +195,24 @@ def test_what_is_withheld_again_is_held_once() -> None:
     for _ in range(3):
         engine.withhold([x[:2], x[4:]])
     assert len(engine.memory._data._held) == 2
+
+
+def test_an_array_that_is_not_withheld_is_told_from_tensors_that_are() -> None:
+    memory = Memory()
+    memory.withhold([torch.rand(6, 3)])
+    assert not memory.withholds(np.zeros(3))
+
+
+@pytest.mark.filterwarnings("ignore:Sharing")
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_array_and_its_tensor_are_both_withheld(order: int) -> None:
+    array, memory = np.random.default_rng(0).normal(size=(6, 3)), Memory()
+    tensor, other = torch.from_numpy(array), torch.from_numpy(array)
+    memory.withhold([array, tensor, other][::order])
+    for moved in (tensor, other):
+        moved.share_memory_()  # the storage moves: its address range is another one now
+        assert memory.withholds(moved)
+    assert memory.withholds(array)
 
 
 class TestHonestData:

@@ -1,4 +1,5 @@
-"""From a model, a loss and a batch to a `ClippedSum`: the only way gradients leave the private side."""
+"""Clipping: from a model, a loss and a batch to a `ClippedSum`, the only form in which gradients leave the
+private side."""
 
 from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics, Loss
 from decrescendo.clipping.engine import Engine

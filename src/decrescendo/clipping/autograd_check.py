@@ -154,7 +154,8 @@ class AutogradCheck:
                     )
 
     def _compare_losses(self, losses: Tensor, batch: Batch, rows: int, done: Pass, seed: int) -> None:
-        """The recorded losses against plain ones; what cancels (a student that is its teacher) is rounding."""
+        """Compare the recorded losses with plain ones; where terms cancel (a student equal to its teacher)
+        differences are rounding."""
         try:
             _compare_losses(done.losses, losses, [], done.tracer.coarsest)
         except UnsupportedModel:
@@ -259,7 +260,7 @@ def _norms_and_errors(
 
 
 def _norm(gradient: Tensor) -> Tensor:
-    """In float64, a part at a time: in float32 a million squares lose digits."""
+    """The norm in float64, one part at a time: in float32 a million squares lose digits."""
     flat = gradient.detach().coalesce().values() if gradient.is_sparse else gradient.detach()
     parts = [part.abs().double().square().sum() for part in flat.flatten().split(2**20)]
     return (

@@ -1,12 +1,12 @@
 """Captured passes: the operations of a checked pass are replayed without the Python that started them.
 
-Proof and recorder take longer, in Python, than a small model's operations. Where a pass over as many examples was
-proven, one more is proven while its operations are captured (`tape` on a CPU, a CUDA graph on a GPU); from then on
-these are done, on other rows, until the model lies elsewhere. What is captured is a checked pass, and what the check
-compared in it is compared each time, so no step is less proven; but what Python would do differently in a later pass
-does not happen. Passes in Python come in between, and must do the same. `capture_choice` says whether any pays.
+Checking and recording take longer, in Python, than a small model's operations. Once a pass over the same
+number of examples was checked, the next one is checked while its operations are captured (`tape` on a CPU, a
+CUDA graph on a GPU). From then on these are replayed on other rows, until the model moves in memory. Its
+value comparisons are replayed at every step; but Python code does not run again, so a change in it is not
+seen. Some passes run in Python in between, and must do the same. `capture_choice` decides whether to capture.
 
-Batches are filled up to few numbers of rows, captured or not: no setting and no clock changes a number.
+Batches are padded to a few sizes, captured or not: no setting and no timing changes a result.
 """
 
 import threading

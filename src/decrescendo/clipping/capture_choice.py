@@ -1,4 +1,4 @@
-"""Whether passes are captured: in the first steps both ways are measured, and the faster is kept.
+"""Decides whether passes are captured: the first steps time both ways, and the faster one is kept.
 
 Both give the same numbers on a CPU, to the bit, so that what a clock decides is the time alone.
 """
@@ -91,8 +91,9 @@ class Choice:
         return self.on and self.asked == "auto" and self._saves is None
 
     def pays(self, key: object, uses: int) -> bool:
-        """Whether a pass that came so often, this time included, is to be captured now. One that came n times is
-        expected to come n times more, so that captures never cost more than twice what they save."""
+        """Whether to capture a pass now; ``uses`` counts its occurrences, this one included. A pass that
+        occurred n times is expected to occur n times more, so captures never cost more than twice what they
+        save."""
         if self.asked is True:
             return uses > 1
         if self._saves is None:
@@ -100,12 +101,12 @@ class Choice:
         return uses >= _FIRST and uses * self._saves >= self._costs
 
     def begin(self) -> None:
-        """A pass begins, in whichever way."""
+        """Note that a pass begins, in Python or replayed."""
         if self.measures:
             self._start, self._way = self.clock(), None
 
     def captured(self, key: object, alike: object) -> None:
-        """It was captured; how it is done comes after that."""
+        """Note that the pass was captured; the choice how to run it comes later."""
         if self.measures:
             now = self.clock()
             self._of(alike)[2].append(now - self._start)
@@ -113,11 +114,12 @@ class Choice:
             self._tried.add(key)
 
     def goes(self, alike: object, *, replayed: bool) -> None:
-        """Which way it takes. ``alike``: what it has in common with others over other numbers of rows."""
+        """Note how this pass runs. ``alike``: what passes over other numbers of rows have in common with
+        it."""
         self._way = (alike, replayed)
 
     def end(self) -> None:
-        """It is done, and nothing was done twice."""
+        """Note the end of a pass that ran only once, and its time."""
         if not self.measures or self._way is None:
             return
         (alike, replayed), self._way = self._way, None
@@ -135,7 +137,7 @@ class Choice:
         return self._seconds.setdefault(alike, ([], [], []))
 
     def twice(self) -> None:
-        """It is done in Python after it was replayed: no time of either way."""
+        """Note a pass that ran in Python after it was replayed: its time counts for neither way."""
         self._way = None
 
     def stop(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""One captured pass: what it is known by, its memory, and what it gives."""
+"""One captured pass: its key, its memory and its results."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def fill_rows(rows: Batch, batch: Batch) -> None:
 
 
 def pass_key(batch: Batch, count: int, held: Inventory) -> PassKey:
-    """What decides about the kernels of a pass, but for what the program keeps."""
+    """Everything that decides which kernels a pass runs, except the program's Python state."""
     places = tuple(
         (name, id(t), t.data_ptr(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_conj(), t.is_neg(),
          bool(t._backward_hooks), t.is_leaf and t.grad is None)

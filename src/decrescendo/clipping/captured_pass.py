@@ -1,4 +1,4 @@
-"""A pass of a model and loss that does what an accepted one did, while it is captured to be replayed."""
+"""Captures a pass of a model and loss that runs the same operations as an accepted one."""
 
 import math
 import random
@@ -51,7 +51,7 @@ def unaware() -> Generator[None]:
 
 
 def guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
-    """The norms; infinite, so that the pass is done in Python, where what was compared is not as it was.
+    """The norms; infinite if a compared value has changed, so that the pass runs in Python instead.
 
     Raises:
         UnsupportedModel: so it is now, in the processor's memory.
@@ -64,7 +64,7 @@ def guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
 
 
 def drawn_by_python(held: Inventory) -> tuple[object, ...]:
-    """Where the generators are that are not those of the model's device."""
+    """The states of the generators that are not on the model's device."""
     torchs = b"" if is_on_cpu(held) else torch.get_rng_state().numpy().tobytes()
     return random.getstate(), str(np.random.get_state()), torchs
 

@@ -1,4 +1,4 @@
-"""The passes of one model and loss: each is checked for the independence of its rows, and compared with autograd."""
+"""Runs the passes of one model and loss: each is checked for row independence, and compared with autograd."""
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
@@ -50,7 +50,7 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A model and loss as `Comparison` passes them: with what the model holds now."""
+    """A model and loss as a `program.Program` for `Comparison`, with the tensors that the model holds now."""
 
     autograd: AutogradCheck
     held: Inventory
@@ -97,7 +97,7 @@ class Checker:
         return self._comparison
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
-        """No pass may use these: what was accepted before is compared anew."""
+        """Forbid passes to read these data except through their batch; accepted passes are compared anew."""
         with self._comparison.lock:
             if self.memory.withhold(data):
                 self._comparison.forget()
@@ -194,10 +194,11 @@ class Checker:
             return done, norms, list(seen.constants.values()), allowed
 
     def kept(self) -> Numbers:
-        """What Python stores for the program now: numbers, lengths and texts, and which object lies where."""
+        """The Python state of the program now: numbers, lengths and strings, and the identity of other
+        objects."""
         return numbers_of(self._model, self._loss, identities=True)
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
-        """To what was accepted of examples of this shape, in this mode of the model."""
+        """Select the accepted passes for examples of this shape and this mode of the model."""
         self._autograd.held = held
         self._comparison.turn_to(signature(held, batch))

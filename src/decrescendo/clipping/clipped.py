@@ -1,4 +1,4 @@
-"""`ClippedSum`, the value that carries its sensitivity, and `Clipper`, the seam of those that make it."""
+"""`ClippedSum`, a sum with its sensitivity, and `Clipper`, the protocol of classes that make it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -211,7 +211,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def trainable_of(held: Inventory) -> dict[str, nn.Parameter]:
-    """The same of what a model holds."""
+    """The trainable parameters in an inventory, by name."""
     found = {name: parameter for name, parameter in held.parameters.items() if parameter.requires_grad}
     if not found:
         raise InvalidValue(
@@ -238,7 +238,7 @@ def trainable_of(held: Inventory) -> dict[str, nn.Parameter]:
 
 
 def check_loss(loss: object) -> None:
-    """A function; what it returns is checked when it is called."""
+    """Check that the loss is callable; its result is checked when it is called."""
     if not callable(loss):
         raise InvalidType(
             f"loss must be a function of (model, batch) that returns one loss per example, got {type(loss).__name__}"
@@ -251,7 +251,7 @@ def check_loss(loss: object) -> None:
 
 
 def split(returned: object) -> tuple[object, object]:
-    """Losses and scores of what a loss function returned; of losses alone the scores are ``None``.
+    """Losses and scores in the result of a loss function; scores are ``None`` if it returned losses only.
 
     >>> split(torch.ones(2))[1] is None
     True
@@ -262,7 +262,7 @@ def split(returned: object) -> tuple[object, object]:
 
 
 def losses_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
-    """What ``loss`` returns, without the scores that may stand beside."""
+    """The losses that ``loss`` returns, without scores."""
     return cast("Tensor", split(loss(model, batch))[0])
 
 

@@ -1,4 +1,4 @@
-"""Proof that no use of a trainable parameter was missed: a walk over the autograd graph of the losses."""
+"""Checks that no use of a trainable parameter was missed, by a walk over the autograd graph of the losses."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

@@ -1,4 +1,4 @@
-"""Where a pass is captured: as operations on a CPU, as CUDA graphs on a GPU."""
+"""The form of a captured pass on each device: a list of operations on a CPU, CUDA graphs on a GPU."""
 
 from collections.abc import Callable, Container, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -39,7 +39,7 @@ class Capture(Protocol):
 
 
 class DeviceGraphs:
-    """CUDA graphs; all of one engine share their memory, also that of what they give (``shared``)."""
+    """The CUDA graphs of one engine, which share their memory and that of their results (``shared``)."""
 
     bakes_numbers = computes_later = True
 

@@ -1,4 +1,4 @@
-"""Loss functions of torch that return one number for a batch, made to return one for each of its rows."""
+"""Replaces torch loss functions that return one number per batch by ones that return one number per row."""
 
 import inspect
 from collections.abc import Callable
@@ -136,7 +136,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 
 
 def _counted(given: dict[str, Any], dtype: torch.dtype) -> Tensor:
-    """What each place counts for in a mean: nothing where its label is ignored, otherwise the weight of its class."""
+    """The weight of each target in a mean: 0 if its label is ignored, otherwise its class weight."""
     target, weight = given["target"], given["weight"]
     counted = (target != given["ignore_index"]).to(dtype)
     return counted if weight is None else counted * weight[target.clamp(0, len(weight) - 1)].to(dtype)

@@ -1,4 +1,4 @@
-"""The clipped sum from one forward and one backward pass, on an unmodified model."""
+"""`Engine`: the clipped sum from one forward and one backward pass of an unmodified model."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
@@ -194,7 +194,8 @@ class Engine:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What was assumed so far, of rows in a pass or from one pass to the next, by code; none: all was checked."""
+        """The assumptions so far, about rows within a pass or state between passes, by code; empty if all was
+        checked."""
         return tuple(sorted(self._checker.memory.assumed))
 
     @property

@@ -1,4 +1,4 @@
-"""How an engine works: speed, memory, what is declared, and the shape of the clipping."""
+"""`EngineSettings`: speed, memory, declarations and the clipping function of an engine."""
 
 from dataclasses import dataclass
 from typing import Literal

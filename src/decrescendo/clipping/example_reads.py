@@ -1,4 +1,5 @@
-"""What a pass of one example reads beside its example: training data, and what the pass before made of its own."""
+"""Detects reads in a single-example pass beyond its example: of training data, or of what the pass before
+made."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -21,8 +22,8 @@ _OVERWRITES = ("copy_", "fill_", "zero_")
 
 
 class Watch(DispatchMode):
-    """Refuses operations that read training data beside the example of the pass, or what the pass before has computed
-    from its example."""
+    """Refuses operations that read training data outside the example of the pass, or results of the pass
+    before."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()

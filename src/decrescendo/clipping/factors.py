@@ -1,4 +1,4 @@
-"""From a pass to its clipped sums: factors that do not depend on any host-side look at values, and the sums."""
+"""Computes clip factors without waiting for the device, and the clipped sums of a pass."""
 
 import warnings
 from dataclasses import dataclass
@@ -110,7 +110,8 @@ def factors_of(
 
 @dataclass(frozen=True, slots=True)
 class PassNumbers:
-    """Of a micro-batch: what the holder of the data may see, and the sums of the coordinates beside its gradients."""
+    """Private diagnostics of a micro-batch, and the sums of the telemetry coordinates beside its
+    gradients."""
 
     diagnostics: Diagnostics
     beside: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""What a model holds."""
+"""`Inventory`: the tensors and modules of a model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Inventory:
     mode: Mode
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """All of them, by name; of a wrapper of tensors (a quantised weight of torchao's) what it is made of."""
+        """All tensors by name; a wrapper tensor (a quantised weight of torchao) by its parts."""
         for name, tensor in (*self.buffers.items(), *self.parameters.items()):
             for part, plain in pieces(tensor):
                 yield name + part, plain

@@ -1,4 +1,4 @@
-"""How a tensor is brought into the form (batch, ...), from where the proof says that its examples are."""
+"""Brings tensors into the form (batch, ...), by the row layout that the check found."""
 
 from dataclasses import dataclass, field
 from typing import Literal

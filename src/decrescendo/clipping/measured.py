@@ -1,4 +1,5 @@
-"""From recorded uses and one backward pass to per-example norms and weighted sums, parameter by parameter."""
+"""Per-example norms and weighted gradient sums, one parameter at a time, from recorded uses and one backward
+pass."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,7 +64,8 @@ class Measured:
     def scaled_sums(
         self, factors: Float[Tensor, " batch"], keep: Callable[[str, Tensor], Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """sum_i w_i g_i for each parameter, by name; of each, what ``keep`` makes of it before the next is made."""
+        """sum_i w_i g_i for each parameter by name; ``keep`` is applied to each sum before the next is
+        made."""
         sums = ((name, self.scaled_sum(name, factors)) for name in self.parameters)
         return {name: total if keep is None else keep(name, total) for name, total in sums}
 

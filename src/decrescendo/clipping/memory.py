@@ -1,4 +1,4 @@
-"""How many examples at once: within a stated memory limit, and fewer where memory ran out."""
+"""Chooses how many examples run at once: within a memory limit, and fewer after an out-of-memory error."""
 
 import gc
 import weakref
@@ -58,14 +58,15 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def signature(held: Inventory, batch: Batch) -> Signature:
-    """What the memory of a model's pass over some rows of ``batch`` depends on, without their number."""
+    """The facts, other than the number of rows, that decide the memory of a model's pass over rows of
+    ``batch``."""
     leaves = [(tuple(rows.shape[1:]), rows.dtype, memory_order(rows)) for rows in leaves_of(batch)]
     return (*leaves, held.mode[0], sum(p.requires_grad for p in held.parameters.values()))
 
 
 @dataclass(slots=True)
 class Known:
-    """What was found out about one signature: bytes by number of rows, and the most rows that fit."""
+    """What was measured for one signature: bytes by number of rows, and the most rows that fit."""
 
     bytes: dict[int, int] = field(default_factory=dict)
     most: int | None = None
@@ -159,7 +160,7 @@ class Sizes:
         known.settled = fits < 2 * rows
 
     def failed(self, key: Signature, rows: int) -> None:
-        """Memory ran out with so many rows: from now on half of them."""
+        """Note that memory ran out with that many rows: from now on half of them are used."""
         known = self.known.setdefault(key, Known())
         known.most = max(1, rows // 2)
         known.settled = True
@@ -227,7 +228,7 @@ def _plain(leaf: object) -> bool:
 
 
 def release() -> None:
-    """Give back what a failed pass has left, before a smaller one is tried."""
+    """Free what a failed pass has left, before a smaller one is tried."""
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

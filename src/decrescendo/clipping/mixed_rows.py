@@ -1,4 +1,5 @@
-"""Whether the loss of a batch is a sum of one part an example, as values show: else one example a pass trains another.
+"""Checks by values that a batch loss is a sum of one term per example; otherwise single-example passes would
+train another loss.
 
 Weights divided by their sum in the batch, masked means over it, mixup, contrastive losses and statistics of the batch
 are no such sums: an example alone has another loss there, without an error.

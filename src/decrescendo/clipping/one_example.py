@@ -1,4 +1,4 @@
-"""Passes of one example each, by plain autograd, for models that are refused as a batch.
+"""Single-example passes by plain autograd, for models that are refused as a batch.
 
 No example can depend on another one in a pass that has no other. What is left to check is that nothing is carried from
 one pass to the next: buffers, what Python keeps, random generators of the program's own.
@@ -100,7 +100,7 @@ class OneExamplePasses:
         self._depends, self._together = False, _TOGETHER
 
     def clipped(self, batch: Batch, held: Inventory, limit: float) -> tuple[_Gradients, PassNumbers]:
-        """The sum of clipped gradients, by parameter, and what there is beside it."""
+        """The sum of clipped gradients by parameter, and the diagnostics and telemetry sums."""
         sums: _Gradients = {}
         numbers: list[Tensor] = []
 
@@ -264,5 +264,5 @@ def _grows_alike(before: Any, between: Any, after: Any) -> bool:
 
 
 def kept_by(keep: Callable[[str, Tensor], Tensor] | None, sums: _Gradients) -> _Gradients:
-    """What ``keep`` of an engine returns for each sum."""
+    """The result of an engine's ``keep`` for each sum."""
     return sums if keep is None else {name: keep(name, total) for name, total in sums.items()}

@@ -1,4 +1,4 @@
-"""Parameters written into a part of a tensor, by operations of which the rules know.
+"""Parameters written into a part of a tensor, by operations that the rules know.
 
 ``recording``: inside, operations are recorded.
 """

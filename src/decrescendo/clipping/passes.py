@@ -1,4 +1,5 @@
-"""One forward pass with the recorder on, and one backward pass to the recorded outputs, both under the proof."""
+"""One recorded forward pass, and one backward pass to the recorded outputs, both checked for row
+independence."""
 
 import sys
 from collections.abc import Generator, Iterable
@@ -38,7 +39,8 @@ from decrescendo.row_independence.tracing import (
 
 @dataclass(slots=True)
 class Pass:
-    """What one forward and backward pass left: the losses, and per-example gradients in the rules' forms."""
+    """The result of one forward and one backward pass: the losses, and per-example gradients in the rules'
+    forms."""
 
     losses: Float[Tensor, " batch"]
     measured: Measured
@@ -84,7 +86,7 @@ def _measured(
     losses: Float[Tensor, " batch"], scores: Tensor | None, recorder: Recorder, parameters: dict[str, nn.Parameter],
     tracer: Tracer, *, wide: bool,
 ) -> Pass:  # fmt: skip
-    """The backward pass from what the loss returned, to what the recorder saw."""
+    """The backward pass from the losses to the recorded outputs."""
     for own in (losses, scores):
         if own is not None:
             check_own(tracer, own)

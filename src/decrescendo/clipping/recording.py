@@ -1,4 +1,4 @@
-"""Seeing every use of a trainable parameter in a forward pass, without touching the model."""
+"""Records every use of a trainable parameter in a forward pass, without changing the model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

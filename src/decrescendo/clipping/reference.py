@@ -1,4 +1,5 @@
-"""The clipped sum, one example at a time: the documentation of what the engine computes, and its oracle."""
+"""The clipped sum, one example at a time: documents what the engine computes, and is its reference in
+tests."""
 
 import math
 from collections.abc import Iterator
@@ -123,7 +124,7 @@ def _norm(example: dict[str, Tensor]) -> Float[Tensor, " 1"]:
 def beside_one(
     telemetry: Telemetry, length: float, loss: float, score: float, clip_norm: float
 ) -> Float64[Tensor, " size"]:
-    """What one example adds to the coordinates beside the sum, one after another: see `Telemetry`."""
+    """What one example adds to the telemetry coordinates, for each example in turn; see `Telemetry`."""
     norm_unit, unit = telemetry.units(clip_norm)
     left = telemetry.norms * (1 - min(length / telemetry.gradient_limit(clip_norm), 1.0))
     found = [norm_unit * min(max(left - j, 0.0), 1.0) for j in range(telemetry.norms)]
@@ -139,7 +140,7 @@ def is_scored(telemetry: Telemetry | None) -> bool:
 
 
 def in_a_row(returned: object) -> object:
-    """What a loss returned of one example in rows of one; it may be numbers without dimensions."""
+    """The result of a loss for one example as a row; it may be a scalar."""
     if isinstance(returned, tuple):
         return tuple(map(in_a_row, cast("tuple[object, ...]", returned)))
     return returned[None] if isinstance(returned, Tensor) and returned.dim() == 0 else returned

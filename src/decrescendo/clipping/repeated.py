@@ -1,4 +1,5 @@
-"""Closed forms for a parameter that several operations use: a shared layer, an unrolled recurrence, a tied embedding.
+"""Closed-form norms for a parameter used by several operations: a shared layer, an unrolled recurrence, a
+tied embedding.
 
 Products with the same weight are one product over all their positions together. A matrix that is both looked up and
 multiplied by (an embedding that is also the output layer) has g = L + E with |g|^2 = |L|^2 + |E|^2 + 2 <L, E>, and
@@ -22,7 +23,7 @@ from decrescendo.clipping.workspace import chunks
 
 @dataclass(slots=True)
 class Part:
-    """What one operation contributes to the gradient of one tracked tensor."""
+    """The contribution of one operation to the gradient of one tracked tensor."""
 
     kernel: Kernel
     slot: int

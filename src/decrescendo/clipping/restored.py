@@ -1,4 +1,5 @@
-"""The model as it was before a pass: other tensors, other memory and other places in it are refused and put back."""
+"""Refuses a pass that replaced the model's tensors, their memory or their layout in it; restores the
+model."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from decrescendo.row_independence.tracing import written_by_the_pass
 
 @contextmanager
 def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
-    """Refuse a forward pass that writes to a buffer or a parameter: what it keeps of the data leaves without noise.
+    """Refuse a forward pass that changes a buffer or a parameter: private data in it would be released
+    without noise.
 
     ``held`` is what the model holds on entry. What is written to their memory the proof sees; this sees the rest:
     other tensors in their place, and other memory.

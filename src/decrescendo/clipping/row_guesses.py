@@ -1,4 +1,5 @@
-"""Where the rows are in tensors that no example reaches: constants, and copies of a parameter for each example."""
+"""Guesses the row layout of tensors that no example reaches: constants, and copies of a parameter for each
+example."""
 
 import functools
 import itertools

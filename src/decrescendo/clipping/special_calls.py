@@ -1,4 +1,4 @@
-"""Calls of torch that are done in another way: the same result, by operations of which more is known."""
+"""torch calls replaced by other operations with the same result, which the rules cover better."""
 
 import functools
 from collections.abc import Callable
@@ -121,7 +121,7 @@ def _is_rows(target: Tensor, index: object, value: object) -> bool:
 
 
 def reading(tracer: Tracer, func: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward pass inside the loss, of which what Python reads is seen."""
+    """A backward pass inside the loss, in which data reads by Python are seen."""
 
     @functools.wraps(func)
     def run(*args: Any, **kwargs: Any) -> Any:

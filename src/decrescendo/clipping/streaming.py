@@ -1,4 +1,4 @@
-"""Output gradients that are used when they arrive, so that what is not needed later is not kept.
+"""Uses output gradients as soon as they arrive in the backward pass, so that they need not be stored.
 
 A backward pass to many outputs at once holds all their gradients until it ends. Where an operation is the only one on
 its parameters, a hook on its node takes what norms and sums need from the gradient as it passes.

@@ -1,4 +1,4 @@
-"""The operations of a pass on a CPU in order, to be run again on other rows: Python does nothing but call them.
+"""The operations of a CPU pass in order, to replay them on other rows; Python only calls them.
 
 Every operation comes by torch's dispatcher, also those of the engine itself, and the compiled forms say that they were
 called. What a pass reads that is neither its rows nor the model, nor a constant that the proof compares, is refused.

@@ -1,4 +1,4 @@
-"""What a tape holds: operations with places for their tensors."""
+"""`Step`: an operation on a tape, with slots for its tensors."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple

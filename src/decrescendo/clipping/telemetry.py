@@ -1,4 +1,4 @@
-"""`Telemetry`: numbers about a batch that share the release of its clipped sum, as further coordinates of it."""
+"""`Telemetry`: noisy numbers about a batch, released as further coordinates of its clipped sum."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which tensors of a pass are trainable parameters or are made from them alone."""
+"""Tracks which tensors of a pass are trainable parameters, or are made from them only."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ _ALIAS = "AliasBackward0"
 
 @dataclass(slots=True)
 class Tracking:
-    """The trainable parameters of one pass, and what is made from them alone.
+    """The trainable parameters of one pass, and the tensors made from them only.
 
     Args:
         parameters: by name.
@@ -46,7 +46,7 @@ class Tracking:
         return id(value) in self.items
 
     def among(self, values: Iterable[Any]) -> list[Tracked]:
-        """Those among values, as they are now."""
+        """The tracked tensors among the values."""
         found: list[Tracked] = []
         for tensor in tensors_of(values):
             item = self.items.get(id(tensor)) or self._subclassed(tensor)
@@ -99,7 +99,7 @@ class Tracking:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> None:
-        """Note tensors that an operation made from parameters alone."""
+        """Note tensors that an operation made from parameters only."""
         self.keep(name, (*tensors_of((*args, *kwargs.values())), *made))
         with paused(), FUNCTIONS_OFF():  # what it compares is no operation of the program's
             chosen = lookup.selects(name, args, kwargs, self.tracer.same)
@@ -118,7 +118,7 @@ class Tracking:
         self.kept += [(name, tensor, tensor._version, self.tracer.written(tensor)) for tensor in tensors]
 
     def check_kept(self) -> None:
-        """Refuse if any of them was written to past autograd (``.data``), which does not see it."""
+        """Refuse if any of them was written to unseen by autograd (``.data``)."""
         for name, tensor, version, written in self.kept:
             if tensor._version == version and self.tracer.written(tensor) != written:
                 raise UnsupportedModel(
@@ -128,6 +128,6 @@ class Tracking:
 
 
 def leaves(tensor: Tensor) -> Iterator[int]:
-    """The ids of the leaves of a tensor's graph."""
+    """The ids of the leaves of a tensor's autograd graph."""
     starts = [edge_of(tensor).node] if tensor.requires_grad else []
     return (leaf_of(node) for node, _ in walk(starts))

@@ -1,4 +1,5 @@
-"""Uses of trainable parameters: tensors made from them alone, and operations that mix these with data."""
+"""Uses of trainable parameters: tensors made from parameters only, and operations that combine these with
+data."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from decrescendo.row_independence.tracing import SECOND_DERIVATIVE, Tracer, is_d
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A tensor that is made from trainable parameters alone: which, and how it was chosen from one of them.
+    """A tensor made from trainable parameters only: from which, and how it was selected from one of them.
 
     ``parent``: where it has the entries of one tensor in another order, or some of them, that one; else none.
     ``ids``: the rows of the parent that it has, where it is no view.
@@ -68,7 +69,8 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One recorded operation: its kernel, and where in the autograd graph its output and arguments are.
+    """One recorded operation: its kernel, and the positions of its output and arguments in the autograd
+    graph.
 
     ``inner``: of what is made from parameters; ``outer``: of what is made from data.
     """
@@ -150,7 +152,7 @@ def unaliased(output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def data_in(tracer: Tracer, values: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors among values that an example reaches."""
+    """The tensors among the values that depend on an example."""
     return [tensor for tensor in tensors_of(values) if is_data(tracer.label(tensor))]
 
 

@@ -1,4 +1,5 @@
-"""What a pass may spend on the way from output gradients to clipped sums: memory, and which of several methods.
+"""`Workspace`: the memory that a pass may use between output gradients and clipped sums, and the choice of
+methods.
 
 One gradient often has several closed forms: Gram matrices, or the product itself, kept for the sum or computed
 twice. Which one is taken follows from shapes by a count of operations, the same on every machine that has the compiled

@@ -1,4 +1,4 @@
-"""What is known of the tensors that an operation is given."""
+"""Looks up the labels of the arguments of an operation."""
 
 from typing import Any, cast
 
@@ -22,10 +22,11 @@ _ALPHAS = 6
 
 
 class Arguments(Writing):
-    """Looks up the labels of what an operation is given."""
+    """Looks up the labels of the arguments of an operation."""
 
     def _given(self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "OperationInputs":
-        """What an operation is given: numbers one by one, tensors by their labels and by what wrote them last."""
+        """The arguments of an operation for comparison: numbers one by one, tensors by label and by the last
+        write to them."""
         found = OperationInputs()
         for position, value in enumerate((*args, *kwargs.values())):
             if isinstance(value, Tensor):
@@ -55,7 +56,7 @@ class Arguments(Writing):
     def _label_given(
         self, op: Operation, tensor: Tensor, found: "OperationInputs", *, is_alphas: bool
     ) -> None:
-        """The label of one tensor that an operation is given, and which tensor it is."""
+        """The label of one tensor argument, and the event that wrote it last."""
         key = storage_key(tensor)
         mark, birth = self.labels.mark_of(key)
         if key < 0:
@@ -86,7 +87,7 @@ class Arguments(Writing):
     def _arguments_before(
         self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], given: "OperationInputs"
     ) -> _Given:
-        """The arguments as they are before an operation writes to them; refuses what it may not write to."""
+        """Copies of the arguments before an operation writes to them; refuses a write that is not allowed."""
         if not op.written or op.moves:
             return args, kwargs
         self._check_targets(op, args, kwargs, given.data)
@@ -96,7 +97,7 @@ class Arguments(Writing):
 
 
 def _is_one_number(tensor: Tensor) -> bool:
-    """Whether a tensor shows one number many times, as the parameters of a distribution that is sampled as often do."""
+    """Whether a tensor is one number expanded, as the parameters of a distribution sampled many times are."""
     if tensor.layout is not torch.strided or tensor.numel() < 2:
         return False
     return all(size == 1 or step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))

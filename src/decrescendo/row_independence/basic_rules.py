@@ -19,17 +19,17 @@ from decrescendo.row_independence.rule_signatures import Rule
 
 
 def pointwise(call: Call) -> Label:
-    """Every entry is made from those that broadcasting puts at its place."""
+    """Every output entry depends on the entries that broadcasting puts at its position."""
     return call.joined(call.tensors, call.dims)
 
 
 def fill(call: Call) -> Label:
-    """One number everywhere, whatever the arguments are; as long as the batch where it is made like rows of it."""
+    """A constant tensor, whatever the arguments are; it has rows if it is made like a tensor with rows."""
     return _made_like(call, Public.FILL)
 
 
 def drawn(call: Call) -> Label:
-    """Independent random numbers of one law, which a tensor may bound (`randint_like`)."""
+    """Independent random numbers of one distribution, which a tensor may bound (`randint_like`)."""
     bound = call.args.get("high")
     if isinstance(bound, Tensor) and is_data(call.label(bound)):
         return call.mixed("random numbers are bounded by a number of an example's")
@@ -47,7 +47,7 @@ def _made_like(call: Call, label: Public) -> Label:
 
 
 def along(*names: str) -> Rule:
-    """Mixes entries along the dimensions that an argument names (all of them, where it names none)."""
+    """Mixes entries along the dimensions that an argument names (all dimensions if it names none)."""
 
     def rule(call: Call) -> Label:
         dims = call.dims
@@ -59,7 +59,7 @@ def along(*names: str) -> Rule:
 
 
 def reduced(*names: str) -> Rule:
-    """Puts together what lies along the dimensions that an argument names (all of them, where it names none)."""
+    """Reduces the dimensions that an argument names (all dimensions if it names none)."""
 
     def rule(call: Call) -> Label:
         (tensor, *_) = (t for t in call.tensors if t is not None)
@@ -72,7 +72,7 @@ def reduced(*names: str) -> Rule:
 
 
 def without(call: Call, place: RowLayout, dims: Collection[int]) -> Label:
-    """Where examples are that were there before these dimensions were summed over."""
+    """The row layout after these dimensions were reduced."""
     moved = place.moved(place.dim - sum(dim < place.dim for dim in dims))
     return call.mixed(SUMMED) if place.dim in dims else moved
 
@@ -86,5 +86,5 @@ def _dims(call: Call, names: Sequence[str], dims: int) -> set[int]:
 
 
 def either(first: Rule, second: Rule) -> Rule:
-    """``max`` and its like: of two tensors entry by entry, or of one along a dimension."""
+    """``max`` and similar: of two tensors elementwise, or of one along a dimension."""
     return lambda call: first(call) if "other" in call.args else second(call)

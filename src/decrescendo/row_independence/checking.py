@@ -1,4 +1,4 @@
-"""`check`: the public function that says whether output row i of a function depends on row i of its batch alone."""
+"""`check`: the public function that tests whether output row i of a function depends on input row i only."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ from decrescendo.row_independence.trace import draws, rejects
 from decrescendo.row_independence.tracer import Tracer
 from decrescendo.row_independence.unobserved_reads import UnobservedReads
 
-# Rows that are passed alone where the program asks for truth values of the data.
+# Number of rows rerun one at a time if the program has data-dependent branches.
 _ALONE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Independent:
-    """The rows of a program's result are independent, for any number of rows.
+    """Each output row was found to depend only on its own input row.
 
     Args:
-        rows: how many the batch had, besides two and three.
-        assumptions: what was assumed of it, not shown; usually nothing.
+        rows: the batch size checked; sizes 2 and 3 are checked too.
+        assumptions: what was assumed, not checked; usually nothing.
     """
 
     rows: int
@@ -38,7 +38,7 @@ class Independent:
 
 @dataclass(frozen=True, slots=True)
 class _Forward:
-    """A forward pass."""
+    """A finished forward pass, as `Comparison` wants it (`program.Done`); it has no scores."""
 
     losses: Tensor
     tracer: Tracer
@@ -47,7 +47,7 @@ class _Forward:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function of a batch, as `Comparison` passes it."""
+    """A function of a batch, as a `program.Program` that `Comparison` can run."""
 
     function: Callable[[Batch], Tensor]
     memory: Memory
@@ -69,10 +69,15 @@ class _Function:
         return numbers_of(nn.Module(), self.function)
 
     def compare(self, batch: Batch, rows: int, small: _Forward, seed: int) -> None:
-        """Nothing replaced an operation: there is nothing to compare with."""
+        """No-op: this check replaces no operation, so there is no second result to compare."""
 
     def compare_answers(self, batch: Batch, rows: int, done: _Forward, seed: int) -> None:
-        """Rows alone, with the truth values that they have, against the pass, where all were answered alike."""
+        """Compare the traced pass, which gave every row the same answer at a branch, with one row at a time.
+
+        A row is rerun with its real branch values, as a batch of one. If the program draws random numbers,
+        the row is repeated to the size of the traced pass, so that the copy at its position ``at`` draws the
+        same numbers.
+        """
         if not done.tracer.reads.asked or rejects(done.tracer.trace):
             return
         copies = done.tracer.count if draws(done.tracer.trace) else 1
@@ -93,14 +98,15 @@ def check(
 ) -> Independent | Refusal:
     """Whether row i of ``program(batch)`` depends on row i of ``batch`` alone, for any number of rows.
 
-    Every operation of the program is followed over this batch, and over two and three of its rows. This is about one
-    forward pass; `decrescendo.clipping.Engine` follows the backward pass, too, at every step.
+    Every operation is traced over this batch, and over two and three of its rows; the operations must be the
+    same at all sizes, and each must treat rows independently. Random generators are restored afterwards. This
+    is about one forward pass; `decrescendo.clipping.Engine` follows the backward pass, too, at every step.
 
     Args:
-        program: from a batch to one number a row, shape ``(rows,)``. It runs several times.
+        program: from a batch to one number per row, shape ``(rows,)``. It runs several times.
         batch: tensors with a first dimension of rows, in any nesting of dicts, lists and tuples.
-        declared: lines (``"file.py:12"``) that may read values of the data.
-        seed: of the random numbers of each pass.
+        declared: lines (``"file.py:12"``) that may read data values; assumed harmless, not checked.
+        seed: seeds the random numbers of each pass.
 
     Raises:
         Exception: whatever the program raises by itself.

@@ -1,4 +1,4 @@
-"""Whose code a file holds: torch's or this library's, an installed package's, or the user's."""
+"""Tells whose code a file holds: torch's or this library's, an installed package's, or the user's."""
 
 import functools
 import os
@@ -22,8 +22,8 @@ _INSTALLED = tuple(
 
 @functools.cache
 def is_own(filename: str) -> bool:
-    """Whether a file of code is the user's: neither Python's own nor of an installed package or of this one. What was
-    typed into a shell or a notebook has no file (``<stdin>``, ``__main__``)."""
+    """Whether a source file is the user's: not Python's, of an installed package or of this library. Code
+    typed into a shell or a notebook has no file (``<stdin>``, ``__main__``) and counts as the user's."""
     named = filename.startswith("<") or filename == "__main__" or os.sep in filename
     return named and not filename.startswith(("<frozen", *_INSTALLED)) and "-packages" not in filename
 

@@ -1,4 +1,5 @@
-"""Checks that a program does the same at any batch size: compares its pass with passes over two and three rows.
+"""Checks that a program runs the same operations at any batch size: compares passes over a batch with passes
+over two and three rows.
 
 Dependency labels of one pass cannot say what a pass over another number of rows would do.
 
@@ -20,7 +21,7 @@ from decrescendo.base.precision import exact_products
 from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.dynamic_sizes import raised_with_size
 from decrescendo.row_independence.inputs import drawing, labelled_rows
-from decrescendo.row_independence.known_memory import Guess, Memory
+from decrescendo.row_independence.known_memory import Memory, SuspectConstant
 from decrescendo.row_independence.program import Done, Passed, Program
 from decrescendo.row_independence.python_state import UNSEARCHED, Numbers, growing_with_rows, without_keys
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
@@ -46,7 +47,7 @@ _SAME = (
 
 
 class Comparison(Generic[Passed]):
-    """The accepted passes of one program, by the shape of a row; and what new ones are compared with.
+    """The accepted passes of one program by row shape, with which new passes are compared.
 
     Args:
         declared: lines of code (``"file.py:12"``) that may read values of the data.
@@ -67,7 +68,7 @@ class Comparison(Generic[Passed]):
         self._rules = declared_changes()
 
     def turn_to(self, shape: Hashable) -> None:
-        """To what was accepted of rows of this shape."""
+        """Select the accepted passes for rows of this shape."""
         self.follow_rules()
         if shape == self._shape:
             return
@@ -76,27 +77,27 @@ class Comparison(Generic[Passed]):
             self.by_shape[shape] = self.accepted  # the one used last is last
 
     def follow_rules(self) -> None:
-        """Forget what was accepted by a registered rule that was registered anew."""
+        """Forget passes accepted by a registered rule that has been registered anew."""
         with self.lock:
             if self._rules != (now := declared_changes()):
                 self._rules = now
                 self.forget()
 
     def forget(self) -> None:
-        """Compare every shape anew."""
+        """Forget all accepted passes, of every row shape."""
         self.by_shape.clear()
         self.accepted, self._shape = None, ()
         self.epoch += 1
 
     def over(self, count: int) -> Trace | None:
-        """An accepted pass over as many rows."""
+        """An accepted pass over the same number of rows."""
         if self.accepted is None:
             return None
         known = (self.accepted, *self.accepted.alike.values(), *self.accepted.smaller)
         return next((one for one in known if one.count == count), None)
 
     def begin(self, program: Program[Passed], batch: Batch, rows: int, seed: int) -> None:
-        """A first pass over a few rows, if there was none over rows of their shape.
+        """Run a first pass over a few rows, if rows of their shape had none.
 
         They are as many whatever ``rows`` is (of fewer some come twice): what a program makes in its first pass and
         stores, random numbers among it, would show how many there were.
@@ -106,8 +107,8 @@ class Comparison(Generic[Passed]):
             self.checked(program, slice_rows(batch, 0, few), few, max(SMALL), seed)
 
     def checked(self, program: Program[Passed], batch: Batch, rows: int, count: int, seed: int) -> Passed:
-        """A pass over the first ``count`` rows of ``batch``, or as many as there are again and again, and the passes
-        that it has to be compared with.
+        """Run and check a pass over the first ``count`` rows of ``batch`` (repeated if there are fewer), with
+        the passes that it must be compared with.
 
         Raises:
             UnsupportedModel: a row's result may depend on other rows, on its position or on the number of rows.
@@ -164,7 +165,7 @@ class Comparison(Generic[Passed]):
             return first
 
     def _check_stored(self) -> None:
-        """Whether a program stores how many rows there were: a pass that does something else then may do so by that."""
+        """Refuse a program that stores the batch size in Python: a later pass may depend on it."""
         last = {count: (count, before, after) for count, before, after in self._stored}
         names = growing_with_rows(*last.values()) if len(last) == len(SMALL) else []
         if names and self.accepted is not None:
@@ -177,7 +178,8 @@ class Comparison(Generic[Passed]):
             self.memory.assumed.add(assumed("stored-unsearched"))
 
     def is_known(self, trace: Trace) -> bool:
-        """Whether an accepted pass did the same; where one of as many examples did, only that is compared."""
+        """Whether an accepted pass did the same; if there is one over the same number of examples, only that
+        is compared."""
         accepted = self.accepted
         if accepted is None:
             return False
@@ -214,7 +216,8 @@ class Comparison(Generic[Passed]):
         expected: Trace | None = None,
         poison: float = math.nan,
     ) -> Passed | tuple[DecrescendoError, Tracer]:
-        """A pass over the first ``count`` rows, or as many as there are again and again; or why it is refused."""
+        """A pass over the first ``count`` rows (repeated if there are fewer); or the error that refused
+        it."""
         last = ""
         for _ in range(_ANSWERS):
             recipes = self.accepted.recipes if expected is None and self.accepted is not None else {}
@@ -251,7 +254,7 @@ class Comparison(Generic[Passed]):
     def _check_steering(
         self, program: Program[Passed], batch: Batch, rows: int, done: Passed, seed: int
     ) -> None:
-        """Whether it makes a difference which number Python gets for one of the data that it reads."""
+        """Check that results do not depend on which number Python gets when it reads one from the data."""
         for poison in (1e30, -1e30, 0.0):
             with exact_products():  # as ``done`` was
                 other = self._try(program, batch, rows, done.tracer.count, seed, poison=poison)
@@ -265,17 +268,19 @@ def _equal(one: Done, other: Done) -> bool:
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
-def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Guess, int]:
-    """Guesses that not every pass has made, and before which event the first one did."""
-    found: dict[Guess, int] = {}
-    for key in set[Guess]().union(*guesses) - known:
+def _coincident(
+    guesses: list[dict[SuspectConstant, int]], known: set[SuspectConstant]
+) -> dict[SuspectConstant, int]:
+    """The suspects that only some of the passes found (coincidences), each with its first event."""
+    found: dict[SuspectConstant, int] = {}
+    for key in set[SuspectConstant]().union(*guesses) - known:
         if not all(key in guessed for guessed in guesses):
             found[key] = min(guessed[key] for guessed in guesses if key in guessed)
     return found
 
 
 def _differing(tracer: Tracer, differences: list[str], found: str) -> str:
-    """Why a program is refused that does something else over another number of rows."""
+    """The reason to refuse a program that runs other operations at another batch size."""
     if tracer.generator and any("_C.Generator'" in difference for difference in differences):
         return GENERATOR.format(tracer.generator)
     remedy = HOSTS if tracer.hosts and "lift_fresh" in found else _SAME

@@ -1,4 +1,4 @@
-"""Labels of constants and random numbers that an operation made: alike for each row, or not."""
+"""Labels of constants and random numbers that an operation made: the same for every row, or not."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 
 
 class ConstantLabels(TraceState):
-    """Gives labels to constants and random numbers."""
+    """Labels constants and random numbers."""
 
     def _label_constants(
         self,
@@ -30,7 +30,7 @@ class ConstantLabels(TraceState):
         given: "OperationInputs",
         at: int,
     ) -> list[Label | None]:
-        """What is made from no example."""
+        """Label outputs that no example reaches."""
         inputs, tensors = given.marks, given.tensors
         if op.name == "_shape_as_tensor":
             self.trace.events[at] = Event(op.name, (content_of(made[0]),), ())
@@ -76,7 +76,7 @@ class ConstantLabels(TraceState):
         return Public.ANY
 
     def _random(self, at: int, tensor: Tensor) -> Label:
-        """Of random numbers: as many rows as examples are each example's own."""
+        """The label of random numbers: with one row per example, each example has its own."""
         for axis in range(min(2, tensor.dim())):
             if tensor.shape[axis] == self.count and self.guess(-1 - at, 0, RowLayout(axis)):
                 return RowLayout(axis)
@@ -94,7 +94,8 @@ class ConstantLabels(TraceState):
     def _alike(
         self, op: Operation, tensors: Sequence[Tensor], known: Mapping[int, Label], made: Tensor, at: int
     ) -> Label | None:
-        """Of random numbers of laws that are the same for each of as many rows as there are examples: their own."""
+        """The label of random numbers whose distribution is the same for every example: each example's
+        own."""
         drawn_whole = op.name in ("_sample_dirichlet", "multinomial")  # the last dimension is one draw
         if not drawn_whole and op.rule is not pointwise:
             return None
@@ -112,7 +113,7 @@ class ConstantLabels(TraceState):
         return None
 
     def _as_long_as_the_batch(self, at: int, number: int, tensor: Tensor, label: Public) -> Label | None:
-        """Of a constant that has another shape with another number of examples."""
+        """The label of a constant whose shape changes with the batch size."""
         shapes = () if self.expected is None else self.expected.shapes.get(at, ())
         if self.expected is None or number >= len(shapes) or shapes[number] == tensor.shape:
             return None

@@ -1,4 +1,5 @@
-"""What Python gets when it reads data in a pass (``if x > 0``, ``float(x)``): a constant answer, or a refusal."""
+"""What Python gets when it reads data during a pass (``if x > 0``, ``float(x)``): a constant answer, or a
+refusal."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from decrescendo.row_independence.trace import NOTHING, Event, Trace
 
 @dataclass(eq=False)
 class DataReads:
-    """The looks at the data in one pass.
+    """The data reads of one pass.
 
     Args:
         count: of examples.
@@ -60,7 +61,7 @@ class DataReads:
     def look(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
     ) -> Any:
-        """A read of data by Python code: an answer that does not depend on them."""
+        """Handle a data read by Python code: returns an answer that does not depend on the data."""
         first = cast("Tensor", tensors[0])
         labels = [self.label(tensor) for tensor in tensors if tensor is not None]
         data = [label for label in labels if is_data(label)]
@@ -85,7 +86,7 @@ class DataReads:
         return answer
 
     def vouched(self) -> bool:
-        """Whether the line that looks at the data was declared."""
+        """Whether the user declared the line that reads the data harmless."""
         where = line()
         found = where in self.memory.declared or where.split(":")[0] in self.memory.declared
         if found:
@@ -94,7 +95,8 @@ class DataReads:
         return found
 
     def answer(self, truth: bool, *, likely: bool) -> bool:
-        """What Python gets for a truth value: at each line the same one, ``likely`` the first time."""
+        """The truth value that Python gets: always the same at one line of code, ``likely`` the first
+        time."""
         where = line()
         self.asked.append(where)
         self.truths.append(truth)
@@ -103,7 +105,7 @@ class DataReads:
         return self.memory.answers.setdefault(where, likely)
 
     def _expected(self, tensors: Sequence[Tensor | None]) -> bool:
-        """A truth value as it was: examples alone were compared with what was answered where it was so."""
+        """The truth value of the captured pass; a guard checks on the device that the data still have it."""
         at = len(self.trace.truths)
         if self.before is None or at >= len(self.before.truths):
             self.refuse("a truth value of the data is asked for that was not before")
@@ -114,13 +116,13 @@ class DataReads:
         return expected
 
     def number(self) -> float:
-        """What Python gets for a number."""
+        """The number that Python gets."""
         self.poisoned = line()
         self.trace.events.append(Event("a look at the data", (self.poisoned,), ()))
         return self.poison
 
     def whole(self, what: str, remedy: str = "") -> NoReturn:
-        """Refuse a read of a whole number."""
+        """Refuse a read of an integer."""
         where = line()
         self.refuse(
             f"the data must not steer the pass, but {where} reads {what} in Python. Use a constant there, or tensor "
@@ -132,7 +134,8 @@ class DataReads:
         self.whole("the number of rows that they select", ALL_EXPERTS)
 
     def merge(self, made: list[Tensor]) -> None:
-        """Runs of equal data, whose number Python gets to see as a length: one, or as many, as no data say."""
+        """Replace the result of `unique_consecutive`, whose length depends on the data, by one or two zero
+        rows: by the fixed answer at this line of code to whether there are several."""
         if self.natural:
             return
         if self.before is not None:
@@ -142,7 +145,7 @@ class DataReads:
             cast("Any", tensor).set_(tensor.new_zeros(1 + several, *tensor.shape[1:]))
 
     def draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """A random number that Python reads (which layers are left out): the same one with any number of examples."""
+        """A random number that Python reads (to drop layers): the same one at any batch size."""
         at = len(self.trace.drawn)
         replayed = list[Any]() if self.replays is None else self.replays.drawn
         self.trace.drawn.append(replayed[at] if at < len(replayed) else func(*args, **kwargs))
@@ -150,7 +153,7 @@ class DataReads:
         return self.trace.drawn[-1]
 
     def check_read(self, name: str, tensors: Sequence[Tensor]) -> None:
-        """Refuse a read of the data that the dispatcher does not see."""
+        """Refuse a data read that the dispatcher does not see."""
         tensors = [bare(tensor) for tensor in tensors]
         read = any(is_data(self.label(tensor)) or self.memory.withholds(tensor) for tensor in tensors)
         if read and not self.natural:
@@ -167,7 +170,7 @@ class DataReads:
 
     @contextmanager
     def reading(self, lengths: Iterable[object]) -> Generator[None]:
-        """Inside, torch reads lengths of sequences by itself: those in tensors must be each example's own."""
+        """Inside, torch itself reads sequence lengths: a tensor of lengths must have each example's own."""
         given = list(lengths)
         for label in (self.label(value) for value in given if isinstance(value, Tensor)):
             if isinstance(label, Mixed):
@@ -181,8 +184,8 @@ class DataReads:
             self.owned = self.within = False
 
     def check_lists(self, values: Iterable[object], made: int) -> None:
-        """Refuse lengths that are other ones for each place in the batch; and, of an operation that makes two tensors
-        and the program called by itself, the second one: its shape shows the longest of all."""
+        """Refuse lengths that depend on the position in the batch. Of an operation with two results that user
+        code calls directly, the second is refused: its shape shows the longest length."""
         if self.recorded and made > 1 and not self.within:
             self.refuse(
                 f"the data must not steer the pass, but {line()} calls torch._ctc_loss, which gives a tensor whose "

@@ -49,7 +49,7 @@ _ENDING = threading.Lock()
 
 @dataclass(eq=False)
 class Labels:
-    """What each piece of memory depends on, in one pass over ``count`` examples, which does what ``trace`` says."""
+    """The labels of memory in one pass over ``count`` examples; ``trace`` records its operations."""
 
     count: int
     memory: Memory
@@ -69,7 +69,7 @@ class Labels:
     _next: int = 0
 
     def label(self, tensor: Tensor) -> Label:
-        """What a tensor depends on."""
+        """The dependency label of a tensor."""
         key = key_of(tensor)
         entry = self.marks.get(key) if key > 0 else self.entry(tensor, key)
         if entry is None:
@@ -81,7 +81,7 @@ class Labels:
         return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
 
     def entry(self, tensor: Tensor, key: int) -> tuple[Mark, int] | None:
-        """The label of a tensor without memory of its own; its parts may have been written to by themselves."""
+        """The label of a tensor without its own memory, whose parts may have been written to separately."""
         found = self.marks.get(key)
         if found is None or isinstance(found[0], Public):
             with paused(), FUNCTIONS_OFF():
@@ -93,7 +93,7 @@ class Labels:
         return found
 
     def view(self, tensor: Tensor, span: Span) -> tuple[Label, tuple[object, ...]]:
-        """The label of a view of labelled memory, and how it lies there."""
+        """The label of a view of labelled memory, and its layout there."""
         packed, parts = PACKED, SOME if span.owners is not None and span.owners.counted else _PARTS
         if not tensor.numel():
             none = [dim for dim, size in enumerate(tensor.shape) if not size]
@@ -116,11 +116,11 @@ class Labels:
         return place, form
 
     def units(self, place: RowLayout) -> int:
-        """How many units lie along a place's dimension."""
+        """The number of units along the dimension of a row layout."""
         return self.count if place.owners is None else len(place.owners.example)
 
     def owners(self, dim: int, example: Tensor, *, counted: bool = False) -> RowLayout:
-        """The place of units that belong to these examples, one each; those known are found again by their values.
+        """The row layout of rows that belong to these examples; one known already is found by value.
 
         ``counted``: how many there are depends on the data.
         """
@@ -140,15 +140,15 @@ class Labels:
         return self.known[-1]
 
     def mark_of(self, key: int) -> tuple[Mark, int]:
-        """The label of a piece of memory, and the number of what was written there last, or its key."""
+        """The label of a piece of memory, and the number of the last write to it, or its key."""
         return self.marks.get(key) or (STALE if key in self.memory.stale else Public.ANY, key)
 
     def owners_of(self, tensor: Tensor) -> Owners | None:
-        """Whose the rows of its memory are, where data selected them."""
+        """Which example each row of its memory belongs to, if the data selected the rows."""
         return _counted(self.mark_of(key_of(tensor))[0])
 
     def select(self, made: Iterable[Tensor], chosen: bool) -> None:
-        """Note of what data selected, with no place that says whose the rows are, that its shape shows how many."""
+        """Note that a shape shows how many rows the data selected, if no layout says whose they are."""
         for tensor in made:
             key = storage_key(tensor)
             mark, birth = self.marks.get(key, (None, 0))
@@ -158,7 +158,7 @@ class Labels:
                 self.marks[key] = (replace(mark, counted=True), birth)
 
     def count_on(self, given: Iterable[Mark], made: Iterable[Tensor]) -> None:
-        """Note of what was made from rows that data selected that its shape may show how many, where no place does."""
+        """Note that a tensor made from selected rows may show their number in its shape."""
         marks = list(given)
         counted = [mark for mark in marks if isinstance(mark, Span) and _counted(mark)]
         if not counted and not any(isinstance(m, Mixed) and (m.counted or counted_of(m)) for m in marks):
@@ -173,12 +173,12 @@ class Labels:
                 self.marks[key] = (Span(1, 0, 0, counted[0].owners) if none else SOME, birth)
 
     def assign(self, tensor: Tensor, label: Label) -> None:
-        """Label a tensor that has memory of its own."""
+        """Label a tensor that has its own memory."""
         with FUNCTIONS_OFF():
             self.keep(tensor, storage_key(tensor), self.mark(tensor, label), len(self.trace.events))
 
     def mark(self, tensor: Tensor, label: Label) -> Mark:
-        """The label of the memory of a tensor that has this label."""
+        """The memory label for a tensor with this label."""
         if not isinstance(label, RowLayout):
             return label
         if not tensor.numel():
@@ -194,7 +194,7 @@ class Labels:
         return span_of(tensor, label, self.units(label)) or Mixed(why)
 
     def keep(self, tensor: Tensor, key: int, mark: Mark, at: int) -> None:
-        """Note what a storage is; it is held so that no other storage has its key as long as that is known."""
+        """Note the label of a storage, which is kept alive so that its key is not used again."""
         if key not in self.marks:
             if key < 0:
                 self.held.append(tensor)
@@ -211,7 +211,7 @@ class Labels:
                         self.keep(part, storage_key(part), Mixed("it is a part of a sparse tensor"), at)
 
     def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
-        """Label what an operation made, but for views: these have the label of their memory."""
+        """Label the outputs of an operation, except views, which have the label of their memory."""
         made = (output,) if isinstance(output, Tensor) else tensors_of((output,))
         for tensor, label in zip(made, labels, strict=True):
             key = storage_key(tensor)
@@ -222,7 +222,7 @@ class Labels:
             self.keep(tensor, key, self.mark(tensor, label), at)
 
     def wire(self, tensor: Tensor, key: int, birth: int) -> object:
-        """Which constant this is: the operations of the pass that gave it, or what it was before."""
+        """Identifies a constant: by the operation of this pass that made it, or by what it was before."""
         place = _laid(tensor)
         if place is None:
             return birth
@@ -240,7 +240,7 @@ class Labels:
         return (birth, *place) if known is None or place not in known else known[place]
 
     def note(self, output: Any, at: int) -> bool:
-        """Number what an operation gave that is no example's own, so that no choice between two goes unseen."""
+        """Number an output that is no example's own, so that a data-dependent choice shows."""
         noted = False
         for tensor in (output,) if isinstance(output, Tensor) else tensors_of((output,)):
             key = storage_key(tensor)
@@ -257,7 +257,7 @@ class Labels:
         return noted
 
     def end(self) -> None:
-        """Forget what is gone; what was made from data and is still there must not come back in another pass."""
+        """Drop labels of freed memory; storages of data that are still alive are remembered as stale."""
         with _ENDING:
             self._end(self.memory.stale)
 
@@ -287,7 +287,7 @@ class Labels:
 
 
 def _laid(tensor: Tensor) -> tuple[object, ...] | None:
-    """How a tensor lies in its memory; ``None`` without one."""
+    """The layout of a tensor in its memory; ``None`` if it has none."""
     try:
         return tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor)
     except (NotImplementedError, RuntimeError):
@@ -295,6 +295,6 @@ def _laid(tensor: Tensor) -> tuple[object, ...] | None:
 
 
 def _counted(mark: Mark) -> Owners | None:
-    """Whose the rows are, where data selected them."""
+    """Which example each row belongs to, if the data selected the rows."""
     owners = mark.owners if isinstance(mark, Span) else None
     return owners if owners is not None and owners.counted else None

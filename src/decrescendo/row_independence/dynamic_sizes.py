@@ -1,4 +1,4 @@
-"""Sizes that depend on the data, as ``len(x[mask])`` does: torch may take them, Python code never learns the number.
+"""Sizes that depend on the data (``len(x[mask])``): torch may use them, Python code never learns the number.
 
 ``x[mask]`` has as many rows as the mask selects of all examples. In its shape Python finds a `DynamicSize` instead of
 that number: it can be passed on as a size, be multiplied, and prints as ``?``; comparing it gives a fixed answer.
@@ -45,7 +45,8 @@ _SIZE_QUERIES = frozenset({"is_same_size", "size", "numel", "stride", "storage_o
 
 
 class HiddenFraction(HiddenInteger):
-    """A `DynamicSize` divided by an integer that does not divide ``times``: can be compared, is no size."""
+    """A `DynamicSize` divided by an integer that does not divide ``times``: it can be compared, but is not a
+    size."""
 
     def __init__(self, counts: "DynamicSizes", value: int) -> None:
         self.counts, self.value = counts, value
@@ -96,17 +97,17 @@ class DynamicSize(HiddenInteger, int):
 
 
 class Shape(tuple[Any, ...]):
-    """``tensor.shape`` where one of the sizes is a `DynamicSize`."""
+    """``tensor.shape`` if one of the sizes is a `DynamicSize`."""
 
     __slots__ = ()
 
     def numel(self) -> Any:
-        """The number of entries: a `DynamicSize`, too."""
+        """The number of entries, which is a `DynamicSize` too."""
         return math.prod(self)
 
 
 class DynamicSizes:
-    """Answers Python's questions for sizes in one pass: with a `DynamicSize` where a size depends on the data.
+    """Answers Python's queries of sizes in one pass, with a `DynamicSize` for sizes that depend on the data.
 
     The tracer has one for each pass; modes for torch functions ask it.
     """
@@ -147,7 +148,7 @@ class DynamicSizes:
 
     @contextmanager
     def torch_code(self) -> Generator[None]:
-        """Within this context torch's own Python code runs, and sees true sizes."""
+        """Within this context torch's own Python code runs and sees the true sizes."""
         before, self.in_torch_code = self.in_torch_code, True
         try:
             yield
@@ -155,7 +156,8 @@ class DynamicSizes:
             self.in_torch_code = before
 
     def enter(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before a torch function: note whether the data selected an argument's rows; refuse to split them by row."""
+        """Call before a torch function: notes whether the data selected an argument's rows, and refuses to
+        split them by row."""
         self.given_selected_rows = any(
             self._selected_rows(t) is not None for t in tensors_of((*args, *kwargs.values()))
         )

@@ -1,4 +1,4 @@
-"""An integer that may only be compared: what stands for a number of rows that the data select."""
+"""`HiddenInteger`: stands for a number of rows that the data select, and may only be compared."""
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class HiddenInteger:
-    """An integer computed from how many rows the data selected; comparing it gives an answer that ignores the data.
+    """An integer computed from how many rows the data selected; comparisons with it give fixed answers.
 
     ``counts`` is the `DynamicSizes` of the pass, ``value`` the integer, which Python code of the user's never gets.
     """

@@ -1,4 +1,4 @@
-"""Which rows an index chooses: helpers of the rules by index."""
+"""Helpers of the indexing rules: which rows an index selects."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ ROW_NUMBERS = "the numbers of examples are used as data"
 
 
 def spread_indices(call: Call, tensor: Tensor) -> tuple[list[Tensor | None], Tensor | None]:
-    """The index of each dimension of ``tensor``, and the mask, if one boolean mask is all that is given."""
+    """The index of each dimension of ``tensor``, and the mask if the index is a single boolean mask."""
     given = cast("list[Tensor | None]", list(call.args["indices"]))
     masks = [index for index in given if index is not None and index.dtype in (torch.bool, torch.uint8)]
     if masks:
@@ -39,7 +39,7 @@ def spread_indices(call: Call, tensor: Tensor) -> tuple[list[Tensor | None], Ten
 
 
 def masked_label(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label, RowLayout | None]:
-    """Where the examples are in ``tensor`` and the mask together, and in what the mask selects."""
+    """The row layout that ``tensor`` and the mask share, and the one of the selected entries."""
     own, chosen = call.label(tensor), call.label(mask)
     for label in (own, chosen):
         if isinstance(label, Mixed):
@@ -66,7 +66,7 @@ def masked_label(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[
 
 
 def first_position(indices: Sequence[Tensor | None]) -> tuple[int, bool]:
-    """Where the dimensions of the index come in the output, and whether all indexed dimensions lie side by side."""
+    """The position of the indexed dimensions in the output, and whether they are adjacent."""
     at = [dim for dim, index in enumerate(indices) if index is not None]
     together = at == list(range(at[0], at[-1] + 1))
     return (at[0] if together else 0), together
@@ -77,7 +77,7 @@ def mixed_with(call: Call, label: Label) -> Label:
 
 
 def row_numbers_of(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixed | None:
-    """Of a constant in which a mask of the examples' selects: the number of each one's example, if it is that."""
+    """For a constant selected by a mask of examples: the number of each entry's example, if it has those."""
     chosen, found = rows_of(call.label(mask)), cast("Tensor", call.outputs[0])
     if not is_fixed(call.label(tensor)) or chosen is None:
         return None
@@ -88,7 +88,8 @@ def row_numbers_of(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixe
 
 
 def index_column(call: Call, index: Tensor, dim: int, size: torch.Size) -> Tensor | None:
-    """The index of whole rows that one for each entry is, where it is the same along all other dimensions."""
+    """The index of whole rows equivalent to an index of entries that is constant along all other
+    dimensions."""
     if dim or index.dim() < 2 or index.shape[1:] != size[1:] or 0 in size[1:]:
         return None
     first = index.flatten(1)[:, 0]
@@ -96,7 +97,7 @@ def index_column(call: Call, index: Tensor, dim: int, size: torch.Size) -> Tenso
 
 
 def constant(call: Call) -> Label:
-    """Of an output about which nothing is known but that its arguments are constants."""
+    """The label of an output of which nothing is known but that its arguments are constants."""
     labels = (call.label(t) for t in call.tensors if t is not None)
     return (
         call.mixed(ELSEWHERE) if any(isinstance(label, RowLayout | Mixed) for label in labels) else Public.ANY
@@ -140,7 +141,7 @@ def plain_label(label: Label) -> Label:
 
 
 def fits(call: Call, tensors: Sequence[Tensor], place: RowLayout, dims: int) -> bool:
-    """Whether tensors beside one with its examples at ``place`` have them there too, or none."""
+    """Whether the other tensors have their examples at ``place`` too, or none."""
     for tensor in tensors:
         label, here = within_rows(call, tensor), place.moved(place.dim - dims + tensor.dim())
         if isinstance(label, Mixed):
@@ -155,12 +156,12 @@ def fits(call: Call, tensors: Sequence[Tensor], place: RowLayout, dims: int) -> 
 
 
 def indices_beside(indices: Sequence[Tensor | None], dim: int) -> list[Tensor]:
-    """The indices of the other dimensions; one tensor may be the index of two."""
+    """The indices of the other dimensions; one tensor may index two."""
     return [index for at, index in enumerate(indices) if index is not None and at != dim]
 
 
 def within_rows(call: Call, index: Tensor) -> Label:
-    """Of an index; places within examples from a list of places of what is not zero are each its own example's."""
+    """The label of an index within examples: positions from a `nonzero` list are each its own example's."""
     label = call.label(index)
     if (
         isinstance(label, Mixed)
@@ -175,12 +176,12 @@ def within_rows(call: Call, index: Tensor) -> Label:
 
 
 def indexed_dims(indices: Sequence[Tensor | None]) -> int:
-    """The dimension that the one index is of."""
+    """The dimension that the only index applies to."""
     return next(dim for dim, index in enumerate(indices) if index is not None)
 
 
 def gathered_label(call: Call, column: Tensor | None = None) -> Label:
-    """Rows added to the example that they belong to, as sums over the rows of packed data are."""
+    """The label of rows added up by example, as sums over the rows of packed data are."""
     tensor, index = call.args["self"], call.args["index"] if column is None else column
     source = call.args.get("source", call.args.get("src"))
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)

@@ -1,4 +1,4 @@
-"""Rules of operations that write to rows by index or mask."""
+"""Independence rules of operations that write to rows by index or mask."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -64,7 +64,7 @@ def index_put_rule(call: Call) -> Label:
 
 
 def _put_by_mask(call: Call, mask: Tensor, start: int, written: Public | RowLayout) -> Label:
-    """Values written where a mask says."""
+    """Values written to the entries that a mask selects."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
     label, selected = masked_label(call, tensor, mask, start)
     if selected is None:
@@ -75,8 +75,8 @@ def _put_by_mask(call: Call, mask: Tensor, start: int, written: Public | RowLayo
 
 
 def _places_of_others(indices: Sequence[Tensor | None], dims: int) -> dict[int, int]:
-    """By dimension of the values, the dimension of the tensor that is not indexed. The values have the ``dims`` of the
-    index at `first_position`, and those of the tensor round them."""
+    """Maps dimensions of the values to the dimensions of the tensor that are not indexed. The values have the
+    ``dims`` of the index at `first_position`, surrounded by those of the tensor."""
     start, together = first_position(indices)
     others = [dim for dim, index in enumerate(indices) if index is None]
     given = len(indices) - len(others)
@@ -88,7 +88,7 @@ def _places_of_others(indices: Sequence[Tensor | None], dims: int) -> dict[int, 
 def _put_by_rows(
     call: Call, indices: Sequence[Tensor | None], place: RowLayout | None, shape: tuple[int, ...], dims: int
 ) -> RowLayout | None:
-    """Values written by an index that has each example's own places along the examples."""
+    """Values written by an index that has each example's own positions along the examples."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
     start = first_position(indices)[0]
     for dim, index in enumerate(indices):
@@ -110,7 +110,7 @@ def _put_in_order(
     call: Call, indices: Sequence[Tensor | None], own: Public | RowLayout, written: Public | RowLayout,
     shape: tuple[int, ...],
 ) -> Label | None:  # fmt: skip
-    """Rows of the examples written over one number, each at a place of its own: they come in another order."""
+    """Rows of the examples written over a constant, each to its own position: the rows are reordered."""
     given = [index for index in indices if index is not None]
     if len(given) != 1 or constant_of(own) is not Public.FILL or len(shape) != 1:
         return None
@@ -126,7 +126,8 @@ def _put_in_order(
 
 
 def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayout) -> Label:
-    """Examples' rows written over one number, where a constant mask says, which chooses the same of each example."""
+    """Rows of the examples written over a constant where a constant mask, the same for each example,
+    selects."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
     filled = constant_of(call.label(tensor)) is Public.FILL
     if not filled or written.constant or isinstance(call.label(mask), Mixed):

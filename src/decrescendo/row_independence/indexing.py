@@ -1,4 +1,4 @@
-"""Independence rules of indexing, gather and scatter: allowed if each index chooses from its own example.
+"""Independence rules of indexing, gather and scatter: allowed if each index selects from its own example.
 
 Whether it does is looked up in the values of the index, which an index that is a constant or an example's own may have
 in many ways: ``logits[torch.arange(n), last]``, a mask, sorted rows that are put back later.
@@ -60,7 +60,7 @@ def _index(call: Call) -> Label:
 
 
 def _repeated(call: Call) -> Label:
-    """Each example's number, as often as its own data say."""
+    """The number of each example, repeated as often as its own data say."""
     label, found = rows_of(call.label(call.args["repeats"])), cast("Tensor", call.outputs[0])
     if label is None or not is_single(label):
         return constant(call)
@@ -107,7 +107,7 @@ def _gather(call: Call) -> Label:
 
 
 def _nonzero(call: Call) -> Label:
-    """The places of what is not zero, a row each: of one example, if it is along the rows that examples lie."""
+    """The positions of nonzero entries, one row each; each belongs to one example if the input has rows."""
     tensor = call.args["self"]
     label = call.label(tensor)
     found = cast("Tensor", call.outputs[0])
@@ -139,7 +139,7 @@ def _masked_select(call: Call) -> Label:
 
 
 def _sort(call: Call) -> Label | Sequence[Label]:
-    """Along the features; or the examples themselves, which stay whole: their order is known."""
+    """Sort along features; or sort whole examples, whose new order is then known."""
     label = call.joined(call.tensors, call.dims)
     if not isinstance(label, RowLayout) or label.dim != call.args.get("dim", -1) % call.dims:
         return plain_label(label) if not isinstance(label, RowLayout) else label

@@ -1,4 +1,5 @@
-"""What each checked pass starts from: a labelled copy of the batch's rows, and random generators with a fixed seed."""
+"""The inputs of each checked pass: a labelled copy of the batch's rows, and random generators with a fixed
+seed."""
 
 import random
 from collections.abc import Collection, Generator
@@ -19,7 +20,7 @@ _NUMPYS, _NUMPY = np.random.MT19937(0), cast("Any", np.random)
 
 
 def labelled_rows(batch: Batch, rows: int, tracer: Tracer) -> Batch:
-    """As many rows as the tracer counts, in memory of their own, whose labels it knows.
+    """The tracer's number of rows, in fresh memory whose labels it knows.
 
     Their memory format is the batch's for any number of rows, or passes that are compared would differ by it.
     """
@@ -37,8 +38,8 @@ def labelled_rows(batch: Batch, rows: int, tracer: Tracer) -> Batch:
 
 @contextmanager
 def drawing(devices: Collection[torch.device], seed: int) -> Generator[None]:
-    """Inside, the random numbers of a pass: torch's, Python's and numpy's global generators, which are afterwards as
-    before. Where they went on from pass to pass, how many there were would show in them."""
+    """Inside, torch's, Python's and NumPy's global generators are seeded for a pass; they are restored
+    afterwards. If they continued from pass to pass, later numbers would show how many were drawn before."""
     python, numpys, own = random.getstate(), np.random.get_state(legacy=False), _NUMPY.get_bit_generator()
     with seeded(max(seed, 0), set(devices)):
         try:

@@ -85,7 +85,7 @@ def padded(call: Call) -> Label:
 
 
 def set_back(view: Callable[..., Tensor]) -> Rule:
-    """The gradient of a view, set into zeros: the examples are where the view shows them as the gradient has them."""
+    """The gradient of a view, written into zeros: its rows are where the view has them."""
 
     def rule(call: Call) -> Label:
         given, whole = cast("Tensor", call.tensors[0]), cast("Tensor", call.outputs[0])
@@ -110,12 +110,12 @@ def set_back(view: Callable[..., Tensor]) -> Rule:
 
 
 def _widened(label: Label) -> Label:
-    """Of numbers set into zeros: not the same everywhere any more."""
+    """The label of values written into zeros: they are no longer the same everywhere."""
     return Public.ANY if isinstance(label, Public) else label
 
 
 def isin(call: Call) -> Label | Sequence[Label]:
-    """Each id is looked up by itself; but where all are said to be different, they are sorted together."""
+    """Each id is looked up independently; but with ``assume_unique`` all ids are sorted together."""
     if call.args.get("assume_unique") and holds_rows(call):
         return call.mixed("ids that are said to be unique are compared with those of other examples")
     return signature(".,A->.")(call)

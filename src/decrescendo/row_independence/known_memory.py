@@ -1,54 +1,60 @@
-"""What outlives a pass: lines that were declared, guesses about constants, and the memory of the training set."""
+"""`Memory`: the state that checks keep between passes.
+
+It has the lines that the user declared, the answers given to data-dependent branches, the assumptions made,
+the constants whose size equals the batch size by coincidence, and the memory ranges of the training data.
+"""
 
 import bisect
 from collections.abc import Iterable
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.storages import FUNCTIONS_OFF, key_of, parts_of, storage_key
+from decrescendo.base.storages import FUNCTIONS_OFF, key_of, parts_of
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import RowLayout
 
-# Where a constant occurs: the call, the argument, and where the examples would be in it.
-Guess: TypeAlias = tuple[int, int, RowLayout]
+# A constant with one dimension as long as the batch: index of the call, index of the argument, and the row
+# layout that the constant would have if that were more than a coincidence.
+SuspectConstant: TypeAlias = tuple[int, int, RowLayout]
 
 
-_Bytes: TypeAlias = tuple[int, int]
+# A memory range: the first byte, and the one after the last.
+_Range: TypeAlias = tuple[int, int]
 
-
-# Weak references to storages that passes have made from data: a weak reference stops reuse of the address.
+# Keys of storages that past passes computed from data. Each is held by a weak reference (`Labels.end`), which
+# keeps the key from being used again.
 ENDED_STORAGES: set[int] = set()
 
 
 class Memory:
-    """What outlives a pass: tensors made from data that are still alive, answers to looks at the data, declarations."""
+    """The state that checks of one program keep between passes."""
 
     def __init__(self, declared: Iterable[str] = ()) -> None:
-        # Of all engines: a loss that two of them have may carry from one to the other.
+        # Shared by all engines: a loss used by two engines may carry a tensor from one to the other.
         self.stale = ENDED_STORAGES
-        # What is answered instead of a truth value of the data, by line of code.
+        # The fixed answer given to a data-dependent branch, by line of code.
         self.answers: dict[str, bool] = {}
-        # Lines of code (or files) whose looks at the data the user has declared harmless.
+        # Lines of code (or files) whose data reads the user declared harmless (assumed, not checked).
         self.declared = frozenset(declared)
         self.assumed: set[Assumption] = set()
-        # Constants that are as long as a batch by coincidence alone.
-        self.coincident: set[Guess] = set()
+        # Constants whose size equals the batch size by coincidence only.
+        self.coincident: set[SuspectConstant] = set()
         self._data = _Withheld()
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> bool:
-        """No pass may use these, of which it is given its batch; whether some were not withheld before."""
+        """Forbid passes to read these data except through their batch. Returns whether any were new."""
         return self._data.add(part for value in data for part in parts_of(value))
 
     def withholds(self, value: Tensor | np.ndarray) -> bool:
-        """Whether a tensor or array lies, with a part at least, in memory that holds the data."""
+        """Whether a tensor or array overlaps memory of the withheld data."""
         return bool(self._data) and any(map(self._data.overlaps, parts_of(value)))
 
     def check_apart(self, held: Iterable[tuple[str, Tensor]]) -> None:
-        """Refuse what lies in the data's memory and is trained, or trains: it would be released with the weights."""
+        """Refuse parameters, buffers and optimizer state that share memory with the withheld data."""
         for name, tensor in held:
             if self.withholds(tensor):
                 raise UnsupportedModel(
@@ -58,64 +64,67 @@ class Memory:
 
 
 class _Withheld:
-    """Stretches of memory: by address, and by their place in a storage, whose address may become another."""
+    """The memory ranges of the data: absolute, and as offsets in a storage, which may move."""
 
     def __init__(self) -> None:
-        # By the address of the first byte and of the one after the last; tensors as tensors of our own, for a program
-        # may exchange the memory of its own, and what it had then still holds data.
-        self._held: dict[_Bytes, Tensor | np.ndarray] = {}
-        # Of each storage (0: of all memory) where the stretches begin, and where they end.
-        self._stretches: dict[int, tuple[list[int], list[int]]] = {}
+        # By storage key (0: an array) and absolute range. Tensors are held as detached aliases: user code may
+        # replace the storage of its own tensor, and the old one still holds data.
+        self._held: dict[tuple[int, _Range], Tensor | np.ndarray] = {}
+        # Per storage key (0: absolute addresses) the sorted starts and ends of the merged ranges.
+        self._ranges: dict[int, tuple[list[int], list[int]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._held)
 
     def add(self, values: Iterable[Tensor | np.ndarray]) -> bool:
-        before, found = self._held.keys(), _placed(values)
+        before, found = {place for _, place in self._held}, _placed(values)
         with FUNCTIONS_OFF():
             new = [value.detach() if isinstance(value, Tensor) else value for value in found.values()]
         self._held = _placed([*self._held.values(), *new])
-        places = [(0, start, end) for start, end in self._held]
-        for (start, end), value in self._held.items():
+        places = [(0, start, end) for _, (start, end) in self._held]
+        for (key, (start, end)), value in self._held.items():
             if isinstance(value, Tensor):
                 base = value.untyped_storage().data_ptr()
-                places.append((storage_key(value), start - base, end - base))
-        self._stretches = {}
+                places.append((key, start - base, end - base))
+        self._ranges = {}
         for space, start, end in sorted(places):
-            starts, ends = self._stretches.setdefault(space, ([], []))
+            starts, ends = self._ranges.setdefault(space, ([], []))
             if ends and start <= ends[-1]:
                 ends[-1] = max(end, ends[-1])
             else:
                 starts.append(start)
                 ends.append(end)
-        return self._held.keys() != before
+        return {place for _, place in self._held} != before
 
     def overlaps(self, value: Tensor | np.ndarray) -> bool:
-        found = _bytes_of(value)
+        found = _range_of(value)
         if found is None:
             return False
         if self._in(0, *found):
             return True
-        key = key_of(value) if isinstance(value, Tensor) else 0
-        if key not in self._stretches:
+        if not isinstance(value, Tensor) or (key := key_of(value)) not in self._ranges:
             return False
         with FUNCTIONS_OFF():
-            base = cast("Tensor", value).untyped_storage().data_ptr()
+            base = value.untyped_storage().data_ptr()
         return self._in(key, found[0] - base, found[1] - base)
 
     def _in(self, space: int, start: int, end: int) -> bool:
-        starts, ends = self._stretches.get(space, ([], []))
+        starts, ends = self._ranges.get(space, ([], []))
         place = bisect.bisect_right(ends, start)
         return place < len(starts) and starts[place] < end
 
 
-def _placed(values: Iterable[Tensor | np.ndarray]) -> "dict[_Bytes, Tensor | np.ndarray]":
-    found = {_bytes_of(value): value for value in values}
-    return {place: value for place, value in found.items() if place is not None}
+def _placed(values: Iterable[Tensor | np.ndarray]) -> "dict[tuple[int, _Range], Tensor | np.ndarray]":
+    found = [(_range_of(value), value) for value in values]
+    return {
+        (key_of(value) if isinstance(value, Tensor) else 0, place): value
+        for place, value in found
+        if place is not None
+    }
 
 
-def _bytes_of(value: Tensor | np.ndarray) -> _Bytes | None:
-    """The first byte of what is in memory, and the one after the last; of a view with gaps these too."""
+def _range_of(value: Tensor | np.ndarray) -> _Range | None:
+    """The memory range that a value spans, gaps of strided views included; ``None`` without memory."""
     if isinstance(value, np.ndarray):
         if not value.size:
             return None

@@ -1,4 +1,4 @@
-"""Labels of what an operation made, by its rule."""
+"""Labels the outputs of an operation by its rule."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -34,12 +34,13 @@ OVERWRITTEN = template("overwritten-constant")
 
 
 class Labelling(ConstantLabels):
-    """Gives labels to what operations make."""
+    """Labels the outputs of operations."""
 
     def _laid(
         self, view: Tensor, given: tuple[object, ...], sizes: tuple[int, ...]
     ) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """The numbers of `as_strided`, and which are sizes: as `strides` says, where the pass made the memory."""
+        """The integer arguments of `as_strided`, and which are sizes; rewritten by `strides` if this pass
+        made the memory."""
         key = key_of(view)
         mark = self.labels.marks.get(key, (None, 0))[0]
         if mark is None or not view.numel():
@@ -62,7 +63,7 @@ class Labelling(ConstantLabels):
         tensors: Sequence[Tensor],
         known: Mapping[int, Label],
     ) -> tuple[list[Label | None], bool]:
-        """Labels of what is made from data, and whether values were looked at for them."""
+        """Label outputs made from data; returns whether values of tensors were inspected for it."""
         slots = [output] if isinstance(output, Tensor) else slots_of(output)
         every, looked = self._labels(op, args, kwargs, slots, tensors, known)
         made = [(slot, label) for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)]
@@ -82,7 +83,8 @@ class Labelling(ConstantLabels):
         return found, looked
 
     def _compared(self, made: Sequence[tuple[Tensor, Label]]) -> list[Label]:
-        """The labels of what an operation made or wrote; public ones by whether they are as long as the batch."""
+        """The labels of outputs and written arguments, in a form to compare; public ones by whether they are
+        as long as the batch."""
         at = len(self.trace.events) - 1
         if any(isinstance(label, Public) for _, label in made):
             self.trace.shapes[at] = shapes_of([tensor for tensor, _ in made])
@@ -94,7 +96,7 @@ class Labelling(ConstantLabels):
     def _check_special(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
     ) -> bool:
-        """Refuse what hides data; whether an operation draws from the run's stream."""
+        """Refuse operations that hide data; returns whether the operation draws from the run's stream."""
         if op.talks:
             self.refuse(
                 f"a pass must be of its own process alone, but {op.name} at {line()} sends tensors to other processes "
@@ -118,7 +120,7 @@ class Labelling(ConstantLabels):
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Sequence[Tensor | None],
         tensors: Sequence[Tensor | None], known: Mapping[int, Label],
     ) -> tuple[Sequence[Label], bool]:  # fmt: skip
-        """Of outputs that data may have reached; and whether values were looked at."""
+        """The labels of outputs that data may have reached; and whether values were inspected."""
         if op.rule is None:
             constant = not any(is_data(label) for label in known.values())
             refused = Mixed(NO_RULE + op.form, op.name, public=constant)
@@ -177,7 +179,7 @@ class Labelling(ConstantLabels):
     def _each(
         self, op: Operation, bound: Mapping[str, Any], made: Sequence[Tensor | None]
     ) -> Sequence[Label]:
-        """Operations on lists, entry by entry."""
+        """The rule of an operation on lists: entry by entry."""
         lists = [value for value in bound.values() if isinstance(value, (list, tuple)) and tensors_of(value)]
         single = [value for value in bound.values() if isinstance(value, Tensor)]
         call = Call(op.name, lambda: bound, (), made, self.label, self.units, self.owners, self.same)
@@ -193,7 +195,7 @@ class Labelling(ConstantLabels):
 
 
 def _computed(label: Label, op: Operation) -> Label:
-    """Of constants as long as the batch: of which kind they are when an operation is through with them."""
+    """The kind of a constant with one row per example, after an operation on it."""
     if not isinstance(label, RowLayout) or label.constant in (None, Public.ANY):
         return label
     kind = Public.ANY if op.rule is not pointwise else Public.RANDOM if op.seeded else label.constant

@@ -21,7 +21,8 @@ from decrescendo.row_independence.row_layout import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixed:
-    """Depends on several examples, or on the place or the number of them: why, and by which operation.
+    """A label: depends on several examples, or on their positions or number; with the reason and the
+    operation.
 
     ``numbers``: it is the numbers of the examples that lie at that place, which may select these and nothing else.
     """
@@ -44,7 +45,7 @@ class Mixed:
     counted: bool = False
 
     def unlisted(self) -> "Mixed":
-        """The same of other memory, or of memory that was written to: no list of places or rows any more."""
+        """The same label for memory that was copied or written to, without its list of positions or rows."""
         return replace(self, within=None, rows=None, folded=None)
 
     @property
@@ -59,7 +60,7 @@ Label: TypeAlias = Public | Mixed | RowLayout
 
 @dataclass(slots=True)
 class Call:
-    """One operation as the dispatcher sees it.
+    """One operation as the dispatcher sees it, given to its rule.
 
     Args:
         name: without its namespace and overload.
@@ -86,28 +87,28 @@ class Call:
 
     @property
     def args(self) -> Mapping[str, Any]:
-        """By name; most rules do not ask."""
+        """The arguments by name; most rules do not need them."""
         if self._args is None:
             self._args = self.bind()
         return self._args
 
     @property
     def dims(self) -> int:
-        """Of the first output."""
+        """Number of dimensions of the first output."""
         return next((output.dim() for output in self.outputs if output is not None), 0)
 
     def mixed(self, why: str, numbers: RowLayout | None = None) -> Mixed:
-        """For an output that depends on several examples."""
+        """The label of an output that depends on several examples."""
         reached = [self.label(tensor) for tensor in self.tensors if tensor is not None]
         return Mixed(why, self.name, numbers, public=not any(map(is_data, reached)))
 
     def same(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two tensors have the same numbers."""
+        """Whether two tensors have the same values."""
         self.looked = True
         return self.compare(one, other)
 
     def uniform(self, tensor: Tensor, place: RowLayout) -> bool:
-        """Whether a constant has the same numbers for each example at ``place``, or none for each."""
+        """Whether a constant has the same values for every example, or has no rows."""
         if place.dim < 0 or tensor.shape[place.dim] == 1:
             return True
         self.looked = True
@@ -117,13 +118,14 @@ class Call:
         )
 
     def examples(self, place: RowLayout, size: int, like: Tensor) -> Tensor:
-        """The number of the example at each index along the dimension of a place."""
+        """The number of the example at each index along the dimension of a row layout."""
         units = self.units(place)
         unit = torch.arange(size, device=like.device) // place.inner % units
         return unit if place.owners is None else place.owners.example.to(like.device)[unit]
 
     def joined(self, tensors: Sequence[Tensor | None], dims: int) -> Label:
-        """Of a result with ``dims`` dimensions whose every entry is made from those that broadcasting puts there."""
+        """The label of a result with ``dims`` dimensions whose entries depend on the entries broadcast to
+        their position."""
         found: list[tuple[Tensor, Label]] = [(t, self.label(t)) for t in tensors if t is not None]
         mixed = next((label for _, label in found if isinstance(label, Mixed)), None)
         if mixed is not None:
@@ -149,7 +151,7 @@ class Call:
         return place if uniform else self._folded(place, [tensor for tensor, _ in fixed], dims)
 
     def _shifted(self, label: Mixed) -> Mixed:
-        """An index of folded rows is one still, in memory of its own, where one whole number was added or taken off."""
+        """The label of an index into flattened rows after one integer was added or subtracted."""
         found = self.outputs[0]
         if label.folded is None or self.name not in ("add", "sub") or found is None:
             return label
@@ -162,8 +164,9 @@ class Call:
         return replace(label, folded=(times, storage_key(found), moved) if moved else None)
 
     def _folded(self, place: RowLayout, fixed: Sequence[Tensor], dims: int) -> Mixed:
-        """Of each example's own data with a constant that is another one for each: as `Mixed.folded` says, where it was
-        added, and is a number of times the example's number and for the rest the same for each."""
+        """The label of each example's own data plus a constant that differs between examples. As
+        `Mixed.folded` says, the constant must be a multiple of the example's number plus a part that is the
+        same for all."""
         laid, found = self.mixed(LAID_ALONG), self.outputs[0]
         if self.name != "add" or found is None or len(fixed) != 1 or place != RowLayout(place.dim):
             return laid
@@ -180,27 +183,28 @@ class Call:
 
 
 def is_data(label: Label) -> bool:
-    """Whether an example reaches what has this label."""
+    """Whether a tensor with this label depends on any example."""
     return not label.public if isinstance(label, Mixed) else rows_of(label) is not None
 
 
 def rows_of(label: Label) -> RowLayout | None:
-    """Where the examples are; ``None`` of what is mixed, or a constant."""
+    """The row layout in a label; ``None`` for mixed data and constants."""
     return label if isinstance(label, RowLayout) and not label.constant else None
 
 
 def constant_of(label: Label) -> Public | None:
-    """Of what kind a constant is, also one as long as the batch."""
+    """The kind of a constant, also of one with one row per example."""
     return label.constant if isinstance(label, RowLayout) else label if isinstance(label, Public) else None
 
 
 def is_fixed(label: Label) -> bool:
-    """Whether these are known numbers, which tell examples by their place where they differ along them."""
+    """Whether the values are known constants; if they differ along the examples, they identify an example by
+    its position."""
     return constant_of(label) is Public.ANY
 
 
 def counted_of(label: Label) -> Owners | None:
-    """Whose the rows are of what the data selected, where a label says that."""
+    """Which example each row selected by the data belongs to, if the label has it."""
     place = label.numbers if isinstance(label, Mixed) else label
     owners = place.owners if isinstance(place, RowLayout) else None
     return owners if owners is not None and owners.counted else None

@@ -22,7 +22,7 @@ from decrescendo.row_independence.rule_signatures import Rule, signature
 
 
 def normalised(call: Call) -> Sequence[Label]:
-    """Layer and RMS normalisation: over the last dimensions."""
+    """Layer and RMS normalisation, over the last dimensions."""
     last = len(call.args["normalized_shape"])
     core = "ABCDEFGH"[:last]
     rest = ",".join(["." + "I" * last] * 2)  # what was kept: the same with ones
@@ -57,7 +57,7 @@ def group_norm(call: Call) -> Label | Sequence[Label]:
 
 
 def convolution(call: Call) -> Label | Sequence[Label]:
-    """Examples in the first dimension; or in the channels, each with groups of its own."""
+    """Examples in the batch dimension; or in the channels, if each example has its own groups."""
     backward = call.name == "convolution_backward"
     given, weight = call.args["input"], call.args["weight"]
     label = call.label(given)
@@ -101,7 +101,7 @@ def convolution(call: Call) -> Label | Sequence[Label]:
 
 
 def _is_single(call: Call, dim: int) -> bool:
-    """Whether a convolution mixes nothing along a dimension: its kernel has size one there."""
+    """Whether a convolution does not mix along a dimension: its kernel has size one there."""
     at, one = dim - 2, {"stride": 1, "padding": 0, "output_padding": 0}
 
     def entry(name: str) -> int:
@@ -128,14 +128,15 @@ QUERIES = "bhle,bhse,bhsv,bhls->bhlv,bhl*"
 
 
 def attention(text: str) -> Rule:
-    """Queries are apart, but not where which keys each of them sees follows from its place."""
+    """Queries are independent, unless a mask that depends on position selects each query's keys."""
     return lambda call: signature(
         text.replace("l", "L").replace("s", "S") if call.args.get("is_causal") else text
     )(call)
 
 
 def least_squares(call: Call) -> Label | Sequence[Label]:
-    """Of solutions; whether there are residuals at all depends on every matrix, but for the drivers that make none."""
+    """The solutions are independent. Whether residuals exist depends on all matrices, except for drivers that
+    return none."""
     if call.args.get("driver") in ("gelss", "gelsd"):
         return call.mixed("the shape of the residuals depends on the ranks of all matrices")
     found = cast("Sequence[Label]", signature(".AB,.Ck->.Bk,.k,.,.A")(call))
@@ -144,7 +145,7 @@ def least_squares(call: Call) -> Label | Sequence[Label]:
 
 
 def chosen_loss(inner: Rule) -> Rule:
-    """A loss for each entry; with a mean or sum over all of them, examples are put together."""
+    """A loss per entry; its mean or sum over all entries mixes the examples."""
     return lambda call: inner(call) if call.args.get("reduction", 1) == 0 else reduced()(call)
 
 
@@ -156,7 +157,7 @@ def loss_backward(call: Call) -> Label:
 
 
 def mean_backward(rule: Rule) -> Rule:
-    """The gradient of a loss whose kernel divides by the number of examples itself, where the loss is their mean."""
+    """The gradient of a mean loss, whose kernel divides by the number of examples."""
 
     def backward(call: Call) -> Label | Sequence[Label]:
         if call.args.get("reduction", 1) == 1 and holds_rows(call):
@@ -181,7 +182,7 @@ def nll(call: Call) -> Label | Sequence[Label]:
 
 
 def solve(call: Call) -> Label | Sequence[Label]:
-    """Examples in leading dimensions; or in the columns of what is solved for, with a matrix that is public."""
+    """Examples in leading dimensions; or in the columns of the right-hand side, if the matrix is public."""
     left = call.args.get("left", True)
     right = ".Bk" if left else ".kB"
     if call.name == "linalg_solve_triangular":
@@ -194,7 +195,7 @@ def solve(call: Call) -> Label | Sequence[Label]:
 
 
 def trilinear(call: Call) -> Label:
-    """Three factors, spread out by new dimensions, multiplied and summed over some."""
+    """Three factors, expanded by new dimensions, multiplied and summed over some of them."""
     factors: list[Tensor] = []
     for key, spread in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
         factor = cast("Tensor", call.args[key])
@@ -208,7 +209,8 @@ def trilinear(call: Call) -> Label:
 
 
 def images(sides: int, text: str) -> Rule:
-    """Channels and sides, with examples before them or none: some operations take more dimensions, and for others."""
+    """The rule ``text`` for images: channels and sides, with at most one dimension of examples before them.
+    Inputs with other dimensions are refused, though some operations accept them."""
 
     def rule(call: Call) -> Label | Sequence[Label]:
         if any(tensor is not None and tensor.dim() not in (sides + 1, sides + 2) for tensor in call.tensors):
@@ -220,7 +222,8 @@ def images(sides: int, text: str) -> Rule:
 
 
 def distances_back(call: Call) -> Label | Sequence[Label]:
-    """Of other shapes than the distances' it would read what lies beside its arguments in memory."""
+    """Refuses a gradient of another shape than the distances: the kernel would read memory beside its
+    arguments."""
     shape = {name: cast("Tensor", call.args[name]).shape for name in ("grad", "x1", "x2", "cdist")}
     fits = shape["grad"] == shape["cdist"] and shape["x1"][-1:] == shape["x2"][-1:]
     if not fits or shape["grad"][-2:] != shape["x1"][-2:-1] + shape["x2"][-2:-1]:
@@ -229,7 +232,7 @@ def distances_back(call: Call) -> Label | Sequence[Label]:
 
 
 def quantised(call: Call) -> Label:
-    """With one scale and one zero point for all, however many are given."""
+    """Quantisation with one scale and one zero point for all rows, however many are given."""
     if any(is_data(call.label(cast("Tensor", call.args[name]))) for name in ("scale", "zero_point")):
         return call.mixed(SUMMED)
     return pointwise(replace(call, tensors=call.tensors[:1]))

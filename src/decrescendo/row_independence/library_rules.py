@@ -13,7 +13,8 @@ OUTLIERS = "columns with large entries are looked for over all rows of the batch
 
 
 def _by_row(call: Call) -> Label | Sequence[Label]:
-    """Each row by its own largest entry; with a threshold, outlier columns are chosen by all rows together."""
+    """Each row is scaled by its own largest entry; with a threshold, outlier columns depend on all rows
+    together."""
     if call.args["threshold"]:
         return call.mixed(OUTLIERS)
     return signature("nK->nK,n,_" if call.args["A"].dim() == 2 else ".K->.K,*,_")(call)

@@ -1,4 +1,4 @@
-"""What Python objects hold beside attributes and items: a replayed pass must not miss a change of it.
+"""Contents of Python objects beyond attributes and items, which must not change unnoticed between replays.
 
 Slots, getters of properties, objects of the standard library and of torch (an optimizer's settings), states of
 generators of random numbers, positions of iterators, bytes of arrays. What cannot be looked at is `unseen`: it is taken
@@ -32,17 +32,17 @@ _NOT_INSIDE = ("logging", "warnings", "_weakrefset", "_abc")
 
 
 class Content:
-    """What was found by a look at an object, to be compared with what the next look finds: by itself, for the ``id`` of
-    what one look makes may be that of what the next one makes. Equal to nothing else, if it says no more."""
+    """A snapshot of an object's contents. Subclasses compare by value (ids of temporary objects may be
+    reused); a plain one is equal to no other."""
 
 
 def unseen() -> object:
-    """It differs from whatever was there before."""
+    """A content that differs from every earlier one."""
     return Content()
 
 
 class _Entries(Content):
-    """Entries of a long container, which are the same objects or equal ones."""
+    """The entries of a long container, compared by identity, then by equality."""
 
     def __init__(self, entries: tuple[object, ...]) -> None:
         self._entries = entries
@@ -54,18 +54,18 @@ class _Entries(Content):
 
 
 class Place(tuple[object, ...]):
-    """Which tensor lies at a place, and where in memory."""
+    """A tensor with its memory and layout."""
 
     __slots__ = ()
 
     @property
     def storage(self) -> object:
-        """As `key_of` names it."""
+        """The storage, as `key_of` names it."""
         return self[1] if len(self) > 1 else None
 
 
 def place_of(tensor: Tensor) -> Place:
-    """The object, its memory and how it lies there; not the numbers in it, which a replay reads where they are."""
+    """The tensor, its memory and layout; not its values, which a replay reads anew."""
     with suppress(RuntimeError, NotImplementedError), DISPATCH_OFF():
         key, hooked = key_of(tensor), bool(tensor._backward_hooks)
         laid = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
@@ -74,7 +74,7 @@ def place_of(tensor: Tensor) -> Place:
 
 
 def entries_of(container: Any) -> object:
-    """Those of a container that is too long to be looked at one by one."""
+    """The entries of a container that is too long to be searched one by one."""
     entries = tuple(container.items() if isinstance(container, dict) else container)
     if len(entries) > _MAX_ENTRIES:
         return unseen()
@@ -83,14 +83,14 @@ def entries_of(container: Any) -> object:
 
 
 def bytes_of(array: Any) -> object:
-    """Those of an array, or of anything else with a buffer."""
+    """The bytes of an array, or of any other object with a buffer."""
     view = memoryview(array)
     return hash(view.tobytes()) if view.nbytes <= _MAX_BYTES else unseen()
 
 
 def contents_of(value: Any, libraries: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """What a value holds that is no item or attribute of the program's own, by name. ``libraries``: of these objects
-    attributes are among it."""
+    """Contents beyond items and instance attributes, by name (slots, parameters, generator states); for
+    objects of ``libraries`` attributes, too."""
     kind = type(value)
     if isinstance(value, ModuleType):
         if is_own(getattr(value, "__file__", None) or value.__name__):
@@ -136,7 +136,7 @@ def _state_of(generator: Any) -> object:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, object]]:
-    """Of an object of a library, whose attributes are its own matter, but for what others set in it."""
+    """The attributes of a library's object that other code has set."""
     if isinstance(value, ContextVar):
         yield "value", cast("ContextVar[object]", value).get(None)
     elif isinstance(value, MappingProxyType):
@@ -161,7 +161,7 @@ def _inside(value: Any) -> Iterator[tuple[str, object]]:
 
 
 def attributes_of(value: object) -> dict[str, object]:
-    """Those of its own, without code of its class."""
+    """The instance attributes, read without running code of its class."""
     try:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:

@@ -1,4 +1,4 @@
-"""What an operation was given: tensors, their labels and marks."""
+"""The tensor arguments of an operation, with their labels and the events that wrote them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from decrescendo.row_independence.labels import Label
 
 @dataclass(slots=True)
 class OperationInputs:
-    """What an operation is given: its tensors with their labels, and what is compared of it between passes."""
+    """The tensor arguments of an operation with their labels, and what is compared of them between passes."""
 
     tensors: list[Tensor] = field(default_factory=list[Tensor])
     labels: list[Label] = field(default_factory=list[Label])

@@ -1,4 +1,4 @@
-"""Whether an index chooses rows of each example from its own rows."""
+"""Finds out whether an index selects rows of each example from its own rows."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from decrescendo.row_independence.row_layout import place_in
 
 
 def own_rows(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]) -> RowLayout | None:
-    """Along which dimension of the index every entry chooses its own example, if there is one.
+    """The dimension of the index along which every entry selects its own example, if there is one.
 
     ``place`` is where the examples are along the indexed dimension. Where an example has several rows there, its own
     data may say which of them, or a constant that says the same for each.
@@ -54,14 +54,15 @@ def own_rows(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]
 
 
 def is_single(place: RowLayout) -> bool:
-    """Whether no example has several rows at a place, so that the number of its example says which row it is."""
+    """Whether each example has at most one row at a position, so that the example's number identifies the
+    row."""
     if place.inner * place.outer != 1 or place.owners is None or place.owners.each:
         return place.inner * place.outer == 1
     return len(place.owners.example.unique()) == len(place.owners.example)
 
 
 def within_own_rows(index: Tensor, place: RowLayout) -> Tensor:
-    """Which of its example's rows each entry of an index chooses: the first, the second, .."""
+    """Which of its example's rows each entry of an index selects: the first, the second, .."""
     if place.owners is None:
         return index % place.inner
     example, order = place.owners.example.sort(stable=True)
@@ -71,8 +72,8 @@ def within_own_rows(index: Tensor, place: RowLayout) -> Tensor:
 
 
 def rows_by_index(call: Call, index: Tensor, place: RowLayout) -> RowLayout | None:
-    """Whose the entries of an index are that is a list of rows of what is not zero, of which each example has those
-    that it has along the indexed dimension: each chooses from its own example, where that example's own data say."""
+    """The example of each entry of an index made by `nonzero`, if each selects from its own example's rows
+    along the indexed dimension, as that example's data say."""
     label = call.label(index)
     if not isinstance(label, Mixed) or label.numbers is None or label.rows is None or index.dim() != 1:
         return None
@@ -88,8 +89,8 @@ def rows_by_index(call: Call, index: Tensor, place: RowLayout) -> RowLayout | No
 
 
 def folded_rows(call: Call, index: Tensor, place: RowLayout, shape: tuple[int, ...]) -> RowLayout | None:
-    """Where the examples are in an index of folded rows that was made of the number of rows before each example's, and
-    of its own data alone, if each chooses from its own."""
+    """The row layout of an index into flattened rows, made from the number of rows before each example's and
+    that example's own data, if each entry selects from its own example."""
     label = call.label(index)
     if not isinstance(label, Mixed) or label.folded is None or place != RowLayout(place.dim, place.inner):
         return None

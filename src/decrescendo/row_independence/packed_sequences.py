@@ -21,7 +21,7 @@ from decrescendo.row_independence.rule_signatures import Rule
 
 
 def _pack(call: Call) -> Sequence[Label]:
-    """Rows of padded sequences side by side: those of one step after those of another, in the order of the batch."""
+    """Packs the rows of padded sequences: step by step, and within a step in the order of the batch."""
     sequences = 0 if call.args["batch_first"] else 1
     label, lengths = call.label(call.args["input"]), call.label(call.args["lengths"])
     sizes = cast("Tensor", call.outputs[1])
@@ -39,8 +39,8 @@ def _pack(call: Call) -> Sequence[Label]:
 
 
 def _embedding_bag(call: Call) -> Sequence[Label]:
-    """Bags of ids: the rows of each are all of one example, in the order of the examples, and none is left out. Which
-    bag an id is in follows from its place."""
+    """Bags of ids: each bag belongs to one example, bags are in the order of the examples, and none is left
+    out. An id's bag follows from its position."""
     own = _bags(call)
     return [own, call.mixed("which bag an id is in follows from its place in the batch"), own, own]
 
@@ -78,12 +78,13 @@ def _bags(call: Call) -> Label:
 
 
 def _bag_of(starts: Tensor, ids: int) -> Tensor:
-    """The number of the bag that each id is in."""
+    """The bag number of each id."""
     return torch.searchsorted(starts.contiguous(), torch.arange(ids, device=starts.device), right=True) - 1
 
 
 def _bag_weights(call: Call) -> Label:
-    """Gradients of the weights in bags: if the bags are those of the offsets, and these keep examples independent."""
+    """Gradients of the weights in bags: allowed if the bags follow the offsets, and these keep examples
+    independent."""
     gradient, indices, offsets = call.args["grad"], call.args["indices"], call.args["offsets"]
     label, own, bag = call.label(gradient), call.label(indices), call.args["offset2bag"]
     if isinstance(label, Mixed) or isinstance(call.label(call.args["weight"]), RowLayout | Mixed):

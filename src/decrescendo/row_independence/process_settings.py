@@ -1,4 +1,5 @@
-"""torch's global settings (precision, threads, autocast), which change what operations compute and show in none."""
+"""torch's global settings (precision, threads, autocast), which change results without showing in any
+operation."""
 
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ _EXACT = {"none": "ieee"}
 
 
 def settings() -> tuple[object, ...]:
-    """Those by which a pass that was captured under others is another one."""
+    """The settings that must be unchanged when a captured pass is replayed."""
     return (
         torch.get_default_dtype(), *(_EXACT.get(name := switch.fp32_precision, name) for switch in SWITCHES),
         torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled(),

@@ -1,4 +1,4 @@
-"""`Program`: the interface of what is checked for row independence, something that can run passes over a batch."""
+"""`Program`: the interface of something whose passes over a batch are checked for row independence."""
 
 from collections.abc import Collection
 from typing import Protocol, TypeVar, runtime_checkable
@@ -13,21 +13,21 @@ from decrescendo.row_independence.tracer import Tracer
 
 @runtime_checkable
 class Done(Protocol):
-    """A pass that ran to its end."""
+    """A finished pass."""
 
     @property
     def losses(self) -> Tensor:
-        """One loss a row, shape ``(rows,)``."""
+        """One loss per row, shape ``(rows,)``."""
         ...
 
     @property
     def scores(self) -> Tensor | None:
-        """One score a row, where there are any."""
+        """One score per row, if there are any."""
         ...
 
     @property
     def tracer(self) -> Tracer:
-        """What traced it."""
+        """The tracer of the pass."""
         ...
 
 
@@ -36,20 +36,20 @@ Passed = TypeVar("Passed", bound=Done)
 
 @runtime_checkable
 class Program(Protocol[Passed]):
-    """What is checked: something that can be passed over rows, again and again."""
+    """Something that can be run over rows repeatedly, and is checked."""
 
     @property
     def devices(self) -> Collection[torch.device]:
-        """Where it draws random numbers, besides the CPU."""
+        """The devices on which it draws random numbers, besides the CPU."""
         ...
 
     @property
     def hint(self) -> str:
-        """What to say beside an error of its own in a first pass."""
+        """Text to add to an error that it raises in a first pass."""
         ...
 
     def run(self, rows: Batch, tracer: Tracer) -> Passed:
-        """One pass over labelled rows, traced.
+        """Run one traced pass over labelled rows.
 
         Raises:
             UnsupportedModel: its result is not each row's own.
@@ -57,13 +57,13 @@ class Program(Protocol[Passed]):
         ...
 
     def numbers(self) -> Numbers:
-        """The numbers and lengths that it stores in Python."""
+        """The numbers and lengths that it keeps in Python."""
         ...
 
     def compare(self, batch: Batch, rows: int, small: Passed, seed: int) -> None:
-        """What else must hold of a small pass that no earlier one was like."""
+        """Further checks of a small pass that differs from all earlier ones."""
         ...
 
     def compare_answers(self, batch: Batch, rows: int, done: Passed, seed: int) -> None:
-        """What must hold of a pass in which Python asked for truth values of the data."""
+        """Further checks of a pass in which Python read truth values of the data."""
         ...

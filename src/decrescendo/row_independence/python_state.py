@@ -1,10 +1,9 @@
 """Finds the numbers and lengths that a model and its loss keep in Python from one pass to the next (counters, lists).
 
-They lie in attributes, containers, closures and globals.
+Attributes, containers, closures and globals are searched.
 
-An honest loss may count its examples (``self.seen += len(batch)``) or grow a list. No torch operation shows that, and
-a later pass may compute something else by that count. What C objects, files and other processes keep is not looked at
-(docs: pitfalls).
+A loss may count examples (``self.seen += len(batch)``) or grow a list. No torch operation shows it, and a
+later pass may depend on it. State in C objects, files and other processes is not searched (docs: pitfalls).
 """
 
 import dis
@@ -33,10 +32,10 @@ from decrescendo.row_independence.object_contents import (
 
 # The values found, by the path that leads to each from the loss or the model (``loss.seen``, ``len(loss.names)``).
 Numbers: TypeAlias = dict[str, Any]
-# Most objects visited (an assumption says if there are more), and most entries visited of one container; of a longer
-# one only the length is noted.
+# Search limits: objects visited (beyond this, recorded as `UNSEARCHED`), and entries visited per container
+# (beyond this, only its length).
 _MAX_OBJECTS, _MAX_ENTRIES = 20_000, 1_000
-# An entry of `Numbers` that says that there are more objects than were visited.
+# The entry of `Numbers` that records that there are more objects than were visited.
 UNSEARCHED = "(more objects)"
 _NUMBERS = (int, float, complex)
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
@@ -51,15 +50,15 @@ def numbers_of(
 ) -> Numbers:
     """The numbers and lengths that a model and a loss reach by attributes, containers, closures and global names.
 
-    ``identities``: also strings, of every other object its ``id``, so that a replaced object is noticed, and what
-    `object_contents` has: all that a replayed pass would miss. ``objects``: gets what was visited.
+    ``identities``: also record strings, object ids and the contents that a replayed pass would not restore
+    (`object_contents`). ``objects``: a list that the visited objects are appended to.
 
     >>> seen = []
     >>> numbers_of(nn.Tanh(), lambda model, x: seen.append(len(x)))
     {'len(loss.seen)': 0}
     """
     found: Numbers = {}
-    # Tensors and modes of the model are compared by whoever replays.
+    # The caller that replays compares the model's tensors and training mode.
     own = set(map(id, model.modules())) if identities else set[int]()
     visited: dict[int, object] = {}  # by id; the objects are kept alive, so that no new one gets the same id
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
@@ -115,7 +114,7 @@ def numbers_of(
 
 
 def is_of_a_library(kind: type) -> bool:
-    """Whether the attributes of such an object are a library's own matter."""
+    """Whether the object's class belongs to a library whose attributes are not searched."""
     return kind.__module__.split(".")[0] in _LIBRARIES or kind.__module__.startswith(_ENGINE)
 
 
@@ -123,7 +122,7 @@ def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
     """The objects that a value refers to, each by name: attributes, methods' owners, a class's own attributes."""
     if isinstance(value, ModuleType):
         return
-    if isinstance(value, type):  # classes of the user's: counters in class attributes, and what methods use
+    if isinstance(value, type):  # user-defined classes: counters in class attributes, and what methods use
         module = sys.modules.get(value.__module__)
         if is_own(getattr(module, "__file__", None) or value.__module__):
             names = [name for name in vars(value) if name[:2] != "__" or name == "__call__"]
@@ -170,7 +169,7 @@ def _reached_from_function(function: FunctionType) -> Iterator[tuple[str, object
 
 
 def _named_in(name: str, module: object, attributes: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """Of a module of the user's, and of its modules, what has one of these names."""
+    """The attributes with these names in a user module and its submodules."""
     if not isinstance(module, ModuleType) or not is_own(getattr(module, "__file__", None) or module.__name__):
         return
     for inner in attributes:
@@ -211,7 +210,9 @@ def _without_len(name: str) -> str:
 
 
 def without_keys(place: str) -> str:
-    """A place without the keys of dictionaries, which may be data, as names of people are.
+    """A place without dictionary keys, which may be data (names of people).
+
+    Everything from the first "[" to the last "]" is dropped, attribute names between them too.
 
     >>> without_keys("loss.seen[ann].total")
     'loss.seen[...].total'
@@ -221,11 +222,14 @@ def without_keys(place: str) -> str:
 
 
 def growing_with_rows(one: tuple[int, Numbers, Numbers], two: tuple[int, Numbers, Numbers]) -> list[str]:
-    """The places whose numbers are, or grow, in proportion to the number of examples: found by two passes.
+    """The places whose value, or its growth over a pass, is proportional to the batch size.
+
+    They are found by comparing passes of two batch sizes.
 
     Args:
-        one: number of examples of a pass, and `numbers_of` before and after it.
-        two: the same of a pass over another number. What grows alike in both counts passes, and is left out.
+        one: batch size of a pass, and `numbers_of` (without ``identities``) before and after it.
+        two: the same for a pass of another batch size. A place that grows alike in both counts passes: it is
+            left out.
 
     >>> two = 2, {"seen": 5, "calls": 1}, {"seen": 7, "calls": 2}
     >>> three = 3, {"seen": 7, "calls": 2}, {"seen": 10, "calls": 3}

@@ -1,4 +1,5 @@
-"""Watches torch's global random generators in a pass: random numbers must come from the stream of the run alone."""
+"""Watches torch's global random generators during a pass: all random numbers must come from the run's
+stream."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ _SEEDED = 624
 
 @dataclass(eq=False)
 class Stream:
-    """Where torch's global generators have been.
+    """The states of torch's global generators during a pass.
 
     What is drawn again (a checkpoint's second forward pass) begins at the same state, and goes on as it did.
 
@@ -40,7 +41,7 @@ class Stream:
     _at: int = 0
 
     def begin(self) -> None:
-        """Before an operation draws."""
+        """Call before an operation draws."""
         if self.capturing:
             return
         self._at = _state()
@@ -48,8 +49,8 @@ class Stream:
             self.refuse("random numbers are drawn again, as a checkpoint with dropout does")
 
     def end(self, made: Sequence[Tensor], *, jump: bool) -> None:
-        """After it. ``jump``: how many numbers it took may tell of the data, so that what comes next begins elsewhere:
-        where the generators are is public."""
+        """Call after it. ``jump``: the operation may have drawn a data-dependent number of values, so the
+        generator is reseeded: its position is public."""
         if self.capturing:
             return
         if self.seed < 0:  # an operation that can draw need not: attention without dropout
@@ -72,13 +73,14 @@ class Stream:
             del self.jumps[self._at]  # there was nothing to draw
 
     def again(self) -> AbstractContextManager[object]:
-        """For a backward pass that nobody watches: what it draws again (a checkpoint) is what was drawn."""
+        """For a backward pass that is not traced: what it draws again (checkpointing) must be what was
+        drawn."""
         moved = any(number is not None for number in self.jumps.values())
         return _Redrawn(self) if moved else nullcontext()
 
 
 class _Redrawn(DispatchMode):
-    """Begins elsewhere after the operations after which a pass did."""
+    """Reseeds after the same operations after which an earlier pass did."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__()
@@ -96,19 +98,19 @@ class _Redrawn(DispatchMode):
 
 
 def hosts_drew() -> bool:
-    """Whether Python or NumPy drew since their global generators were seeded, as they are when a pass begins."""
+    """Whether Python or NumPy drew random numbers since a pass began and seeded their global generators."""
     return random.getstate()[1][-1] != _SEEDED or np.random.get_state(legacy=False)["state"]["pos"] != _SEEDED
 
 
 def _generator_of(tensor: Tensor) -> torch.Generator:
-    """The global one of its device."""
+    """The global generator of a device."""
     if tensor.device.type == "cuda":
         return torch.cuda.default_generators[tensor.device.index or 0]
     return torch.default_generator
 
 
 def _state() -> int:
-    """Of torch's global generators, in short."""
+    """A short digest of the states of torch's global generators."""
     with unwatched():
         states = [torch.get_rng_state()]
         if torch.cuda.is_available() and torch.cuda.is_initialized():

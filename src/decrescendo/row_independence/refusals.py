@@ -89,7 +89,7 @@ _REMEDIES = {
 
 
 def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> str:
-    """Of parameters and buffers that a forward pass has written to, by name.
+    """The message about parameters and buffers that a forward pass has written to, by name.
 
     >>> print(written_by_the_pass(["oft_R.weight"], ["oft_R.weight"]))
     a forward pass must not change the model's parameters or buffers, got a change of oft_R.weight. A weight that the
@@ -116,7 +116,7 @@ def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> 
 
 
 def _without_a_rule(form: str) -> str:
-    """What to do about an operation, given as torch's signature of it.
+    """The remedy for an operation without a rule, given by torch's signature of it.
 
     >>> print(_without_a_rule("mylib::scan.default(Tensor x, Tensor? state=None, int n=1) -> (Tensor, Tensor)"))
     Write it with torch's ordinary operations; or, if it keeps examples independent, say so before the first step:
@@ -140,7 +140,7 @@ def _without_a_rule(form: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a program was refused.
+    """The reason to refuse a program.
 
     Args:
         why: what must hold, and what was got.
@@ -162,7 +162,7 @@ class Refusal:
 
 
 def refused(found: Refusal) -> UnsupportedModel:
-    """The error of a refusal: its words, the line as a note, and the refusal itself."""
+    """The error for a refusal: its text, the line of code as a note, and the refusal itself."""
     error = UnsupportedModel(str(found))
     error.refusal = found
     if found.where:
@@ -182,7 +182,8 @@ _OF_ANY_PASS = (
 
 @contextmanager
 def naming(way_out: Callable[[], str]) -> Generator[None]:
-    """Inside, a refusal says a way out after its remedy, but one of what is wrong in a pass over a single row, too.
+    """Inside, a refusal names another way out after its remedy, unless a pass over a single row has the same
+    fault.
 
     >>> with naming(lambda: "Or pass rows one by one"):
     ...     raise refused(Refusal("rows must be independent, got a mean over them", remedy="Divide by a constant"))
@@ -201,7 +202,8 @@ def naming(way_out: Callable[[], str]) -> Generator[None]:
 
 
 def refusal(label: Label, of: str, *, hosts: bool = False, where: str = "") -> Refusal:
-    """Why a loss or a gradient is refused; ``hosts``: NumPy or Python drew random numbers; ``where``: at which line.
+    """The reason to refuse a loss or a gradient. ``hosts``: NumPy or Python drew random numbers; ``where``:
+    the line of code.
 
     >>> print(refusal(Mixed("several examples are put together", "mean"), "loss"))
     no example's loss may depend on another example, on its position in the batch or on the number of examples, but in
@@ -234,7 +236,7 @@ def refusal(label: Label, of: str, *, hosts: bool = False, where: str = "") -> R
 
 
 def reads_a_number(where: str) -> str:
-    """Why a pass is refused whose result depends on a number of the data that Python was not given."""
+    """The reason to refuse a pass whose result depends on a number that Python read from the data."""
     return (
         f"the data must not steer the pass, but {where} reads a number from them in Python, and losses depend on it. "
         f'Use tensor operations there; or declare the line: EngineSettings(declared=("{where}",))'

@@ -20,7 +20,7 @@ NUMBERS = frozenset({
 def as_before(
     recipe: ReplayedOperation, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Event | None:
-    """The event of an operation that is given what it was given in an accepted pass, but for the number of examples.
+    """The accepted pass's record of an operation with the same inputs, except for the batch size.
 
     A view's label is that of its memory, whatever its sizes: these may be others, and are compared with those of the
     accepted pass when this one is over.
@@ -72,7 +72,7 @@ def as_before(
 
 
 def arguments_of(labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...] | None:
-    """What an operation is given, to compare with in later passes; ``None`` where that does not say enough."""
+    """The arguments of an operation, to compare with later passes; ``None`` if they cannot be compared."""
     found: list[object] = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
@@ -101,7 +101,8 @@ def arguments_of(labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _differ(value: object, before: object) -> bool:
-    """Whether two numbers, or lists of them, are equal to Python and are not the same (0.0 and -0.0, 1 and True)."""
+    """Whether two numbers, or lists of them, are equal in Python but not identical (0.0 and -0.0, 1 and
+    True)."""
     if isinstance(value, list):
         return list(map(exactly, value)) != list(map(exactly, cast("list[object]", before)))
     return isinstance(value, (float, complex)) and exactly(value) != exactly(before)

@@ -1,4 +1,4 @@
-"""Puts back what a model and its loss stored in Python at an earlier time, for the duration of a pass."""
+"""Restores what a model and its loss stored in Python at an earlier time, for the duration of a pass."""
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
@@ -20,7 +20,7 @@ _MAPPINGS, _LISTS = (dict, defaultdict, OrderedDict, Counter), (list, deque)
 
 
 class Stored:
-    """Entries of containers, attributes, variables and small tensors that a model and a loss reach, as they are now.
+    """A snapshot of container entries, attributes, variables and small tensors that a model and a loss reach.
 
     >>> seen = []
     >>> loss = lambda model, x: seen.append(len(x))
@@ -41,7 +41,7 @@ class Stored:
 
     @contextmanager
     def again(self) -> Generator[None]:
-        """Inside, what was stored then; afterwards what was stored on entry."""
+        """Inside, the snapshot's state; afterwards the state on entry."""
         now = Stored(self._model, self._loss)
         try:
             for write in self._put_back:
@@ -53,7 +53,7 @@ class Stored:
 
 
 def _writes(value: Any) -> Iterator[Callable[[], None]]:
-    """What makes an object hold again what it holds now."""
+    """A function that restores the present contents of an object."""
     inside: list[Any] = []
     if type(value) in _MAPPINGS and len(value) <= _MAX_VALUES:
         entries = dict(value)

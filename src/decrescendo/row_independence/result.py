@@ -1,4 +1,4 @@
-"""Checks what a pass returned: loss i must depend on row i of the batch alone, by the label of the losses."""
+"""Checks the result of a pass: by its label, loss i must depend on row i of the batch only."""
 
 from torch import Tensor
 
@@ -26,7 +26,7 @@ def check_own(tracer: Tracer, losses: Tensor) -> None:
 
 
 def check_raised(tracer: Tracer) -> None:
-    """Refuse a pass in which an operation raised an error that the program caught: it may tell of the data."""
+    """Refuse a pass in which the program caught an operation's error: the error may depend on the data."""
     if tracer.raised:
         raise UnsupportedModel(
             f"no error of an operation may steer the pass, but {tracer.raised}, which the program caught. Use "

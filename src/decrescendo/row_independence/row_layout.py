@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Public(Enum):
-    """Depends on no example: the same for every batch."""
+    """The label of constants: depends on no example."""
 
     # Anything: parameters, buffers, constants.
     ANY = "any"
@@ -40,18 +40,19 @@ class RowLayout(NamedTuple):
     constant: Public | None = None
 
     def moved(self, dim: int) -> "RowLayout":
-        """The same along another dimension."""
+        """The same layout along another dimension."""
         return self if dim == self.dim else self._replace(dim=dim)
 
     def like(self, other: "RowLayout") -> bool:
-        """Whether both give each index along their dimension to the same example."""
+        """Whether both layouts assign each index to the same example."""
         if (self.inner, self.outer) != (other.inner, other.outer):
             return False
         mine, its = self.owners, other.owners
         return mine is its or ((mine is None or mine.each) and (its is None or its.each))
 
     def same(self, other: object) -> bool:
-        """Whether that is a place too, along this dimension, with each index given to the same example."""
+        """Whether a value is a row layout too, along this dimension, that assigns each index to the same
+        example."""
         return isinstance(other, RowLayout) and other.dim == self.dim and self.like(other)
 
 
@@ -78,7 +79,8 @@ class Span(NamedTuple):
 
 
 class View(NamedTuple):
-    """How a view lies on labelled memory: its place, and the rest in numbers that do not depend on the batch size."""
+    """The layout of a view on labelled memory: its row layout, and the other numbers in a form independent of
+    the batch size."""
 
     place: RowLayout | None
     form: tuple[object, ...]
@@ -88,7 +90,7 @@ class View(NamedTuple):
 def view_of(
     shape: tuple[int, ...], stride: tuple[int, ...], start: int, width: int, span: tuple[int, int, int]
 ) -> View:
-    """Where the units lie in a view; its place is ``None`` where one index does not say it.
+    """The row layout of a view; ``None`` if no single dimension has the units.
 
     Args:
         shape, stride: of the view, in elements.
@@ -135,13 +137,14 @@ def view_of(
 
 
 def place_in(tensor: Tensor, span: Span) -> RowLayout | None:
-    """Where the units of labelled memory lie in a view of it."""
+    """The row layout of a view of labelled memory."""
     width = tensor.element_size()
     return view_of(tensor.shape, tensor.stride(), tensor.storage_offset() * width, width, span[:3]).place
 
 
 def span_of(tensor: Tensor, place: RowLayout, count: int) -> Span | None:
-    """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; or ``None``."""
+    """The label of the whole memory of which ``tensor`` is a view with the row layout ``place``; or
+    ``None``."""
     if count == 1:
         return Span(1, 0, 1, *place[3:])
     start, width = tensor.storage_offset(), tensor.element_size()
@@ -158,7 +161,7 @@ def _step_of(
     place: tuple[int, int, int],
     count: int,
 ) -> tuple[int, int] | None:
-    """Step and base of the label of that memory."""
+    """Step and base of that memory's label."""
     dim, inner, outer = place
     step = stride[dim] * inner * width
     if outer * inner * count != shape[dim] or step == 0:
@@ -171,7 +174,7 @@ def _step_of(
 def is_uniform(
     tensor: Tensor, place: RowLayout, count: int, same: Callable[[Tensor, Tensor], bool] = torch.equal
 ) -> bool:
-    """Whether a constant laid along the examples is the same for each of them, in every bit.
+    """Whether a constant with one row per example is the same for each, bit for bit.
 
     ``same``: says whether two tensors have the same numbers.
 

@@ -25,7 +25,8 @@ _Symbol: TypeAlias = "str | tuple[str, int]"
 
 @functools.cache
 def symbols(spec: str, dims: int) -> tuple[_Symbol, ...]:
-    """The name of each dimension: letters; ``.`` for leading ones that broadcast, from the right; ``*`` any that mix.
+    """The name of each dimension: a letter; ``.`` for leading ones that broadcast from the right; ``*`` for
+    any that mix.
 
     >>> symbols("nc*", 4), symbols(".ij", 3)
     (('n', 'c', '*', '*'), (('.', 0), 'i', 'j'))
@@ -43,7 +44,7 @@ def symbols(spec: str, dims: int) -> tuple[_Symbol, ...]:
 
 
 def signature(text: str) -> Rule:
-    """The rule of an operation that treats every index along a named dimension alike and apart.
+    """The rule of an operation that treats the indices along a named dimension alike and independently.
 
     ``"ik,kj->ij"`` is a matrix product: examples along ``i`` or ``j`` stay independent, along ``k`` they are summed. A
     capital letter and ``*`` name dimensions along which the operation mixes. ``+`` is an argument that broadcasts

@@ -1,4 +1,4 @@
-"""The tables of independence rules, one for each torch operation; and `register_rule` for custom operations."""
+"""The tables of independence rules, one per torch operation; and `register_rule` for custom operations."""
 
 import torch
 from torch import Tensor
@@ -164,7 +164,7 @@ BY_VALUE = frozenset((*indexing.RULES.values(), *packed.RULES.values()))
 
 
 def register_rule(operation: str, text: str) -> None:
-    """Declare how a custom operation treats the examples, for the check of independence.
+    """Declare how a custom operation treats the examples, for the check of row independence.
 
     Args:
         operation: its full name, ``"namespace::name"``.
@@ -199,5 +199,5 @@ _CHANGES: list[str] = []
 
 
 def declared_changes() -> int:
-    """How often `register_rule` has said something new, in this process."""
+    """How many times `register_rule` has changed a rule in this process."""
     return len(_CHANGES)

@@ -1,4 +1,4 @@
-"""`Slices`: labels of views of constants that are as long as the batch though their memory is not."""
+"""`Slices`: labels of views with one row per example of constants whose memory has no such rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from decrescendo.row_independence.labels import LONG, Label, Mixed, RowLayout
 
 @dataclass(slots=True)
 class Slices:
-    """The views met in one pass, by which memory they show, and how."""
+    """The views seen in one pass, by memory and layout."""
 
     known: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
 
@@ -19,15 +19,15 @@ class Slices:
         return bool(self.known)
 
     def get(self, tensor: Tensor) -> Label | None:
-        """The label of a view, if it has one of its own."""
+        """The label of a view, if it has its own."""
         return self.known.get(_place(tensor)) if self.known else None
 
     def put(self, tensor: Tensor, label: Label) -> None:
-        """Give a view a label of its own."""
+        """Give a view its own label."""
         self.known[_place(tensor)] = label
 
     def follow(self, name: str, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
-        """Label views of such a view, by the operation ``name``."""
+        """Label views of such a view made by the operation ``name``."""
         if isinstance(label, Mixed) and label.public:
             for tensor in made:  # a part of what has the batch's length somewhere may follow it too
                 self.known.setdefault(_place(tensor), label)

@@ -1,4 +1,5 @@
-"""Writes the arguments of `as_strided` in a form that no batch size changes, so that passes can be compared.
+"""Writes the arguments of `as_strided` in a form independent of the batch size, so that passes can be
+compared.
 
 Where an operation in place writes to a view, autograd's backward pass lays the same view on the memory of the gradient
 by `as_strided`. Its strides and its offset count numbers of that memory, so they are a constant plus a constant times
@@ -31,7 +32,7 @@ Grid: TypeAlias = tuple[tuple[object, ...], tuple[object, ...]]
 
 
 def grid_of(total: int, shape: Sequence[int], stride: Sequence[int], offset: int) -> Grid | None:
-    """A view of ``total`` numbers as slices of a grid, or ``None`` where it is none.
+    """A view of ``total`` entries as slices of a regular grid, or ``None`` if it is not one.
 
     The last of five times n rows of four numbers: a grid of (5, n, 4), from (4, 0, 0) on:
 
@@ -64,7 +65,7 @@ def grid_of(total: int, shape: Sequence[int], stride: Sequence[int], offset: int
 
 
 def _steps(total: int, laid: Sequence[tuple[int, int]], offset: int) -> list[int]:
-    """How far apart neighbours lie along each dimension of the grid, each a multiple of the next; the last is 1."""
+    """The strides of the grid's dimensions, each a multiple of the next; the last is 1."""
     steps = [total]
     for step in sorted({step for _, step in laid}, reverse=True):
         if step < steps[-1] and steps[-1] % step == 0:
@@ -84,7 +85,7 @@ def _steps(total: int, laid: Sequence[tuple[int, int]], offset: int) -> list[int
 
 
 def _unfolded(size: int, step: int, steps: Sequence[int]) -> list[tuple[int, int]]:
-    """A dimension that several of the grid were folded into, as these."""
+    """A dimension that merges several dimensions of the grid, split into these."""
     found: list[tuple[int, int]] = []
     for larger in reversed(steps):
         if larger > step and size * step > larger and larger % step == 0 and size * step % larger == 0:

@@ -95,7 +95,7 @@ class Operation:
     declared: str
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that were given, by name."""
+        """The arguments of a call, by name."""
         return dict(zip(self.arguments, args, strict=False)) | dict(kwargs)
 
 
@@ -104,7 +104,7 @@ _KNOWN: dict[int, Operation] = {}
 
 
 def operation(func: Any) -> Operation:
-    """What is known of an overload; looked up once."""
+    """The facts about an overload, from a cache."""
     found = _KNOWN.get(id(func))
     if found is None or (
         (found.rule is None or found.declared)
@@ -170,7 +170,7 @@ def _describe(func: Any) -> Operation:
 
 
 def _is_pointwise(name: str) -> bool:
-    """Whether the form of an operation that writes to none of its arguments is tagged so."""
+    """Whether the out-of-place form of an operation is tagged pointwise."""
     packet = getattr(torch.ops.aten, name.removesuffix("_").removeprefix("_foreach_"), None)
     return packet is not None and any(
         torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads()

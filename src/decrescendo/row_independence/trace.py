@@ -1,4 +1,4 @@
-"""`Trace`: the operations of one pass, recorded so that passes over different numbers of examples can be compared."""
+"""`Trace`: the recorded operations of one pass, to compare passes over different numbers of examples."""
 
 import itertools
 import math
@@ -25,9 +25,8 @@ PACKED: tuple[object, ...] = ("packed",)
 
 
 class Number(NamedTuple):
-    """A constant of one number, or in memory of NumPy's, that no operation of the pass gave: the same one, or one of
-    the same value (torch.jit and `torch.from_numpy` make one with no operation that shows, anew in each pass).
-    """
+    """A constant scalar, or one in NumPy's memory, made by no operation of the pass: equal if it is the same
+    object or has the same value. (torch.jit and `torch.from_numpy` make such constants anew in each pass.)"""
 
     key: int
     content: object
@@ -45,7 +44,7 @@ class Number(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One operation: its numbers (all arguments that are no tensors), and which tensors it was given.
+    """One operation: its non-tensor arguments, and its tensor arguments.
 
     ``sized``: the numbers at these positions are sizes, which may grow with the number of examples.
     """
@@ -57,7 +56,7 @@ class Event(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A tensor that an operation was given.
+    """A tensor argument of an operation.
 
     Args:
         wire: of data, what wrote its memory last; of a constant, which one it is.
@@ -75,7 +74,8 @@ class Given(NamedTuple):
 
 
 class ReplayedOperation(NamedTuple):
-    """What an operation of an accepted pass did to labels that follow from its event alone, and from no value.
+    """The label changes of an operation in an accepted pass, if they follow from its event and from no tensor
+    values.
 
     An operation with the same event, of a pass that was the same so far, does the same to them: by induction its
     arguments lie in their memory as they did, but for the number of examples.
@@ -99,7 +99,7 @@ class ReplayedOperation(NamedTuple):
 
 @dataclass(slots=True)
 class Trace:
-    """The operations of a pass over ``count`` examples, in order; of constants also the shapes."""
+    """The operations of a pass over ``count`` examples in order, with the shapes of constants."""
 
     count: int
     events: list[Event] = field(default_factory=list[Event])
@@ -123,7 +123,8 @@ class Trace:
     alike: dict[int, "Trace"] = field(default_factory=dict[int, "Trace"])
 
     def differs(self, other: "Trace") -> str:
-        """In words, where this pass did something else than the same program over another number; else nothing.
+        """In words, where this pass differs from one of the same program at another batch size; empty if it
+        does not.
 
         >>> first, second = Trace(4, [Event("div", (4.0,), (0,))]), Trace(3, [Event("div", (3.0,), (0,))])
         >>> first.differs(second)
@@ -153,7 +154,7 @@ class Trace:
         return ""
 
     def grows(self, other: "Trace") -> bool:
-        """Whether a constant has another shape here, and not in proportion to the number of examples.
+        """Whether a constant has another shape here, not proportional to the number of examples.
 
         With two examples and three it may have had one shape by chance, as `ones(n)[3:]` is empty with both.
         """
@@ -176,7 +177,7 @@ class Trace:
 
 
 def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
-    """Whether tensors are the same but for packed data of one row or none, whose form says nothing.
+    """Whether tensor arguments agree, ignoring packed data of at most one row, whose layout is ambiguous.
 
     A constant that several operations gave (two slices that happen to be one) is what any of them gave.
     """
@@ -200,5 +201,6 @@ def draws(trace: Trace) -> bool:
 
 
 def rejects(trace: Trace) -> bool:
-    """Whether it drew by laws that take as many random numbers as the data want."""
+    """Whether a pass used samplers that draw a data-dependent number of random values (rejection
+    sampling)."""
     return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in trace.events)

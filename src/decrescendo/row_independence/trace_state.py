@@ -1,4 +1,4 @@
-"""What a pass knows of itself while it is traced: labels, reads, sizes, random numbers, and why it is refused."""
+"""The state of one traced pass: labels, data reads, sizes, random numbers, and the reason of a refusal."""
 
 import math
 from collections.abc import Collection, Generator, Mapping
@@ -13,7 +13,7 @@ from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.dynamic_sizes import DynamicSizes
-from decrescendo.row_independence.known_memory import Guess, Memory
+from decrescendo.row_independence.known_memory import Memory, SuspectConstant
 from decrescendo.row_independence.labels import LAID_ALONG, LONG, Label, Mixed, RowLayout
 from decrescendo.row_independence.random_stream import Stream, hosts_drew
 from decrescendo.row_independence.refusals import GENERATOR, refusal, refused
@@ -26,7 +26,7 @@ COMPARES = "a pass must be the one that was accepted before, but tensors of it a
 
 
 class TraceState(Pausable):
-    """What one pass over ``count`` rows knows of itself; see `Tracer` for the arguments."""
+    """The state of one traced pass over ``count`` rows; see `Tracer` for the arguments."""
 
     supports_higher_order_operators = True
 
@@ -80,16 +80,17 @@ class TraceState(Pausable):
         # An operation that raised an error which the program caught.
         self.raised = ""
         # Constants of the batch's length that were taken for rows, by where they occur; before which event.
-        self.guessed: dict[Guess, int] = {}
+        self.guessed: dict[SuspectConstant, int] = {}
 
     def guess(self, call: int, argument: int, place: RowLayout) -> bool:
-        """Note that a constant is as long as the batch; whether that was not found to be a coincidence."""
+        """Note that a constant is as long as the batch; returns false if that is known to be a
+        coincidence."""
         key = (call, argument, place)
         self.guessed.setdefault(key, len(self.trace.events))
         return key not in self.memory.coincident
 
     def same(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two tensors have the same numbers."""
+        """Whether two tensors have the same values."""
         at = len(self.trace.compared)
         if not self.capturing:
             found = torch.equal(one, other)
@@ -104,12 +105,12 @@ class TraceState(Pausable):
         return found
 
     def refuse(self, why: str) -> NoReturn:
-        """Refuse the pass, also where the program catches the error."""
+        """Refuse the pass, even if the program catches the error."""
         self.refusal = self.refusal or why
         raise UnsupportedModel(why)
 
     def blame(self, label: Label, of: str) -> NoReturn:
-        """Refuse a loss or a gradient with this label."""
+        """Refuse a loss or a gradient because of its label."""
         drawn = isinstance(label, Mixed) and label.why in (LAID_ALONG, LONG, GENERATED)
         if drawn and self.generator:
             raise UnsupportedModel(GENERATOR.format(self.generator))
@@ -117,7 +118,8 @@ class TraceState(Pausable):
         raise refused(refusal(label, of, hosts=self.hosts, where=where))
 
     def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
-        """Note which tensors leave the pass, or go where the engine works by itself: a choice between two must show."""
+        """Note tensors that leave the pass or enter untraced engine code, so that a data-dependent choice
+        between two shows."""
         self.hosts = hosts_drew()
         with FUNCTIONS_OFF():
             wires: list[object] = []
@@ -131,26 +133,27 @@ class TraceState(Pausable):
         self.trace.events.append(Event(name, numbers, tuple(wires)))
 
     def made(self, tensor: Tensor) -> bool:
-        """Whether the pass made the memory of a tensor."""
+        """Whether this pass made the memory of a tensor."""
         return key_of(tensor) in self.labels.marks
 
     def written(self, tensor: Tensor) -> int:
-        """The number of what was written last to a tensor's memory: it changes with every write, also through .data."""
+        """The number of the last write to a tensor's memory; every write changes it, also through .data."""
         return self.labels.mark_of(key_of(tensor))[1]
 
     def read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Python reads the numbers of tensors, or takes hold of their memory, by a function that no dispatcher sees."""
+        """Note that Python reads tensor values, or gets access to their memory, by a function that no
+        dispatcher sees."""
         tensors = tensors_of((*args, *kwargs.values()))
         self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors)
 
     def check_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse what torch's own code reads in a function where no dispatch mode is on."""
+        """Refuse data reads by torch's own code in a function where no dispatch mode is active."""
         if tensors := read_by(func, args, kwargs):
             self.reads.check_read(str(func.__name__), tensors)
 
     @contextmanager
     def again(self) -> Generator[None]:
-        """Inside of an operation, its own operations are seen, too."""
+        """Inside an operation, trace the operations that it calls, too."""
         super().__enter__()
         try:
             yield

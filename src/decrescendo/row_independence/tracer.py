@@ -1,4 +1,4 @@
-"""`Tracer`: the dispatch mode that sees each operation, forward and backward, and labels its results.
+"""`Tracer`: the dispatch mode that traces each operation, forward and backward, and labels its results.
 
 Below autograd, views, ``.data``, hooks, compiled or functional code all look alike. Labels are kept by memory
 (`dataflow.Labels`), so that a write through any alias changes what every alias is.
@@ -97,7 +97,7 @@ class Tracer(Arguments):
         return self._follow(func, args, kwargs, at)
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation; one that raises may tell of the data by that, to a program that catches the error."""
+        """Run an operation. If it raises, the error may depend on the data, and the program may catch it."""
         try:
             return func(*args, **kwargs)
         except Exception as error:
@@ -105,7 +105,7 @@ class Tracer(Arguments):
             raise
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> Any:
-        """Run an operation, and ask the rules what it does to labels."""
+        """Run an operation and label its results by its rule."""
         if is_traced():
             self.refuse(_TRACED)
         op = operation(func)
@@ -152,7 +152,7 @@ class Tracer(Arguments):
         return output
 
     def _event(self, func: Any, op: Operation, given: "OperationInputs", made: Sequence[Tensor]) -> Event:
-        """What is compared of an operation between passes."""
+        """The event of an operation, which is compared between passes."""
         numbers, wires = tuple(given.numbers), tuple(given.wires)
         if op.special:
             if op.empties:
@@ -172,7 +172,8 @@ class Tracer(Arguments):
         self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any,
         made: list[Tensor], given: "OperationInputs", at: int,
     ) -> tuple[list[Label | None], bool]:  # fmt: skip
-        """The labels of what an operation made, ``None`` for views; and whether values were looked at for them."""
+        """The labels of the outputs, ``None`` for views; and whether tensor values were inspected for
+        them."""
         if not given.data:
             return self._label_constants(op, args, kwargs, made, given, at), False
         if all(key_of(tensor) in given.marks for tensor in made):
@@ -189,7 +190,7 @@ class Tracer(Arguments):
         return found, looked
 
     def _count(self, op: Operation, made: Sequence[Tensor], given: "OperationInputs") -> None:
-        """Note where a shape shows how many rows the data select."""
+        """Note an output whose shape shows how many rows the data select."""
         if given.data and (op.selects or op.rule is None):
             first = int(op.name != "nonzero")  # what is selected from may be of truth values too
             pairs = zip(given.tensors[first:], given.labels[first:], strict=True)
@@ -205,7 +206,8 @@ class Tracer(Arguments):
 def _sizes(
     op: Operation, sized: list[int], given: tuple[object, ...], labels: Sequence[Label]
 ) -> tuple[int, ...]:
-    """Which numbers of an operation may grow with the number of examples; ``labels``: of the data among them."""
+    """Which integer arguments of an operation may grow with the batch size; ``labels``: those of its tensor
+    arguments."""
     along = {label.dim for label in labels if isinstance(label, RowLayout) and not label.constant}
     if op.name.startswith("convolution") and along <= {0}:
         return ()  # groups follow the number of examples only where these lie in the channels

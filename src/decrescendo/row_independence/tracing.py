@@ -1,4 +1,5 @@
-"""All that `decrescendo.clipping` may import from this package: what an engine needs that traces passes by itself."""
+"""The names of this package that `decrescendo.clipping` may import, for an engine that traces passes by
+itself."""
 
 from decrescendo.row_independence.comparison import SMALL as SMALL
 from decrescendo.row_independence.comparison import Comparison as Comparison

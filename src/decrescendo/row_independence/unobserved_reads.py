@@ -1,4 +1,4 @@
-"""Functions that give Python a tensor's numbers where the dispatcher sees nothing (``tolist``, ``numpy``): refused."""
+"""Refuses functions that give Python a tensor's values unseen by the dispatcher (``tolist``, ``numpy``)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
@@ -25,7 +25,7 @@ READS: frozenset[_Method] = frozenset(
 
 
 def _forms(name: str) -> Iterator[_Method]:
-    """An operation by all the ways to call it."""
+    """All callables of an operation: the aten operation, its overloads, and the function in torch."""
     packet = getattr(torch.ops.aten, name, None)
     if packet is not None:
         yield from (packet, *(getattr(packet, overload) for overload in packet.overloads()))
@@ -50,7 +50,7 @@ CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matm
 
 
 class UnobservedReads(TorchFunctionMode):
-    """Refuses reads of the data by Python code that runs in the backward pass (hooks, functions of one's own)."""
+    """Refuses data reads by Python code that runs in the backward pass (hooks, custom autograd functions)."""
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
@@ -78,7 +78,8 @@ class UnobservedReads(TorchFunctionMode):
 
 
 def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse numbers of rows, or places to split at, that are made of the data; recurrent layers' states may be."""
+    """Refuse row counts, or positions to split at, that depend on the data; states of recurrent layers
+    may."""
     names = {"batch_sizes", "tensor_indices_or_sections", "indices_or_sections"} & kwargs.keys()
     padded = "batch_first" in kwargs or (len(args) > 3 and isinstance(args[3], bool))
     states = padded and "pad" not in str(func)
@@ -93,7 +94,8 @@ def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: 
 
 
 def opened(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a composite that does not hand itself to the active mode, so that inner calls are seen."""
+    """A copy of a composite function that does not dispatch itself to the active mode, so that its inner
+    calls are traced."""
     function = cast("FunctionType", func)
 
     def no(*_: object) -> bool:

@@ -1,4 +1,5 @@
-"""Finds which tensors torch's own C++ code reads unseen by dispatch modes, and whose tensor subclass is a user's."""
+"""Finds the tensors that torch's C++ code reads unseen by dispatch modes, and user-defined tensor
+subclasses."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ _ASKS: frozenset[Callable[..., Any]] = frozenset(
 
 
 def read_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """The tensors whose numbers a function of torch's reads where no dispatch mode sees it.
+    """The tensors whose values a torch function reads unseen by any dispatch mode.
 
     >>> read_by(torch.tensor, ([torch.tensor(1.0), 2.0],), {})
     [tensor(1.)]
@@ -49,7 +50,7 @@ def read_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list
 
 @functools.cache
 def is_a_users(kind: type) -> bool:
-    """Whether operations on tensors of a class run code of the user's (``__torch_dispatch__``)."""
+    """Whether operations on tensors of a class run user code (``__torch_dispatch__``)."""
     method = getattr(kind, "__torch_dispatch__", None)
     code = getattr(getattr(method, "__func__", method), "__code__", None)
     return code is not None and is_own(code.co_filename)

@@ -1,4 +1,4 @@
-"""Labels of what an operation wrote to, and the shapes that it made."""
+"""Labels the memory that an operation wrote to, and checks the shapes that it made."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
@@ -35,10 +35,11 @@ _NO_STATE = "Leave out running statistics, code books and memories, or make them
 
 
 class Writing(Labelling):
-    """Gives labels to what operations write to."""
+    """Labels the memory that operations write to."""
 
     def _check_shapes(self, made: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
-        """A constant that has as many rows as examples may follow their number in no other dimension."""
+        """Refuse a constant with one row per example that has the number of examples in another dimension,
+        too."""
         for tensor, its in zip(made, shapes, strict=False):
             label = self.label(tensor)
             if not isinstance(label, RowLayout) or not label.constant:
@@ -55,7 +56,8 @@ class Writing(Labelling):
                 self.labels.slices.put(tensor, long)
 
     def _check_expanded(self, source: Tensor, made: Tensor) -> None:
-        """A constant that torch lays along rows that the data selected (to broadcast it) shows how many there are."""
+        """Refuse a constant that torch expands to the rows that the data selected (to broadcast it): it shows
+        how many there are."""
         new = made.dim() - source.dim()
         for dim, size in enumerate(made.shape):
             for place in self.labels.known if dim < new or source.shape[dim - new] == 1 else ():
@@ -65,7 +67,8 @@ class Writing(Labelling):
     def _as_they_were(
         self, op: Operation, given: _Given, inputs: Mapping[int, Mark], known: dict[int, Label]
     ) -> _Given:
-        """Arguments with copies of constants that are going to be written to: rules must not see data in them."""
+        """The arguments, with copies of constants that are about to be written to: rules must not see data in
+        them."""
         bound = op.bind(*given)
         keys = {key_of(target) for target in tensors_of(bound.get(name) for name in op.written)}
         numbers = (Public.ANY, Public.RANDOM)
@@ -86,7 +89,7 @@ class Writing(Labelling):
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Sequence[Tensor],
         known: Mapping[int, Label], before: _Given | None,
     ) -> None:  # fmt: skip
-        """Label what was written to; ``before``: the arguments as they were, where data are among them."""
+        """Label the written memory; ``before``: the arguments before the write, if data are among them."""
         if op.moves:
             return  # other shapes and strides, or another storage, which has its own label
         bound = op.bind(args, kwargs)
@@ -129,7 +132,7 @@ class Writing(Labelling):
     def _check_targets(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
     ) -> None:
-        """Refuse a write before it is done: what was there stays."""
+        """Refuse a forbidden write before it happens, so that the old values stay."""
         bound = op.bind(args, kwargs)
         for target in tensors_of(bound.get(name) for name in op.written):
             key = key_of(target)
@@ -161,7 +164,7 @@ class Writing(Labelling):
 
 
 def _after(labels: Labels, target: Tensor, label: Label, old: Mark) -> Mark:
-    """What a storage is after a write to a view of it."""
+    """The label of a storage after a write to a view of it."""
     if is_whole(target):
         # Its shape still shows how many rows data selected.
         if isinstance(old, Mixed) and (old.counted or counted_of(old)) and not is_data(label):
@@ -187,7 +190,7 @@ def _after(labels: Labels, target: Tensor, label: Label, old: Mark) -> Mark:
 
 
 def _among(labels: Labels, target: Tensor, label: Public | RowLayout, old: Mark) -> Mark:
-    """What a storage is after public numbers were written to a part of it."""
+    """The label of a storage after public values were written to a part of it."""
     if not isinstance(old, Span):
         return labels.mark(target, cast("RowLayout", label)._replace(constant=Public.ANY))
     if old.constant:

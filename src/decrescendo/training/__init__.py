@@ -1,4 +1,5 @@
-"""Training by a plan, the only way from raw rows to weights; and everything that a run leaves behind.
+"""Differentially private training by a plan, from raw rows to released weights, and the files that a run
+leaves.
 
 ==========================  ================================================================================
 `train`                     the loop most people want

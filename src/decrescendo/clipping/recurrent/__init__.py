@@ -1,1 +1,1 @@
-"""Recurrent layers and cells, replaced while recording by linear uses and a pass through time."""
+"""Recurrent layers and cells: while recording they are replaced by linear uses and a scan over time."""

@@ -1,4 +1,4 @@
-"""LSTM, GRU and simple recurrent layers: one recorded use for what each weight matrix is multiplied with.
+"""LSTM, GRU and simple recurrent layers: one recorded use per weight matrix.
 
 The layers of torch are one operation each. Here the same outputs come from a pass through time that keeps the state
 before each step. Then every weight is that of a linear layer over positions: input to gates with the inputs, hidden to
@@ -66,7 +66,7 @@ class Tape(Protocol):
 def run_recurrent(
     tape: Tape, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """What ``func`` (torch.lstm, ..) returns, with the uses of its trainable weights recorded.
+    """The result of ``func`` (torch.lstm, ..), with the uses of its trainable weights recorded.
 
     Raises:
         UnsupportedModel: weights or first states from which examples cannot be told apart, or data packed unseen.

@@ -1,4 +1,5 @@
-"""The rule for the weights of recurrent layers on packed sequences: no padding but among sequences of like length.
+"""The rule for weights of recurrent layers on packed sequences: only sequences of similar length are padded
+together.
 
 Padding to the longest sequence of a batch would be most of the work: names have 7 letters in the mean, the longest 19.
 The weighted sum needs none, it is one matrix product over all rows. Norms take Gram matrices of a few sequences at a

@@ -1,4 +1,4 @@
-"""Sequences of different lengths, packed: which example each row of the data belongs to.
+"""Packed sequences of different lengths: the example that each row of the data belongs to.
 
 `torch.nn.utils.rnn.PackedSequence` holds the first steps of all sequences, then the second steps of those that have
 one, .., the longest sequence first. The data alone does not say whose row is whose; the call that packed it does.

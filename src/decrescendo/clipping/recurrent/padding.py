@@ -1,4 +1,5 @@
-"""Padded sequences as packed data and back, by what is known of whose row is whose; torch's own way is step by step."""
+"""Converts padded sequences to packed data and back, with the example of each row known; torch's own
+conversion goes step by step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

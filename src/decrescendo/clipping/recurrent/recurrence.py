@@ -1,4 +1,4 @@
-"""What an operation of a recurrent layer is given, and where its examples are."""
+"""The arguments of a recurrent operation, and its row layout."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""Recurrences, one layer in one direction: the pass through time, and the way back.
+"""One recurrent layer in one direction: the forward scan over time, and its backward pass.
 
 What the rules need afterwards (states before each step, gradients of all gates) comes in one piece. A step works on
 the first ``size`` sequences only: sequences of different lengths come longest first, as
@@ -21,7 +21,7 @@ Mode = Literal["lstm", "gru", "tanh", "relu"]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Where each step lies in a buffer: (sequences, length, ...) or, packed, (all positions, ...).
+    """The position of each time step in a buffer: (sequences, length, ...) or, packed, (all positions, ...).
 
     >>> steps = Steps((2, 1, 1))
     >>> [step.shape[0] for step in steps.of(torch.zeros(4, 5))], steps.joined(steps.of(torch.zeros(4, 5))).shape
@@ -41,7 +41,8 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What is fed back: hidden to gates (gates * state, output), its bias, and the projection of `nn.LSTM`."""
+    """The recurrent weights: hidden to gates (gates * state, output), its bias, and the projection of
+    `nn.LSTM`."""
 
     hidden: Tensor
     bias: Tensor | None = None
@@ -67,7 +68,7 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a pass through time leaves, in the form of the buffer of gates where it has a time.
+    """The intermediate values of a scan over time, in the layout of the gate buffer.
 
     Args:
         order: of the steps.

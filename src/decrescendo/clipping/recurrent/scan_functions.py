@@ -1,4 +1,4 @@
-"""Autograd functions that the recorded pass puts in the place of a recurrent layer."""
+"""Autograd functions that replace a recurrent layer in a recorded pass."""
 
 from collections.abc import Mapping
 from typing import Any, cast

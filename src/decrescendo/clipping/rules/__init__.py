@@ -1,1 +1,2 @@
-"""How one operation on trainable parameters becomes norms and weighted sums: one file an operation."""
+"""The rules by which operations on trainable parameters give per-example norms and weighted sums: one file
+per operation."""

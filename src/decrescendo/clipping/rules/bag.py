@@ -1,4 +1,4 @@
-"""The rule for bags of embeddings: sums, means and maxima over the embeddings of several ids.
+"""The rule for `EmbeddingBag`: sums, means and maxima over the embeddings of several ids.
 
 The gradient of example i is, for each id v in its bags b, the sum of c_p d_b over the places p with that id: c_p is 1,
 the weight of the place, or one over the size of the bag. For maxima it is d_b, feature by feature, at the id that

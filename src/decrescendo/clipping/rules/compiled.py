@@ -1,4 +1,4 @@
-"""The compiled form of a convolution's per-example gradients (products.c), where it was built; nothing needs it.
+"""An optional compiled kernel (products.c) for the per-example gradients of a convolution.
 
 It is built by `hatch_build.py` when the package is installed on a machine with a C compiler. Set
 ``DECRESCENDO_COMPILED=0`` to leave it aside.

@@ -1,4 +1,4 @@
-"""Operations that are replaced by others, which are recorded one by one."""
+"""Operations replaced by several others, which are recorded one by one."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The rule for operations that work entry by entry: sums, products, choices, PReLU, and copies for each example.
+"""The rule for elementwise operations: sums, products, choices, PReLU, and copies for each example.
 
 With o = f(x, p) entry by entry and p broadcast over some dimensions, g_i = sum of d * df/dp over these. A
 parameter as large as one example (position embeddings) has g_i = d_i itself: nothing is made.

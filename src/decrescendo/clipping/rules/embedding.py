@@ -1,4 +1,4 @@
-"""The rule for embeddings: output gradients at equal ids of an example are added.
+"""The rule for embeddings: output gradients are added over equal ids within an example.
 
 The gradient of example i is, for each id v that it contains, sum of d_{i,s} over its positions s with that
 id. Nothing of size (batch, vocabulary, dim) is made.

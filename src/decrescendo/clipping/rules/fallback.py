@@ -1,4 +1,5 @@
-"""Operations without a rule: ``torch.func.vmap`` over the backward pass of that one operation."""
+"""The fallback for operations without a rule: ``torch.func.vmap`` over the backward pass of that one
+operation."""
 
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""|sum_s d_s a_s^T|^2 from the Gram matrices of a and d: never below the exact value, in whatever precision.
+"""|sum_s d_s a_s^T|^2 from the Gram matrices of a and d: never below the exact value, in any precision.
 
 With G = a a^T and H = d d^T it is sum_{s,t} G_st H_st. Where positions cancel, the rounding of G and H can be larger
 than what is left, and an example would pass for shorter than it is. So a bound on that rounding is added, from the

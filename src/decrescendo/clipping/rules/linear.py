@@ -40,7 +40,7 @@ from decrescendo.clipping.workspace import MOVED, Workspace, chunk_on, chunks, p
 
 @dataclass(slots=True)
 class SharedGrams:
-    """Gram matrices of parts of one output gradient, for the weights that have it in common."""
+    """Gram matrices of slices of one output gradient, shared by the weights that use it."""
 
     # Held, so that its memory stays its own.
     d: Tensor | None = field(default=None)
@@ -74,7 +74,7 @@ def _memory(d: Tensor) -> tuple[object, ...]:
 
 @dataclass(slots=True)
 class LinearKernel:
-    """``input @ weight.T + bias``, or ``input @ weight`` where ``transposed``."""
+    """``input @ weight.T + bias``, or ``input @ weight`` if ``transposed``."""
 
     roles: tuple[str, ...]
     parameters: tuple[Tensor, ...]
@@ -217,7 +217,7 @@ def product_squares(
     right: Float[Tensor, "batch positions features"],
     found: Float[Tensor, "batch outputs features"],
 ) -> Float[Tensor, " batch"]:
-    """Writes the products to ``found``; the squares of their norms, never below the exact ones."""
+    """Write the products to ``found``; returns the squares of their norms, never below the exact ones."""
     if matrices.covers(right, left):
         return round_up(matrices.products(right, left, found), found[0].numel())
     return square_rows(torch.bmm(left, right, out=found))
@@ -253,7 +253,7 @@ def _matmul(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
 
 
 def _addmm(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    """``input + mat1 @ mat2``: a linear layer with its weight the other way round (GPT-2)."""
+    """``input + mat1 @ mat2``: a linear layer with a transposed weight (GPT-2)."""
     bias, rows, weight = bound["input"], bound["mat1"], bound["mat2"]
     plain = float(bound.get("alpha", 1)) == float(bound.get("beta", 1)) == 1
     if not plain or bias.dim() != 1 or bias.shape[0] != weight.shape[-1]:

@@ -1,4 +1,5 @@
-"""Rows of a parameter chosen by ids of the data (a rule), and entries chosen by anything else (a view)."""
+"""Rows of a parameter selected by ids from the data (a rule), and entries selected by anything else (a
+view)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -23,7 +24,8 @@ def selects(
     kwargs: Mapping[str, Any],
     same: Callable[[Tensor, Tensor], bool] = torch.equal,
 ) -> bool:
-    """Whether an operation on one tensor only chooses entries of it, each at most once: norms are kept by its adjoint.
+    """Whether an operation on one tensor only selects entries of it, each at most once: then its adjoint
+    keeps norms.
 
     ``same``: says whether two tensors have the same numbers.
 
@@ -42,7 +44,7 @@ def selects(
 
 
 def ids_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The rows that ``functional.embedding`` chooses; ``None`` for other operations."""
+    """The row ids that ``functional.embedding`` selects; ``None`` for other operations."""
     if name != "embedding":
         return None
     bound = dict(zip(_EMBEDDING, args, strict=False)) | dict(kwargs)
@@ -53,7 +55,7 @@ _EMBEDDING = embedding.RULES[functional.embedding].names
 
 
 def _distinct(bound: Mapping[str, Any], same: Callable[[Tensor, Tensor], bool]) -> bool:
-    """Whether ``functional.embedding`` takes each row at most once, as for a table of positions."""
+    """Whether ``functional.embedding`` selects each row at most once, as for a position table."""
     ids = bound["input"]
     if bound.get("padding_idx") is not None or ids.is_floating_point():
         return False
@@ -64,7 +66,8 @@ def _distinct(bound: Mapping[str, Any], same: Callable[[Tensor, Tensor], bool]) 
 def dense(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments without a wish for sparse gradients: the outputs are the same, and vmap knows dense ones only.
+    """The arguments with sparse gradients turned off: outputs are the same, and vmap supports dense gradients
+    only.
 
     >>> dense(functional.embedding, (0, 1), {"sparse": True})
     ((0, 1), {})

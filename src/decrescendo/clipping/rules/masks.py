@@ -1,4 +1,4 @@
-"""What ``target[index] = value`` writes to, as a mask or a view where it can be one."""
+"""The target of ``target[index] = value``, as a mask or a view where possible."""
 
 from typing import Any, TypeGuard, cast
 

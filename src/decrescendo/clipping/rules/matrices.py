@@ -1,4 +1,4 @@
-"""The compiled form of per-example products of two matrices (matrices.c), where it was built; nothing needs it.
+"""An optional compiled kernel (matrices.c) for per-example products of two matrices.
 
 It is built and left aside as `compiled` is. A library's batch of products takes 1.2 to 2.5 times as long as one product
 of as many multiplications; this one hardly longer, with the squared norms beside.

@@ -1,4 +1,5 @@
-"""The patches of an image that a convolution sees, and their Gram matrix without them; arguments of convolutions."""
+"""The image patches that a convolution reads, their Gram matrix (computed without them), and convolution
+arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

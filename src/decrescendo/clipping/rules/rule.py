@@ -1,4 +1,5 @@
-"""What a rule is, and which operation has which: the seam that new layers plug into."""
+"""`Rule` and `Kernel`: how an operation gives per-example norms and weighted sums; new layers plug in
+here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class Call:
         return dict(zip(names, self.args, strict=False)) | dict(self.kwargs)
 
     def holds(self, value: Tensor, dim: int | None = None) -> bool:
-        """Whether an argument has its examples where the output has them (or along ``dim``, in the same order)."""
+        """Whether an argument has the output's row layout (or has its rows along ``dim``, in the same
+        order)."""
         own = self.layout_of(value)
         if own is None or own.packing is not self.layout.packing:
             return False
@@ -60,25 +62,25 @@ class Call:
         )
 
     def is_tracked(self, value: object) -> bool:
-        """Whether an argument is a trainable parameter, or made from them alone."""
+        """Whether an argument is a trainable parameter, or made from parameters only."""
         return id(value) in self.tracked
 
 
 @runtime_checkable
 class Kernel(Protocol):
-    """One recorded operation that can turn its output gradient d into per-example parameter gradients.
+    """One recorded operation, which turns its output gradient d into per-example parameter gradients.
 
     ``d`` is (batch, ...) as `Layout.split` makes it, of at least float32. ``slot`` counts ``parameters``.
     """
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """The tracked tensors it answers for; the same one may come twice."""
+        """The tracked tensors whose gradients it gives; the same one may occur twice."""
         ...
 
     @property
     def saved(self) -> tuple[Tensor, ...]:
-        """Tensors it reads after the forward pass; nobody may have written to them in between."""
+        """Tensors that it reads after the forward pass; they must not be written to in between."""
         ...
 
     def squared_norms(self, slot: int, d: Float[Tensor, "batch *rest"]) -> Float[Tensor, " batch"]:
@@ -136,7 +138,7 @@ def is_packed(kernel: Kernel) -> TypeGuard[Packed]:
 
 
 def _is(kernel: Kernel, form: type) -> bool:
-    """Asked once a class, as asking a protocol takes long."""
+    """A protocol check, cached per class because it is slow."""
     kind = type(kernel), form
     if kind not in _KNOWN:
         _KNOWN[kind] = isinstance(kernel, form)

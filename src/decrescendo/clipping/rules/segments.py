@@ -1,4 +1,4 @@
-"""Gradients of lookups: the sums of output gradients over equal ids within an example, and their weighted sum.
+"""Gradients of lookups: output gradients summed over equal ids within an example, and their weighted sum.
 
 The compiled form (segments.c) is built and left aside as `compiled` is: torch sorts ids and adds rows by index, which
 takes about ten times as long as what is read and written. Nothing needs it.

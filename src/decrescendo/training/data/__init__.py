@@ -1,1 +1,1 @@
-"""The rows that a training draws from, and what is asked of them before the first step."""
+"""The rows that a training samples from, and the checks of the data before the first step."""

@@ -1,4 +1,4 @@
-"""Finds the memory that the training data lie in; a model, optimiser or loss must not hold or read any of it."""
+"""Finds the memory of the training data; model, optimiser and loss must not hold or read any of it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -14,7 +14,8 @@ from decrescendo.training.data.examples import ColumnRows, FrameRows
 
 
 def check_model_apart(model: nn.Module, data: object) -> None:
-    """Refuse a model that shares memory with the data, before it is copied: a copy holds the data elsewhere, unseen.
+    """Refuse a model that shares memory with the data. Call it before the model is copied: a copy hides the
+    sharing.
 
     Raises:
         UnsupportedModel: a parameter or a buffer in the memory of the data.
@@ -25,7 +26,8 @@ def check_model_apart(model: nn.Module, data: object) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """Tensors in an optimiser's settings and state, each with a name for error messages; not the parameters."""
+    """The tensors in an optimiser's settings and state, except parameters, each with a name for error
+    messages."""
     for group in [*optimizer.param_groups, *optimizer.state.values()]:
         for name, value in group.items():
             if name != "params":
@@ -33,7 +35,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, T
 
 
 def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
-    """The tensors and arrays that hold ``data``, a data set of any kind; not Python's own numbers and texts."""
+    """The tensors and arrays that hold ``data`` (any kind of data set); Python numbers and strings are left
+    out."""
     if isinstance(data, (Tensor, np.ndarray)):
         yield data
     elif isinstance(data, Subset):
@@ -56,7 +59,8 @@ def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
 
 
 def _rows_of_subset(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
-    """A subset's own rows, as slices of consecutive ones: rows of the data set outside of it may be public."""
+    """The rows that a subset selects, as slices of consecutive rows: the other rows of its data set may be
+    public."""
     whole = cast("object", data.dataset)
     if not isinstance(whole, TensorDataset) or not len(data.indices):
         yield from memory_of(whole)
@@ -68,7 +72,8 @@ def _rows_of_subset(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
 
 
 def columns_of_frame(frame: Any) -> Iterator[np.ndarray]:
-    """The columns of a pandas data frame (or a series) as NumPy arrays: views of its memory where pandas can."""
+    """The columns of a pandas data frame (or a series) as NumPy arrays: views of its memory if pandas allows
+    it."""
     columns = (
         [frame.iloc[:, place] for place in range(len(frame.columns))]
         if hasattr(frame, "columns")

@@ -1,4 +1,4 @@
-"""A data set as a training knows it: asked everything once, before the first batch is drawn."""
+"""`DataSet`: the data of a training, inspected once before the first batch is drawn."""
 
 import hashlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from decrescendo.training.processes.world import data_facts
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """What is known of the data of a training.
+    """The data of a training with all that was found out about it.
 
     Args:
         table: its rows by number: how batches are made.
@@ -36,13 +36,14 @@ class DataSet:
     given: object = field(repr=False)
 
     def memory(self) -> Iterator[Tensor | np.ndarray]:
-        """Where its rows lie: what no model, optimiser or loss may hold or read beside its batch."""
+        """The memory of the rows, which model, optimiser and loss must not hold, and may read through batches
+        only."""
         kept = held_by(self.table)
         return memory_of(self.given if kept is self.given else (kept, self.given))
 
     def facts(self, workers: int) -> tuple[dict[str, str], bool]:
-        """What several processes, of ``workers`` each, must have in common, in digests; and whether these are of all
-        rows."""
+        """Digests of the data that must agree between processes, each with ``workers``, and whether they
+        cover all rows."""
         found, all_rows = data_facts(self.table)
         people = "" if self.people is None else hashlib.sha256(self.people.tobytes()).hexdigest()
         return found | {"num_workers": str(workers), "people": people}, all_rows
@@ -57,8 +58,8 @@ def data_set_of(
     *,
     one_by_one: bool = False,
 ) -> DataSet:
-    """``data``, ``collate_fn`` and ``people`` of `Trainer.batches`, compared with a plan for ``size`` rows and what its
-    ``budget`` protects; ``one_by_one``: see `Examples`.
+    """Check ``data``, ``collate_fn`` and ``people`` of `Trainer.batches` against a plan for ``size`` rows and
+    the unit that its ``budget`` protects. ``one_by_one``: see `Examples`.
 
     Raises:
         InvalidValue: another number of rows; a person or a record with more rows than the plan allows.

@@ -1,4 +1,4 @@
-"""Examples by number, each made by itself: the row that a data set and a collator make of one."""
+"""Examples by number: each is made alone, by the data set and its collator."""
 
 import hashlib
 import random
@@ -30,7 +30,7 @@ Collate = Callable[[list[Any]], Batch]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Who is in a batch: ascending indices, and the key of the random numbers that making the batch takes."""
+    """A drawn batch: ascending row indices, and the key of the random numbers used to make its examples."""
 
     indices: Int[np.ndarray, " batch"]
     key: int = 0
@@ -46,7 +46,7 @@ class Items(Protocol):
 
 
 class Examples:
-    """Items that ``collate_fn`` makes batches of, each example by itself.
+    """Items made into batches by ``collate_fn``, which is called with one example at a time.
 
     Args:
         items: the examples, before ``collate_fn``.
@@ -81,7 +81,7 @@ class Examples:
         )
 
     def take(self, draw: Draw) -> Batch:
-        """The batch of a draw, which is not empty."""
+        """The batch of a draw, which must not be empty."""
         if len(self.items) != self.count:
             raise InvalidValue(
                 f"data must keep their number of examples while they are drawn from, {self.count}, got "
@@ -108,7 +108,7 @@ class Examples:
         return _stacked(examples) if self._collate is None else joined(examples)
 
     def _one(self, index: int, begin: Callable[[int, int], None], key: int) -> Any:
-        """The batch of one example; without a collator its item."""
+        """The batch of one example; without a collator the item itself."""
         begin(key, index)
         item = self.items[index]
         if self._collate is None:
@@ -132,7 +132,7 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The first ``count`` of the items, or all of them again and again.
+    """The first ``count`` of the items; if there are fewer, they are repeated.
 
     >>> [Repeated(["a", "b"], 3)[i] for i in range(3)]
     ['a', 'b', 'a']
@@ -163,7 +163,7 @@ class ColumnRows:
 
 
 class FrameRows:
-    """The rows of a data frame, as dicts; each column keeps its dtype.
+    """The rows of a data frame as dicts; each column keeps its dtype.
 
     Raises:
         InvalidValue: two columns of one name.
@@ -189,7 +189,7 @@ class FrameRows:
 
 
 def _are_held(items: object) -> bool:
-    """Whether an item is what lies there, and no code of a user's runs for it."""
+    """Whether the items lie in memory, and reading one runs no user code."""
     if type(items) is Subset:
         return type(items.indices) in (list, tuple, range, np.ndarray, Tensor) and _are_held(items.dataset)
     if type(items) is TensorDataset:
@@ -204,7 +204,7 @@ def _are_held(items: object) -> bool:
 
 
 def _is_of_pandas(dtype: object) -> bool:
-    """Whether a column of it holds numbers, dates or texts, and no objects of a program's."""
+    """Whether a data-frame column holds numbers, dates or strings, and no user-defined objects."""
     if isinstance(dtype, np.dtype):
         return not dtype.hasobject
     if hasattr(dtype, "categories"):
@@ -213,7 +213,8 @@ def _is_of_pandas(dtype: object) -> bool:
 
 
 def is_plain(value: object) -> bool:
-    """Whether nothing in it has a method of a user: a subclass of a tensor or a dict may do anything when read."""
+    """Whether a value contains no user-defined class: a subclass of a tensor or a dict may run any code when
+    read."""
     if isinstance(value, (np.ndarray, np.generic)):
         return type(value).__module__ in ("numpy", "numpy.memmap") and not value.dtype.hasobject
     if type(value) is dict:
@@ -224,12 +225,12 @@ def is_plain(value: object) -> bool:
 
 
 def bits(batch: Batch) -> list[object]:
-    """The tensors of a batch to the last bit."""
+    """The bytes of all tensors of a batch, to compare batches exactly."""
     return [(value.dtype, value.shape, checksum(value)) for value in leaves_of(batch)]
 
 
 def _stacked(items: list[Any]) -> Batch:
-    """By torch's ``default_collate``, which stacks rows: those of one kind together."""
+    """Stack examples by torch's ``default_collate``; examples of equal structure are stacked together."""
     groups: dict[object, list[Any]] = {}
     for item in map(_unfrozen, items):
         groups.setdefault(_kind(item), []).append(item)
@@ -246,14 +247,14 @@ def _stacked(items: list[Any]) -> Batch:
 
 
 def _unfrozen(item: object) -> object:
-    """Mappings that cannot be written to as dicts: only who wrote such a class knows how one of it is made."""
+    """Read-only mappings as dicts, since the constructor of a user's mapping class is unknown."""
     if type(item) is dict or (isinstance(item, Mapping) and not isinstance(item, MutableMapping)):
         return {key: _unfrozen(value) for key, value in cast("Mapping[Any, object]", item).items()}
     return item
 
 
 def _kind(item: object) -> object:
-    """What a row of it looks like: shapes, dtypes and types, no values."""
+    """The structure of a row: shapes, dtypes and types, no values."""
     if isinstance(item, (Tensor, np.ndarray, np.generic)):
         return item.shape, item.dtype
     if isinstance(item, Mapping):
@@ -264,7 +265,7 @@ def _kind(item: object) -> object:
 
 
 def _check_numbers(item: object) -> None:
-    """Refuse lists and texts, of which ``default_collate`` makes something else than rows."""
+    """Refuse lists and strings, which ``default_collate`` does not turn into rows."""
     values = cast("Mapping[str, object]", item).items() if isinstance(item, Mapping) else [("", item)]
     for name, value in values:
         if isinstance(value, (str, bytes)) or (isinstance(value, list) and isinstance(item, Mapping)):
@@ -276,7 +277,8 @@ def _check_numbers(item: object) -> None:
 
 @contextmanager
 def own_numbers() -> Generator[Callable[[int, int], None]]:
-    """Inside, global generators that the function given begins anew, at a key and a number; afterwards as they were."""
+    """Inside, the yielded function reseeds the global generators from a key and an example's number; they are
+    restored afterwards."""
     # The CPU's alone: `torch.manual_seed` would move those of GPUs as well.
     kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:

@@ -1,4 +1,4 @@
-"""Rows with missing values: found before the first step, where data are held in memory."""
+"""Finds rows with NaN or infinity before the first step, for data held in memory."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -22,7 +22,7 @@ _READ, _TRIED = 1_024, 32
 def check_finite(
     table: Rows | Examples, asked: bool | None, norms: Callable[[Batch], Tensor] | None = None
 ) -> None:
-    """That no row is lost because it has NaN or infinity in it.
+    """Check that no row has NaN or infinity, for which its gradient would be dropped.
 
     A row whose gradient is not finite counts as zero, at every step, and how many there are is private: a run cannot
     say it. So the data are read once, before anything is drawn. The refusal tells that there is such a row, and neither
@@ -66,7 +66,8 @@ def check_finite(
 
 
 def _in_table(table: Rows | Examples) -> np.ndarray | None:
-    """Which rows have NaN or infinity, where that is seen without making examples; ``None`` for other data."""
+    """Which rows have NaN or infinity, if this can be seen without making examples; ``None`` for other
+    data."""
     held = held_by(table)
     if isinstance(held, FrameRows):
         columns = [_array(column) for column in columns_of_frame(held.frame)]
@@ -89,7 +90,7 @@ def _in_table(table: Rows | Examples) -> np.ndarray | None:
 
 
 def _in_batches(table: Rows | Examples) -> np.ndarray:
-    """The same, of examples that are made for it, one after the other."""
+    """Which rows have NaN or infinity, by making each example once."""
     found = np.zeros(table.count, dtype=bool)
     for row in range(table.count):
         for value in leaves_of(taken(table, np.array([row]))):
@@ -105,7 +106,7 @@ def _lacking(value: Tensor) -> np.ndarray:
 
 
 def _lacks(item: object) -> bool:
-    """Whether a number in an example is not finite."""
+    """Whether an example has a number that is not finite."""
     if isinstance(item, Tensor):
         return bool(_lacking(item[None]).any())
     if isinstance(item, (np.ndarray, np.generic, float)):
@@ -116,6 +117,6 @@ def _lacks(item: object) -> bool:
 
 
 def _array(values: Any) -> Tensor:
-    """Numbers of NumPy's as a tensor; of others, which have no NaN, none."""
+    """A numeric NumPy array as a tensor; an empty tensor for other arrays, which have no NaN."""
     found = np.asarray(values)
     return torch.from_numpy(np.array(found)) if found.dtype.kind == "f" else torch.zeros(*found.shape[:1], 0)

@@ -1,4 +1,5 @@
-"""Batches made ahead of their steps, in processes of torch's `DataLoader`; drawn here, whoever makes them."""
+"""Makes batches ahead of their steps in worker processes of torch's `DataLoader`; draws are made in this
+process."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -16,13 +17,14 @@ from decrescendo.training.data.rows import Rows, check_apart
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """An error of ours from another process, which would come back as a traceback."""
+    """An error of this library raised in a worker, passed as a value: `DataLoader` would turn it into a
+    traceback."""
 
     error: DecrescendoError
 
 
 class _Maker(TorchDataset[Any]):
-    """From a draw to its batch; ``None`` for an empty one."""
+    """Makes the batch of a draw; ``None`` for an empty one."""
 
     def __init__(self, table: Rows | Examples) -> None:
         self._table, self._looked = table, False
@@ -39,7 +41,7 @@ class _Maker(TorchDataset[Any]):
 
 
 class _Elsewhere(_Maker):
-    """The same in another process."""
+    """The same in a worker process."""
 
     def __getitem__(self, index: Draw) -> Batch | None:
         try:
@@ -49,7 +51,7 @@ class _Elsewhere(_Maker):
 
 
 class _Draws(Sampler[Any]):
-    """Draws in the order in which they are made: `DataLoader` takes some ahead."""
+    """The draws in order, as a sampler: `DataLoader` takes some of them ahead."""
 
     def __init__(self, draws: Iterator[Draw]) -> None:
         self._draws = draws
@@ -61,7 +63,7 @@ class _Draws(Sampler[Any]):
 def made(
     table: Rows | Examples, draws: Iterator[Draw], num_workers: int, device: torch.device
 ) -> Generator[Batch | None]:
-    """The batch of each draw, ``None`` for an empty one.
+    """The batch of each draw in order, ``None`` for an empty one.
 
     Without workers a draw is taken when its batch is asked for; with ``num_workers`` processes up to two for each
     are taken, and made, ahead. The batches are the same.

@@ -1,4 +1,4 @@
-"""Whose row each is: data compared with the number of examples of one person that a plan was made for."""
+"""Checks the ids of people (one per row) against the number of examples per person that a plan protects."""
 
 import math
 from collections.abc import Sequence, Sized
@@ -20,7 +20,7 @@ _WHOLE = 2.0**53
 
 
 def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, " rows"] | None:
-    """``people`` has an id a row, and none more often than ``budget`` says; or an error, before the first step.
+    """Check that ``people`` has one id per row, and no id more often than ``budget`` allows.
 
     Args:
         people: an id a row, in the order of the rows: an array, a tensor, a list or a column of a data frame. ``None``
@@ -69,7 +69,7 @@ def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, "
 
 
 def numbered(ids: Sequence[Any], name: str = "people") -> Int[np.ndarray, " rows"]:
-    """Ids as numbers from 0, in the order in which each is first met.
+    """Ids as integers from 0, in the order of their first occurrence.
 
     Raises:
         InvalidValue: a row without an id.
@@ -89,7 +89,8 @@ def numbered(ids: Sequence[Any], name: str = "people") -> Int[np.ndarray, " rows
 
 
 def ids_of(people: object, name: str = "people") -> list[Any]:
-    """Ids of which two are equal if they are one person's: texts, or numbers; ``None`` and NaN where there is none.
+    """Ids in comparable form, strings or numbers; ``None`` and NaN where an id is missing. Equal ids are one
+    person.
 
     Raises:
         InvalidType: something else.

@@ -1,4 +1,4 @@
-"""What training draws batches from: columns of tensors, or anything with a length and items, as numbered rows."""
+"""`Rows`: data as numbered rows, from columns of tensors or anything with a length and items."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ OWN_ROWS = ("own-rows", "own-tensor-class")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A data set of numbered rows, and a method that returns some of them as one batch.
+    """A data set of numbered rows: their count, and a function that returns some of them as one batch.
 
     Args:
         count: number of rows.
@@ -51,7 +51,7 @@ class Rows:
 
 
 def assumption_of(table: Rows | Examples) -> Assumption | None:
-    """What is assumed of the code that makes examples; `None` where none of it is a user's."""
+    """What is assumed about user code that makes examples; `None` if there is no such code."""
     if isinstance(table, Examples):
         return table.assumption
     if (classes := _classes_in(table)) is None:
@@ -60,19 +60,20 @@ def assumption_of(table: Rows | Examples) -> Assumption | None:
 
 
 def taken(table: Rows | Examples, indices: Int[np.ndarray, " batch"]) -> Batch:
-    """These rows as one batch, for a look at them: by random numbers of no step."""
+    """These rows as one batch, outside of a training (no random numbers of a step are used)."""
     return table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
 
 
 def held_by(table: Rows | Examples) -> object:
-    """What rows are taken from, where it lies in memory; ``None`` where code of a user's makes them."""
+    """The objects in memory that rows are read from; ``None`` if user code makes the rows."""
     if isinstance(table, Examples):
         return table.held
     return leaves_of(cast("Any", table.take).args[0]) if _is_ours(table) else None
 
 
 def check_apart(table: Rows, indices: Int[np.ndarray, " batch"]) -> None:
-    """Compare the first of several rows with itself, taken alone; where a batch is not twice the same it tells nothing.
+    """Check that the first of several rows is the same if taken alone. Skipped if taking the batch twice
+    gives two results.
 
     Raises:
         InvalidValue: the row differs by more than rounding.
@@ -95,7 +96,7 @@ def _is_ours(table: Rows) -> bool:
 
 
 def _classes_in(table: Rows) -> set[str] | None:
-    """Names of the user's classes in columns; ``None`` where rows are not taken from columns."""
+    """Names of user-defined classes among the columns; ``None`` if the rows are not taken from columns."""
     take = table.take
     if not isinstance(take, functools.partial) or take.func is not _selected:
         return None
@@ -142,8 +143,8 @@ def rows(data: object, collate_fn: Collate | None = None) -> Rows:
 
 
 def table_of(data: object, collate_fn: Collate | None = None, *, one_by_one: bool = False) -> Rows | Examples:
-    """``data`` as `Rows`, or as `Examples` where they are made one by one; see `rows`, and `Examples` for
-    ``one_by_one``.
+    """``data`` as `Rows`, or as `Examples` if examples are made one at a time (see `rows`; ``one_by_one``:
+    see `Examples`).
 
     With a ``collate_fn`` all data are examples: those of tensors, tuples and mappings are their rows.
     """
@@ -173,7 +174,7 @@ def _selected(columns: Any, indices: Int[np.ndarray, " batch"]) -> Batch:
 
 
 def _with_tensors(data: object) -> object:
-    """Columns of numbers in arrays as tensors of the same memory, where torch can have them so."""
+    """Numeric NumPy columns as tensors that share their memory, if torch allows it."""
     if type(data) is tuple:
         return tuple(map(_column, cast("tuple[object, ...]", data)))
     if type(data) is dict:
@@ -189,7 +190,7 @@ def _column(value: object) -> object:
 
 
 def _are_columns(data: object, *, listed: bool) -> bool:
-    """Whether rows lie along the first dimension of tensors; ``listed``: of a list of tensors too."""
+    """Whether the data are tensors with rows along dimension 0; ``listed``: a list of tensors counts, too."""
     if isinstance(data, list):
         return listed and all(isinstance(column, Tensor) for column in cast("list[object]", data))
     check_one_data_set(data)
@@ -197,7 +198,7 @@ def _are_columns(data: object, *, listed: bool) -> bool:
 
 
 def check_one_data_set(data: object) -> None:
-    """Not several by name, as ``datasets`` loads them."""
+    """Refuse a mapping of several data sets by name, as ``datasets`` loads the splits of one."""
     if isinstance(data, Mapping):
         splits = [
             key for key, value in cast("Mapping[Any, object]", data).items() if hasattr(value, "column_names")
@@ -209,7 +210,7 @@ def check_one_data_set(data: object) -> None:
 
 
 def check_by_number(data: object) -> None:
-    """Not a stream of items, of which none can be drawn alone."""
+    """Refuse iterable data sets, from which no single example can be drawn."""
     if isinstance(data, IterableDataset) or (hasattr(data, "__iter__") and not hasattr(data, "__getitem__")):
         is_loader = hasattr(data, "dataset")
         raise InvalidType(

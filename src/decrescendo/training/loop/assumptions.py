@@ -1,4 +1,4 @@
-"""The assumptions that a run lists when the user's loop changed something: each by its name in the common table."""
+"""The assumptions that a run lists if the user's own loop changed something between steps."""
 
 import re
 from collections import Counter
@@ -28,7 +28,7 @@ _FEW, _MANY = 6, 12
 
 
 def named(names: Collection[str]) -> str:
-    """Names for a sentence: few as they are, many with their numbers as ``*``.
+    """A list of names for a sentence; many names are shortened by writing their numbers as ``*``.
 
     >>> named(["1.running_mean", "1.running_var"])
     '1.running_mean, 1.running_var'
@@ -44,6 +44,6 @@ def named(names: Collection[str]) -> str:
 
 
 def together(world: World, assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Those of all ranks, on every rank, sorted."""
+    """The assumptions of all ranks, sorted; every rank gets the same."""
     sentences = world.together(tuple(sorted(assumption.written() for assumption in assumptions)))
     return tuple(sorted(map(read_assumption, sentences)))

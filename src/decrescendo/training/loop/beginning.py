@@ -42,12 +42,13 @@ _NORMS = 2
 
 
 def seed_at(place: int, seed: int | Secure) -> int | Secure:
-    """The seed of a run with so many before it in its store: what a store adds up is drawn independently."""
+    """The seed of a run registered after ``place`` others in its store: runs of one store must have
+    independent noise."""
     return seed if isinstance(seed, Secure) or not place else Streams(seed).child(place).seed
 
 
 def check_given(store: Store | None, checkpoints: Checkpoints | None, name: str) -> None:
-    """Where a run is written down, and that gradients are kept."""
+    """Check the arguments that say where a run is recorded, and that torch keeps gradients."""
     if store is not None:
         check_instance(
             "store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it"
@@ -60,15 +61,15 @@ def check_given(store: Store | None, checkpoints: Checkpoints | None, name: str)
 
 
 def is_order_kept(sampling: Sampling, taken: int) -> bool:
-    """Whether it matters after ``taken`` steps that each record is in the row where it was: in an epoch that has begun,
-    and where records take turns."""
+    """Whether the order of the rows must not change after ``taken`` steps: within an epoch of random
+    allocation, and in cyclic sampling."""
     if isinstance(sampling, RandomAllocation):
         return bool(taken % sampling.steps_per_epoch)
     return isinstance(sampling, CyclicPoissonSampling) and taken > 0
 
 
 def check_unit(budget: Budget) -> None:
-    """That a plan protects what is clipped here: rows."""
+    """Refuse a plan whose privacy unit is a client: training clips rows."""
     if budget.unit is Unit.CLIENT:
         raise InvalidValue(
             f"a plan for training must protect examples or people, got unit={budget.unit}: here each row is clipped, "
@@ -77,8 +78,8 @@ def check_unit(budget: Budget) -> None:
 
 
 def telemetry_of(telemetry: Telemetry | None, plan: object, agreed: Agreement) -> Telemetry | None:
-    """What is asked for, or what a `ClipController` reads, once it is seen that there is noise at every step (and so a
-    clip norm to measure by); a filter grants no other steps."""
+    """The telemetry of a run: the one asked for, or the default of a `ClipController`. Refused if a step has
+    no noise. (A filter grants only steps with noise.)"""
     if telemetry is None:
         return Telemetry() if isinstance(plan, ClipController) else None
     check_instance("telemetry", telemetry, Telemetry, "dc.Telemetry(norms=10) is one")
@@ -95,7 +96,8 @@ def telemetry_of(telemetry: Telemetry | None, plan: object, agreed: Agreement) -
 
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name: they have values, and ``optimizer`` steps them."""
+    """The trainable parameters by name; refuses a model without values, or an ``optimizer`` that misses
+    some."""
     parameters = trainable(model)
     for key, tensor in check_published(model).items():
         if tensor.is_meta:
@@ -113,7 +115,8 @@ def life_of(
     supposed: Iterable[Assumption],
     telemetry: Telemetry | None = None,
 ) -> Life:
-    """The memory of a run that begins, with ``place`` runs before it in ``store`` and what is assumed already."""
+    """The initial `Life` of a new run with ``place`` earlier runs in ``store`` and the assumptions found so
+    far."""
     return Life(
         "" if store is None else new_id(),
         supposed=tuple(supposed),
@@ -125,7 +128,8 @@ def life_of(
 
 
 def compared(known: DataSet, world: World, workers: int) -> tuple[Assumption, ...]:
-    """What is assumed where several processes compare their data, each with ``workers`` that make batches."""
+    """Compare the data of several processes, each with ``workers`` that make batches; returns what remains
+    assumed."""
     alike = True
 
     def facts() -> dict[str, str]:
@@ -145,7 +149,7 @@ def gone_on(
     life: Life,
     between: BetweenSteps,
 ) -> None:
-    """A run that begins, or goes on from the newest checkpoint of ``keeper``."""
+    """Start a run, or resume it from the newest checkpoint of ``keeper``."""
     norms = keeper.resume(model, optimizer)
     for reading in life.readings:
         source.heed(reading)
@@ -164,8 +168,8 @@ def gone_on(
 def checked_rows(
     known: DataSet, require_finite: bool | None, looking: Callable[[], Engine] | None, device: torch.device
 ) -> Rows | Examples:
-    """How the rows of ``known`` are drawn, once none is found that has no finite gradient (`training.data.finite`);
-    ``looking`` makes an engine that moves no stream of the run."""
+    """The rows of ``known``, after the check that each has a finite gradient (`training.data.finite`).
+    ``looking`` makes an engine that uses no random stream of the run."""
 
     def norms(make: Callable[[], Engine], batch: Batch) -> Tensor:
         return make().per_example_norms(to_device(batch, device))
@@ -187,7 +191,7 @@ def training_facts(
     checkpoints: Checkpoints | None,
     telemetry: Telemetry | None,
 ) -> dict[str, str]:
-    """What several processes must agree on before the first step."""
+    """The facts on which several processes must agree before the first step."""
     others: dict[str, object] = {
         "code of the loss": function_digest(loss),
         "settings of the engine": settings,
@@ -205,7 +209,7 @@ def training_facts(
 def registered(
     store: Store, agreed: Agreement, name: str, life: Life, keeper: Keeper | None, seed: int | Secure
 ) -> Account:
-    """The account of the run in ``store``, with its whole plan reserved."""
+    """Register the run in ``store`` and reserve its whole plan; returns its account."""
     _check_listed(store, life, keeper)
     account = store.start(agreed, label=name, id=life.run_id)
     try:
@@ -217,7 +221,8 @@ def registered(
 
 
 def _check_listed(store: Store, life: Life, keeper: Keeper | None) -> None:
-    """That the store has what earlier processes released: each release is written down here first, then there."""
+    """Check that the store lists what earlier processes of this run released (releases are recorded there
+    second)."""
     releases = None if keeper is None else keeper.releases
     written = 0 if releases is None else releases.steps
     listed = {entry.id: entry.released.steps for entry in store.entries()}.get(life.run_id)
@@ -229,7 +234,8 @@ def _check_listed(store: Store, life: Life, keeper: Keeper | None) -> None:
 
 
 def _check_place(store: Store, life: Life, seed: int | Secure) -> None:
-    """That the run is where in its store it was: with a seed, another in its place draws the same noise."""
+    """Check that the run has its position in the store: with a seed, another run at that position would draw
+    the same noise."""
     ids, place = [entry.id for entry in store.entries()], life.place
     if place is None:
         return

@@ -1,4 +1,5 @@
-"""Watches what a user's own loop does between steps (to weights, optimiser, batch): a run lists it as assumptions."""
+"""Detects what a user's own loop changes between steps (weights, optimiser, batch); a run lists it as
+assumptions."""
 
 from collections.abc import Callable
 from typing import Any, final
@@ -31,7 +32,7 @@ from decrescendo.training.processes.bits import fingerprint, fingerprints
 
 @final
 class BetweenSteps:
-    """Watches what a loop does to weights, optimiser and batch, from the first draw on.
+    """Detects changes that a user's loop makes to weights, optimiser and batch, from the first draw on.
 
     Args:
         model: whose trained parameters are watched.
@@ -75,7 +76,7 @@ class BetweenSteps:
         self._handles: list[Any] = []
 
     def begin(self) -> None:
-        """Before the first draw: what is there now was there before anything private was seen."""
+        """Call before the first draw: the state found then cannot depend on private data."""
         if not self._begun:
             if self._weights is not None:  # resumed; schedulers are made, and moved on, after it
                 self._settings = settings_of(self._optimizer)
@@ -85,7 +86,8 @@ class BetweenSteps:
             self._note()
 
     def look_back(self) -> None:
-        """Whether some of what is there now is another run's: of a run that goes on, what was not restored."""
+        """Note whether the model has tensors trained by another run; in a resumed run, only those not
+        restored are checked."""
         held = [*self._model.parameters(), *self._model.buffers()]
         if self._restored:
             restored = set(map(id, self._model.state_dict(keep_vars=True).values()))
@@ -93,30 +95,30 @@ class BetweenSteps:
         self._found |= self._earlier.before(held)
 
     def released(self, *, noisy: bool) -> None:
-        """A release, with noise or without, moves the weights."""
+        """Note that a release, with noise or without, updates the weights."""
         self._earlier.trains(trainable(self._model).values(), noisy=noisy)
 
     def resumed(self, *, noisy: bool) -> None:
-        """Weights are those of a life before, which saw private data."""
+        """Note that the weights come from a checkpoint of this run, and so depend on private data."""
         self._restored = True
         self.released(noisy=noisy)
         self._weights = self._now()
 
     def hand_out(self, batch: Batch | None) -> None:
-        """This is the batch drawn."""
+        """Note the batch that was drawn."""
         tensors = () if batch is None else leaves_of(batch)
         self._handed = {id(tensor): (tensor, fingerprint(tensor)) for tensor in tensors}
 
     def take_back(self, batch: Batch | None) -> None:
-        """This is the batch given to a step."""
+        """Compare the batch given to a step with the drawn one."""
         for tensor in () if batch is None else leaves_of(batch):
             handed = self._handed.get(id(tensor))
             if handed is None or handed[1] != fingerprint(tensor):
                 self._found.add(ROWS_CHANGED)
 
     def look(self) -> tuple[dict[str, bytes], Settings]:
-        """Whether weights and settings are as the step before left them, and by whose code the next moves them; both as
-        they are."""
+        """Check that weights and settings are as the last step left them, and whose code the optimiser runs.
+        Returns both."""
         self._found |= assumed_of_optimizer(self._optimizer)
         now, settings = self._now(), settings_of(self._optimizer)
         if self._weights is None:
@@ -130,7 +132,8 @@ class BetweenSteps:
         return now, settings
 
     def enter(self) -> None:
-        """The pass begins: from here to `leave` nothing may move weights or set rates."""
+        """Call when a pass begins: until `leave` nothing may change the weights or the optimiser's
+        settings."""
         self._entered = self.look()
         if self._begun:
             for name, trained in self._requires_now().items():
@@ -138,7 +141,7 @@ class BetweenSteps:
                     self._turned["unfrozen" if trained else "frozen"][name] = None
 
     def leave(self) -> None:
-        """The weights are about to be moved.
+        """Call when the pass has ended, before the optimiser updates the weights.
 
         Raises:
             UnsupportedModel: weights or settings are other than when the pass began: data in them have no noise.
@@ -152,16 +155,17 @@ class BetweenSteps:
             )
 
     def stepped(self) -> None:
-        """The optimiser has moved the weights."""
+        """Call after the optimiser has updated the weights."""
         self._handed = {}
         self._note()
 
     def scheduled(self) -> None:
-        """The run's scheduler has set the rates, right after `stepped`."""
+        """Call after the run's scheduler has set the learning rates, right after `stepped`."""
         self._settings = settings_of(self._optimizer)
 
     def filled(self) -> None:
-        """The noisy mean is in every ``.grad``, and the loop steps its optimiser, once."""
+        """Call when the noisy mean is in every ``.grad`` and the user's loop is to step its optimiser,
+        once."""
         self._handed.clear()
         self._is_filled = True
         self._forget()
@@ -180,16 +184,16 @@ class BetweenSteps:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is a noisy mean in every ``.grad`` by which nobody has moved the weights."""
+        """Whether every ``.grad`` has a noisy mean that no optimiser step has used yet."""
         return bool(self._handles) and self._weights == self._now()
 
     def read(self) -> None:
-        """Private diagnostics of a step were looked at."""
+        """Note that private diagnostics of a step were read."""
         self._read = True
 
     @property
     def supposed(self) -> set[Assumption]:
-        """What is assumed of what was done."""
+        """The assumptions that follow from the changes found."""
         what = " and ".join(
             f"{named(names)} {'was' if len(names) == 1 else 'were'} {how}"
             for how, names in self._turned.items()
@@ -198,7 +202,7 @@ class BetweenSteps:
         return self._found | ({TRAINED_SET.format(what)} if what else set())
 
     def ended(self, *, early: bool, drawn: bool) -> tuple[Assumption, ...]:
-        """What is assumed of a run that ends here: before its plan, or on a batch that was drawn."""
+        """The assumptions of a run that ends here: early, or after drawing a batch that no step used."""
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
         return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
 
@@ -216,7 +220,7 @@ class BetweenSteps:
         self._handles = []
 
     def _now(self) -> dict[str, bytes]:
-        """Fingerprints of what is trained, and of what the step before trained."""
+        """Fingerprints of the parameters that are trained now, or were in the step before."""
         self._settle()
         before = self._weights or {}
         named = self._model.named_parameters()

@@ -1,4 +1,5 @@
-"""Tells buffers that a constructor fills without data (zeros, position tables) from those that may hold statistics."""
+"""Tells buffers that a constructor fills without data (zeros, position tables) from those that may hold data
+statistics."""
 
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ _ROWS, _OFF = 8, 2e-3
 
 
 def not_as_constructed(model: nn.Module) -> Iterator[str]:
-    """Names of the persistent buffers whose numbers a constructor cannot have made without data.
+    """Names of the persistent buffers whose values no constructor would have made without data.
 
     A buffer is as constructed if it holds 0, 1 or infinity in every place (running statistics before the first pass),
     0, 1, 2, .. (positions), two numbers on both sides of a diagonal (a causal mask) or sines of the position. The
@@ -43,7 +44,7 @@ def not_as_constructed(model: nn.Module) -> Iterator[str]:
 
 
 def is_as_constructed(buffer: Tensor) -> bool:
-    """See `not_as_constructed`.
+    """Whether a tensor has values that a constructor makes without data; see `not_as_constructed`.
 
     >>> mask = torch.full((4, 4), -torch.inf).triu(1)
     >>> [is_as_constructed(value) for value in (torch.arange(5), mask, torch.tensor([0.2, 0.8]))]
@@ -66,7 +67,7 @@ def is_as_constructed(buffer: Tensor) -> bool:
 
 
 def _is_triangular(square: Tensor) -> bool:
-    """Two numbers, one on the diagonal and below, the other above it."""
+    """Whether a matrix has one value on and below its diagonal and another one above it."""
     size = len(square)
     if square.shape != (size, size) or size < 3:
         return False
@@ -75,7 +76,8 @@ def _is_triangular(square: Tensor) -> bool:
 
 
 def _is_of_sines(table: Tensor) -> bool:
-    """Sines and cosines of the row times a rate of each column: x[t + 1] + x[t - 1] = c x[t], from 0 or 1 on."""
+    """Whether columns are sines and cosines of the row number: x[t + 1] + x[t - 1] = c x[t], from 0 or 1
+    on."""
     if not table.is_floating_point() or len(table) < _ROWS:
         return False
     table = table.double()

@@ -11,7 +11,7 @@ from decrescendo.training.steering import Settings
 
 
 def decide(source: Source, world: World, parts: Parts, streams: RunStreams, taken: int) -> Tree:
-    """What the ranks are told of step ``taken`` + 1, with a seed of their masks.
+    """The message from rank 0 to all ranks about step ``taken`` + 1, with a seed of their masks.
 
     On rank 0 it is decided, and paid for where a filter is asked, before anything is drawn or looked at.
     """
@@ -28,8 +28,8 @@ def decide(source: Source, world: World, parts: Parts, streams: RunStreams, take
 
 
 def follow(decided: Tree, source: Source, world: World, streams: RunStreams, masks: Seeds) -> Settings | None:
-    """The settings in what was `decide`d, ``None`` at the end. Sources of other ranks go along, and the streams of all
-    go to where they are told."""
+    """The settings in a message of `decide`, ``None`` at the end. Sources of other ranks take them over, and
+    the streams of every rank move to the positions sent."""
     granted = decided["settings"]
     settings = None if granted is None else Settings(*granted)
     if world.rank:

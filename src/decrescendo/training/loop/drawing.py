@@ -1,4 +1,5 @@
-"""The batches of a training, drawn on rank 0, perhaps ahead; and the random streams, to be resumed at any batch."""
+"""Draws the batches of a training on rank 0, possibly ahead of the steps; its random streams can be resumed
+at any batch."""
 
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
@@ -30,7 +31,7 @@ from decrescendo.training.processes.world import Tree, World
 
 @dataclass(slots=True)
 class RunStreams:
-    """The streams of a run: who is drawn, the noise, seeds of the model's passes, and keys of transforms."""
+    """The random streams of a run: sampling, noise, seeds of the model's passes, and keys of transforms."""
 
     sampling: np.random.Generator | SecureStream
     noise: Keystream | SecureStream
@@ -49,8 +50,8 @@ class RunStreams:
         *,
         on_host: bool = False,
     ) -> "RunStreams":
-        """Of a seed, or with keys that nobody chooses, for batches by ``sampling`` and noise by ``strategy``, whose
-        state may stay ``on_host``."""
+        """Streams from a seed, or with secret random keys, for batches by ``sampling`` and noise by
+        ``strategy``, whose state may stay ``on_host``."""
         if seed in cast("Any", (Secure, None)):
             raise InvalidType(
                 f"seed must be Secure(), which nobody knows, or a whole number, got seed={seed!r}"
@@ -64,21 +65,21 @@ class RunStreams:
         )
 
     def place(self) -> dict[str, Any]:
-        """Where the streams are that batches are drawn from."""
+        """The positions of the streams that batches are drawn from."""
         return {"sampling": stream_state(self.sampling), "data": stream_state(self.data.stream)}
 
     def go_to(self, place: Mapping[str, Any]) -> None:
-        """Back to a `place`."""
+        """Move back to a `place`."""
         self.sampling = stream_at(self.sampling, place["sampling"])
         self.data.stream = stream_at(self.data.stream, place["data"])
 
     def others(self) -> dict[str, Any]:
-        """Where the others are."""
+        """The state of the other streams."""
         grouped = {} if self.grouping is None else {"grouping": stream_state(self.grouping)}
         return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream), **grouped}
 
     def put_others(self, state: dict[str, Any]) -> None:
-        """Back to where `others` found them; they are taken out of ``state``."""
+        """Restore the streams saved by `others`; their entries are removed from ``state``."""
         self.noise = stream_at(self.noise, state.pop("noise"))
         self.masks.stream = stream_at(self.masks.stream, state.pop("masks"))
         if self.grouping is not None:
@@ -87,14 +88,14 @@ class RunStreams:
     def groups(
         self, sampling: CyclicPoissonSampling, whose: Int[np.ndarray, " records"] | None
     ) -> list[Int[np.ndarray, "_"]]:
-        """The groups of the run, the same each time."""
+        """The groups of the sampling, the same in each call."""
         assert self.grouping is not None
         return sampling.groups(copied(self.grouping), whose)
 
 
 @final
 class Drawing:
-    """Batches of a training's steps, one iterator at a time.
+    """Draws the batches of a training's steps, by one iterator at a time.
 
     Attributes:
         place: stream position after the last batch handed to the caller: a batch that got lost on the
@@ -131,8 +132,8 @@ class Drawing:
                 yield None if batch is None else self._to_device(batch), *ahead.popleft()
 
     def _draws(self, ahead: deque[tuple[int, dict[str, Any]]], taken: int) -> Iterator[Draw]:
-        """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves
-        the streams."""
+        """The draws of the remaining steps, with this rank's rows; ``ahead`` gets the size of each and the
+        stream positions after it."""
         for step in range(taken, self._source.steps):
             drawn = self._world.draw(partial(self._drawn, step))
             indices = self._world.share(drawn["indices"])
@@ -140,7 +141,7 @@ class Drawing:
             yield Draw(indices, drawn["key"])
 
     def _drawn(self, step: int) -> Tree:
-        """On rank 0: who is in the batch after ``step`` steps, and the key of their transforms."""
+        """On rank 0: the rows in the batch after ``step`` steps, and the key of their transforms."""
         sampling = self._source.sampling.at(step)
         if isinstance(sampling, RandomAllocation):
             indices = self._allocated(sampling, step)
@@ -151,7 +152,7 @@ class Drawing:
         return {"indices": indices, "key": self._streams.data()}
 
     def _allocated(self, sampling: RandomAllocation, step: int) -> Int[np.ndarray, " batch"]:
-        """Who is in the batch of a step of an epoch.
+        """The rows in the batch of one step of an epoch (random allocation).
 
         The stream stays where the epoch began until its last batch: from there who goes on in its midst draws it again.
         """

@@ -1,4 +1,5 @@
-"""Whether a run starts from parameters that an earlier run in this process trained: it is listed as an assumption."""
+"""Detects a run that starts from parameters trained by an earlier run in this process; listed as an
+assumption."""
 
 from collections.abc import Iterable
 from itertools import count
@@ -23,7 +24,8 @@ _LOCK, _RUNS = Lock(), count()
 
 @final
 class EarlierRuns:
-    """One run, and what others of this process trained before it: told by memory, so that copies are not found.
+    """One run, and which of its parameters earlier runs of this process trained: identified by memory, so
+    copies are not detected.
 
     >>> model = torch.nn.Linear(2, 2)
     >>> one, other = EarlierRuns(), EarlierRuns()
@@ -36,12 +38,13 @@ class EarlierRuns:
         self._run, self._noisy = next(_RUNS), True
 
     def trains(self, parameters: Iterable[Tensor], *, noisy: bool) -> None:
-        """A release of this run moves these, with noise or without; or a life before it did."""
+        """Note that a release of this run, with noise or without, updates these parameters (also before a
+        resume)."""
         self._noisy = self._noisy and noisy
         _note(parameters, self._run, self._noisy)
 
     def before(self, tensors: Iterable[Tensor]) -> set[Assumption]:
-        """What is assumed where other runs trained some of these."""
+        """The assumptions if other runs trained some of these."""
         with _LOCK:
             found = [_TRAINED.get(memory) for memory in map(_memory, tensors) if memory is not None]
         others = {noisy for run, noisy in filter(None, found) if run != self._run}
@@ -51,7 +54,8 @@ class EarlierRuns:
 
 
 def note_trained(tensors: Iterable[Tensor], *, noisy: bool) -> None:
-    """What is made of a run's weights, such as their average, is a run's, too."""
+    """Note that a tensor computed from trained weights, such as their average, depends on the same private
+    data."""
     _note(tensors, next(_RUNS), noisy)
 
 
@@ -63,7 +67,7 @@ def _note(tensors: Iterable[Tensor], run: int, noisy: bool) -> None:
 
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage | None:
-    """Of this process's part of a tensor; of wrappers of tensors, which nothing trains, none."""
+    """The storage of this rank's part of a tensor; ``None`` for wrapper tensors, which nothing trains."""
     try:
         return local(tensor.detach()).untyped_storage()
     except (NotImplementedError, RuntimeError):

@@ -20,29 +20,33 @@ from decrescendo.training.statement import SECURE, SEEDED, Provenance
 from decrescendo.training.store import Account
 
 
-def described(optimizer: torch.optim.Optimizer) -> str:
-    """Its settings, of several those of each, as a run begins or goes on, of its groups where they have several; rates
-    are those before any scheduler's."""
+def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
+    """The optimizer's class and its nonzero numeric settings, as text.
+
+    Parameter groups with different values are joined by "/", combined optimizers by " + ". Learning rates are
+    the initial ones, before any scheduler.
+    """
     if len(parts := parts_of(optimizer)) > 1:
-        return " + ".join(map(described, parts))
+        return " + ".join(map(describe_optimizer, parts))
     (optimizer,) = parts
     shown: list[str] = []
     for key in optimizer.defaults:
         values = [group.get(f"initial_{key}", group.get(key)) for group in optimizer.param_groups]
+        # (A setting that is zero or False in all groups is off, and left out; True is shown as 1.)
         if all(isinstance(value, int | float) for value in values) and any(values):
             shown.append(f"{key}=" + "/".join(dict.fromkeys(f"{value:g}" for value in values)))
     return f"{type(optimizer).__name__}({', '.join(shown)})"
 
 
-def described_model(model: nn.Module, trained: Mapping[str, int]) -> str:
-    """Its class, and how many numbers of it were trained: ``trained`` has those of each parameter."""
-    kept = dict(model.named_parameters()).keys()
-    count = sum(size for name, size in trained.items() if name in kept)
+def describe_model(model: nn.Module, trained: Mapping[str, int]) -> str:
+    """The model's class and its number of trained parameters; ``trained`` maps parameter names to sizes."""
+    names = dict(model.named_parameters()).keys()
+    count = sum(size for name, size in trained.items() if name in names)
     return f"{type(model).__name__}, {count} trained parameters"
 
 
 def assumed_of_clipping(engine: Clipper, world: World) -> tuple[Assumption, ...]:
-    """What the engine has assumed of the model's passes, and what must be of one, or of a world, of the user's."""
+    """The engine's assumptions about the model's passes, plus those for a user-defined clipper or `World`."""
     own = (assumed("rows-own-clipper", type(engine).__name__),)
     found = engine.assumptions if isinstance(engine, Engine) else own
     if (kind := type(world)).__module__.split(".")[0] != "decrescendo":
@@ -62,7 +66,7 @@ def provenance_of(
     engine: Clipper,
     processes: int,
 ) -> Provenance:
-    """How the run was trained, over all its lives."""
+    """How the run was trained, across all restarts (`Life`)."""
     return Provenance(
         random=SECURE if isinstance(streams.sampling, SecureStream) else SEEDED,
         resumed=life.resumed,
@@ -79,7 +83,7 @@ def provenance_of(
 
 
 def run_of(source: Source, life: Life, weights: Mapping[str, Tensor], provenance: Provenance) -> Run:
-    """The run of the steps that ``life`` has taken."""
+    """The `Run` whose steps and releases are those of ``life``."""
     columns, ledger = life.columns, Ledger(life.releases)
     return Run(
         plan=source.agreed,

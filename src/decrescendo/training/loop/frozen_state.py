@@ -1,4 +1,4 @@
-"""Watches what is published without noise beside the trained weights: buffers and frozen parameters of the model."""
+"""Watches what is published without noise beside the trained weights: buffers and frozen parameters."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -25,7 +25,8 @@ _State: TypeAlias = dict[str, tuple[object, bytes]]
 
 
 class FrozenStateGuard:
-    """The buffers and frozen parameters of a model, as they were, and which parameters it has.
+    """The buffers and frozen parameters of a model, to detect changes of their values or of which parameters
+    there are.
 
     A pass over private rows must not change them (`check_pass`). What other code changes, or what they hold from the
     beginning, a run cannot judge: it is among its assumptions, by name.
@@ -49,7 +50,7 @@ class FrozenStateGuard:
         self._note()
 
     def begin(self) -> None:
-        """Before the first draw: what is there now was there before anything private was seen."""
+        """Call before the first draw: the state found then cannot depend on private data."""
         if not self._begun:
             self._begun = True
             self._note()
@@ -60,18 +61,19 @@ class FrozenStateGuard:
         self._public_parameters = [name for name, value in self._parameters() if not value.requires_grad]
 
     def trained(self, names: Iterable[str]) -> None:
-        """A step moves these: what is in them is released."""
+        """Note parameters that a step updates: they are released with noise."""
         self._trained |= set(names)
 
     def follow(self) -> None:
-        """Before each step: a look where another set of parameters is there, or frozen, than at the last. (A look at
-        each step would take long where models are large.)"""
+        """Call before each step: checks for changes if the set of trainable parameters has changed. (A check
+        at each step would be slow for large models.)"""
         frozen = {name for name, value in self._parameters() if not value.requires_grad}
         if frozen != self._frozen or self._names != self._names_now():
             self.look()
 
     def look(self) -> None:
-        """Note what has changed since the last look, also of parameters that were frozen then and are trained now."""
+        """Note what has changed since the last check, also in parameters that were frozen then and are
+        trained now."""
         names = self._names_now()
         self._made |= dict.fromkeys(name for name in names if name not in self._names)
         now = self._look()
@@ -84,7 +86,7 @@ class FrozenStateGuard:
         self._keep(now, names)
 
     def check_pass(self) -> None:
-        """After a pass over private rows: that it changed nothing since the last look.
+        """Check, after a pass over private rows, that it changed nothing since the last check.
 
         Raises:
             UnsupportedModel: a buffer, a frozen parameter or a new parameter that a pass has written to or made.
@@ -104,7 +106,7 @@ class FrozenStateGuard:
             )
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is assumed of all that is published beside the trained weights, after another look.
+        """The assumptions about everything published beside the trained weights, after one more check.
 
         One each for buffers that are not as constructed (`constructed.not_as_constructed`), for parameters
         that were frozen from the beginning and never trained, for what code outside of the passes has changed, and for
@@ -127,13 +129,13 @@ class FrozenStateGuard:
         return dict.fromkeys(name for name, _ in self._parameters())
 
     def _keep(self, state: _State, names: dict[str, None]) -> None:
-        """What the next look is compared with: of parameters those that are frozen."""
+        """Fingerprints for the next check: of buffers and of frozen parameters."""
         trained = {name for name, value in self._parameters() if value.requires_grad}
         self._frozen = names.keys() - trained
         self._state, self._names = {name: state[name] for name in state if name not in trained}, names
 
     def _look(self) -> _State:
-        """Of all buffers and of all parameters that are, or were, frozen."""
+        """Fingerprints of all buffers and of all parameters that are, or were, frozen."""
         held = list(self._model.named_buffers())
         held += [
             (name, value)

@@ -1,4 +1,4 @@
-"""`train`: the whole training loop in one call; `Trainer` is for loops of your own."""
+"""`train`: the whole training loop in one call; `Trainer` is for your own loop."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -45,7 +45,8 @@ def train(
     require_finite: bool | None = None,
     telemetry: Telemetry | None = None,
 ) -> Run:
-    """Train ``model`` in place with ``plan``, and report its guarantee; see `Trainer` for what it guarantees.
+    """Train ``model`` in place by ``plan`` and report its privacy guarantee; see `Trainer` for what it
+    guarantees.
 
     Args:
         model: trained in place, in the mode (train or eval) it is in.

@@ -1,4 +1,4 @@
-"""Helpers for torch optimisers: what a wrapper holds, hooks around the next step, whether its code is the user's."""
+"""Helpers for torch optimisers: unwrap them, hook the next step, and tell the user's code from torch's."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from decrescendo.optim.several import parts_of
 
 
 def assumed_of_optimizer(optimizer: torch.optim.Optimizer) -> set[Assumption]:
-    """What is assumed of an optimiser's code: nothing of torch's and of ours, also where Accelerate has wrapped it.
+    """What is assumed about a user-defined optimiser; nothing for torch's and ours, wrapped by Accelerate or
+    not.
 
     >>> weight = torch.zeros(1, requires_grad=True)
     >>> assumed_of_optimizer(torch.optim.SGD([weight], lr=1.0))
@@ -32,7 +33,7 @@ def assumed_of_optimizer(optimizer: torch.optim.Optimizer) -> set[Assumption]:
 
 
 def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """What steps in a wrapper that calls itself an optimiser (Accelerate's) and has no hooks."""
+    """The optimiser inside a wrapper that has no hooks itself (Accelerate's)."""
     held = None if "_optimizer_step_pre_hooks" in vars(optimizer) else vars(optimizer).get("optimizer")
     return inner(held) if isinstance(held, torch.optim.Optimizer) else optimizer
 
@@ -40,8 +41,8 @@ def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def around_step(
     optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]
 ) -> list[Any]:
-    """Call these once around the next step, of several optimisers around the first and the last of theirs; handles of
-    the hooks, two for each."""
+    """Call these functions once before and after the next step; for combined optimisers before the first
+    one's and after the last one's. Returns the hooks' handles, two for each."""
     parts = [inner(part) for part in parts_of(inner(optimizer))]
     left = set(map(id, parts))
 

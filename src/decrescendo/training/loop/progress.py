@@ -1,4 +1,4 @@
-"""How far a training is: `Progress`, which callbacks get, and a progress bar on the terminal."""
+"""`Progress`, the state of a training that callbacks get, and a progress bar for the terminal."""
 
 import math
 import time
@@ -22,7 +22,7 @@ EVERY = 5.0  # seconds between lines where no bar can be drawn
 
 @runtime_checkable
 class Spending(Protocol):
-    """Answers what was spent; `accounting.epsilon_curve.EpsilonCurve` is one."""
+    """Gives the epsilon spent so far, as `accounting.epsilon_curve.EpsilonCurve` does."""
 
     def at_step(self, step: int) -> float:
         """Upper bound on the epsilon of the first ``step`` steps."""
@@ -30,12 +30,12 @@ class Spending(Protocol):
 
 
 def unheard() -> None:
-    """Nobody asks who reads private diagnostics."""
+    """No-op: nobody needs to know that private diagnostics were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A training after ``step`` of ``steps`` steps.
+    """The state of a training after ``step`` of ``steps`` steps.
 
     Args:
         step: steps taken, 1 .. steps.
@@ -57,25 +57,25 @@ class Progress:
 
     @property
     def telemetry(self) -> Reading | None:
-        """What was released beside the gradients of this step: public, unlike `diagnostics`."""
+        """The telemetry released at this step: public, unlike `diagnostics`."""
         return self.readings[-1] if self.readings else None
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What telemetry of the last steps says of a training in which nothing is learned any more, or everything is
-        clipped; empty where neither shows."""
+        """Warnings from the telemetry of the last steps: nothing is learned any more, or everything is
+        clipped. Empty if neither shows."""
         return remarks(self.readings)
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """Diagnostics of this step's clipping: private, covered by no guarantee. A run remembers that it was asked for:
-        where it then ends early, or the optimiser's settings change, that is among its assumptions."""
+        """Diagnostics of this step's clipping: private, covered by no guarantee. Reading them is recorded: a
+        run that then ends early, or whose optimiser settings change, lists it among its assumptions."""
         self._read()
         return self._diagnostics
 
     @property
     def seconds_left(self) -> float:
-        """At the pace so far."""
+        """Seconds to the end, at the speed so far."""
         return self.seconds / self.step * (self.steps - self.step)
 
     @property
@@ -92,7 +92,7 @@ Callback = Callable[[Progress], "bool | None"]
 
 
 def callbacks_of(callback: object) -> list[Callback]:
-    """One callback, or several, as a list: all are called, in their order, and any of them may end the training.
+    """One callback, or several, as a list: all are called in order, and any of them may end the training.
 
     Raises:
         InvalidType: something that cannot be called.
@@ -115,7 +115,7 @@ def callbacks_of(callback: object) -> list[Callback]:
 
 @contextmanager
 def bar(steps: int, label: str = "training", console: Console | None = None) -> Generator[Callback]:
-    """A progress bar on standard error, as a callback; it draws at most ten times a second.
+    """A callback that draws a progress bar on standard error, at most ten times a second.
 
     Where standard error is no terminal (a file, a batch system), a line every `EVERY` seconds.
     """
@@ -150,7 +150,7 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
 
 
 def curves(readings: Sequence[Reading]) -> list[str]:
-    """Loss, accuracy and share clipped, as they were released, each over the last steps, in words."""
+    """The released loss, accuracy and clipped share, each averaged over the last steps, as text."""
     names = readings[-1].shown() if readings else ()
     return [f"{name.replace('_', ' ')} {smoothed(readings, name)}" for name in names]
 

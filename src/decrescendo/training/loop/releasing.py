@@ -1,4 +1,4 @@
-"""Adds the noise to a clipped sum, and records the release in the ledger before anybody can see the result."""
+"""Adds the noise to a clipped sum, and records the release in the ledger before the result can be seen."""
 
 from dataclasses import dataclass
 from typing import final
@@ -22,7 +22,7 @@ from decrescendo.training.store import Account
 @final
 @dataclass(frozen=True, slots=True)
 class Releasing:
-    """How the sums of one training are released.
+    """Makes the noisy releases of one training.
 
     Args:
         keeper: where digests of releases are written; ``None`` without checkpoints.
@@ -39,8 +39,8 @@ class Releasing:
     digests: bool
 
     def noised(self, clipped: ClippedSum) -> tuple[NoisyMean, bytes]:
-        """What may be seen of a sum, once it is recorded, and its digest, where one is recorded."""
-        settings = self.order.decided()
+        """The noisy sum, once its release is recorded, and its digest if one is recorded."""
+        settings = self.order.settings_of_drawn()
         # The step's own declared B_t is the divisor.
         sampling = self.source.sampling.at(self.life.taken)
         correlated = () if self.streams.correlated is None else (self.streams.correlated,)
@@ -49,8 +49,8 @@ class Releasing:
         return noisy, content
 
     def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
-        """What was released beside the gradients of the step that is being taken."""
-        settings, taken = self.order.decided(), self.life.taken
+        """The telemetry released with the gradients of the current step."""
+        settings, taken = self.order.settings_of_drawn(), self.life.taken
         assert noisy.beside is not None
         sampling = self.source.sampling.at(taken)
         about = (settings.clip_norm, settings.noise_multiplier)
@@ -58,8 +58,8 @@ class Releasing:
         return Reading(telemetry, taken + 1, *about, *_energy(noisy), tuple(noisy.beside.tolist()))
 
     def record(self, release: Release, content: bytes) -> None:
-        """On rank 0. A crash may waste a release, never hide one. One that was recorded before is compared: the same
-        noise on another sum must not be seen."""
+        """Record a release, on rank 0. A crash may waste a release, never hide one. A release recorded before
+        is compared: the same noise must not be added to another sum."""
         if self.keeper is not None and self.keeper.releases is not None:
             self.keeper.releases.record(self.life.taken, content)
         if self.account is not None:
@@ -67,8 +67,8 @@ class Releasing:
 
 
 def _energy(noisy: NoisyMean) -> tuple[int, float]:
-    """How many numbers a noisy mean has, and the mean of their squares over the variance of the noise; nothing of one
-    that ranks hold in parts."""
+    """The number of entries of a noisy mean, and their mean square over the noise variance; zeros if ranks
+    hold it in parts."""
     values = list(noisy.gradients.values())
     if any(map(is_part, values)) or not noisy.noise_std:
         return 0, 0.0

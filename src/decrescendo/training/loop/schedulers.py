@@ -1,4 +1,4 @@
-"""The learning-rate scheduler of a run, and whether optimiser settings were changed by anything but the scheduler."""
+"""The learning-rate scheduler of a run; detects optimiser settings changed by anything else."""
 
 import inspect
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Settings: TypeAlias = list[dict[str, Any]]
 
 
 def scheduler_of(scheduler: object, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-    """The scheduler, made where ``scheduler`` is a function of the optimiser; ``None`` of ``None``.
+    """The scheduler itself, or made by a function of the optimiser; ``None`` for ``None``.
 
     Raises:
         InvalidType: no scheduler of torch's, and no function that returns one.
@@ -61,7 +61,7 @@ def scheduler_of(scheduler: object, optimizer: torch.optim.Optimizer) -> LRSched
 
 
 def goes_by_scores(scheduler: LRScheduler) -> bool:
-    """Whether a scheduler must be given something at each step. (Torch takes none of these into another.)
+    """Whether a scheduler's ``step`` needs a score. (Torch's composite schedulers accept none of these.)
 
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> goes_by_scores(ReduceLROnPlateau(optimizer))
@@ -77,7 +77,7 @@ def goes_by_scores(scheduler: LRScheduler) -> bool:
 
 
 def assumed_of_scheduler(scheduler: LRScheduler | None) -> tuple[Assumption, ...]:
-    """What is assumed of a scheduler's code; nothing for torch's and Transformers' own classes."""
+    """What is assumed about a user-defined scheduler; nothing for classes of torch and Transformers."""
     kind = type(scheduler)
     if scheduler is None or kind.__module__.split(".")[0] in ("torch", "transformers"):
         return ()
@@ -85,7 +85,7 @@ def assumed_of_scheduler(scheduler: LRScheduler | None) -> tuple[Assumption, ...
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
-    """The numbers of each group, and how many parameters it has."""
+    """The numeric settings of each parameter group, and its number of parameters."""
     return [
         {key: len(value) if key == "params" else _plain(value) for key, value in group.items()}
         for group in optimizer.param_groups
@@ -95,7 +95,8 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
 def set_by_scheduler(
     scheduler: LRScheduler, optimizer: torch.optim.Optimizer, before: Settings, now: Settings
 ) -> bool:
-    """Whether settings differ in nothing but what a scheduler sets, and the rates are those that it set last.
+    """Whether two settings differ only in what a scheduler sets, and the learning rates are those that it set
+    last.
 
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -124,7 +125,7 @@ def set_by_scheduler(
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of tensors, in tuples too (betas): these may be written to where they are."""
+    """Tensors (also in tuples, like betas) as numbers, because tensors can be written to in place."""
     if isinstance(value, Tensor):
         return float(value) if value.numel() == 1 else value.tolist()
     if isinstance(value, (list, tuple)):

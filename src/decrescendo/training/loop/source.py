@@ -1,4 +1,5 @@
-"""`Source`: where noise and clip norm of each step come from: the schedule of a plan, or a policy (`AdaptiveRun`)."""
+"""`Source`: where noise and clip norm of each step come from: a plan's schedule, or a policy
+(`AdaptiveRun`)."""
 
 from functools import singledispatch
 from typing import Protocol, final, runtime_checkable
@@ -25,7 +26,7 @@ from decrescendo.training.steering.reading import Reading
 
 @runtime_checkable
 class Source(Protocol):
-    """Where the settings of each step come from, and what may be promised for them."""
+    """Gives the settings of each step, and the guarantee that follows from them."""
 
     @property
     def agreed(self) -> Agreement:
@@ -39,7 +40,7 @@ class Source(Protocol):
 
     @property
     def steps(self) -> int:
-        """The most steps."""
+        """The largest number of steps."""
         ...
 
     @property
@@ -49,17 +50,17 @@ class Source(Protocol):
 
     @property
     def spent(self) -> Spending:
-        """For progress."""
+        """The epsilon spent by step, for progress bars."""
         ...
 
     @property
     def stopped(self) -> str:
-        """Why no step follows, where that was decided during the run."""
+        """Why no further step is allowed, if that was decided during the run."""
         ...
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is assumed of who decides; none where it is no code of a user's."""
+        """What is assumed about user code that decides settings; empty if there is none."""
         ...
 
     def next_settings(self, taken: int) -> Settings | None:
@@ -67,35 +68,35 @@ class Source(Protocol):
         ...
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
-        """What rank 0 decided for the next step, on another rank."""
+        """Take over, on another rank, what rank 0 decided for the next step."""
         ...
 
     def epsilon_spent(self, ledger: Ledger) -> float:
-        """Of the first steps."""
+        """Epsilon spent by the first steps."""
         ...
 
     def guarantee(self, ledger: Ledger) -> Guarantee:
-        """Of a run that ends here."""
+        """The guarantee of a run that ends here."""
         ...
 
     @property
     def decided_clip_norm(self) -> tuple[float, ...]:
-        """C_t of the steps granted, where nothing fixed before says them."""
+        """C_t of the steps granted; empty if the plan fixes them."""
         ...
 
     @property
     def ended(self) -> str:
-        """Why a run that ends here does, where that was decided during the run."""
+        """Why a run that ends here has ended, if that was decided during the run."""
         ...
 
     def heed(self, reading: Reading) -> None:
-        """What was released beside the gradients of the step just taken, on every rank."""
+        """Take in the telemetry of the step just taken, on every rank."""
         ...
 
 
 @final
 class Planned:
-    """The schedule of a plan; with a ``controller``, by whose factors C_t moves."""
+    """The schedule of a plan; with a ``controller`` each C_t is multiplied by its factor."""
 
     stopped = ""
     assumptions: tuple[Assumption, ...] = ()
@@ -121,26 +122,26 @@ class Planned:
         return Settings(float(schedule.noise_multiplier[taken]), clip_norm)
 
     def heed(self, reading: Reading) -> None:
-        """The factor of the next step follows from all that was released."""
+        """Compute the factor of the next step from all telemetry released."""
         if self._controller is not None:
             self._factors.append(self._controller.next_factor(self._factors[-1], reading, self._size))
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
-        """Nothing to keep: the ranks have one plan."""
+        """No-op: all ranks have the same plan."""
 
     def epsilon_spent(self, ledger: Ledger) -> float:
-        """Of a number of steps fixed in advance; where records take part once an epoch, of whole epochs."""
+        """Epsilon of a number of steps fixed in advance; in random allocation, of whole epochs."""
         if isinstance(self.sampling, RandomAllocation) and self.agreed.begins(ledger):
             ledger = self.agreed.ledger.first(self.sampling.whole(len(ledger)))
         return certify(ledger, self.agreed.budget).epsilon
 
     def guarantee(self, ledger: Ledger) -> Guarantee:
-        """Of the ledger, or of the whole plan if the run ended early."""
+        """The guarantee of the ledger, or of the whole plan if the run ended early."""
         return self._planned if self.agreed.begins(ledger) else certify(ledger, self.agreed.budget)
 
     @property
     def decided_clip_norm(self) -> tuple[float, ...]:
-        """None, for the plan says them; with a controller, its own."""
+        """Empty, since the plan fixes C_t; with a controller, the C_t that it chose."""
         if self._controller is None:
             return ()
         found = zip(self.agreed.clip_norm.tolist(), self._factors, strict=False)
@@ -152,7 +153,7 @@ class Planned:
 
 
 def check_promise(plan: Plan, found: Guarantee) -> None:
-    """Refuse a plan whose promise is below its certified epsilon: one made by hand, or by a wrong accountant."""
+    """Refuse a plan that promises less than its certified epsilon: made by hand, or by a wrong accountant."""
     if plan.guarantee.kind == "estimate":
         return
     if plan.guarantee.epsilon < found.epsilon * (1 - APART):
@@ -164,7 +165,8 @@ def check_promise(plan: Plan, found: Guarantee) -> None:
 
 @singledispatch
 def source_of(plan: object, model: nn.Module) -> Source:
-    """Where the settings of each step come from, by what `train` was given: the only place that asks."""
+    """The `Source` for the plan, controller or `Adaptive` given to `train`; only this function tells them
+    apart."""
     del model
     if isinstance(plan, Source):  # of who decides elsewhere, as an integration does
         return plan

@@ -15,11 +15,12 @@ from decrescendo.training.steering import Settings
 
 @final
 class StepOrder:
-    """The order of draws and steps of one training, in the process that began it.
+    """Checks the order of draws and steps of one training, in the process that began it.
 
     Attributes:
-        drawn: rows of the batch that waits for its step; ``None`` where none waits.
-        settings: of the next step; ``None`` before the first and after the last.
+        drawn: number of rows of the drawn batch that has not been given to a step yet; ``None`` if there is
+            none. Set by `Trainer.batches`, and reset by the step.
+        settings: noise and clip norm of the next step; ``None`` before the first and after the last.
     """
 
     def __init__(self, source: Source) -> None:
@@ -30,7 +31,7 @@ class StepOrder:
 
     @contextmanager
     def step(self) -> Generator[None]:
-        """One step, while no other one is taken.
+        """Inside, one step is taken, and no other one may begin.
 
         Raises:
             PlanViolation: another step has not ended, or the process is a forked one.
@@ -43,7 +44,8 @@ class StepOrder:
         if not self._stepping.acquire(blocking=False):
             raise PlanViolation(
                 "steps must be taken one after another, got one that began before another had ended. Both would "
-                "release the batch just drawn: let one thread call step, and no loss"
+                "release the batch just drawn: call step from one thread only, and never from "
+                "inside a loss"
             )
         try:
             yield
@@ -51,7 +53,7 @@ class StepOrder:
             self._stepping.release()
 
     def check_given(self, taken: int) -> None:
-        """That no batch waits for its step, after ``taken`` of them."""
+        """Check that the last drawn batch was given to a step; ``taken`` is the number of steps so far."""
         if self.drawn is not None:
             raise PlanViolation(
                 f"every drawn batch must be given to step, got none for batch {taken + 1}. "
@@ -59,7 +61,11 @@ class StepOrder:
             )
 
     def check_batch(self, batch: Batch | None, taken: int) -> Settings:
-        """That ``batch`` is the one just drawn, and the plan has a step for it: the settings of that step."""
+        """Check that ``batch`` has as many rows as the batch just drawn and that the plan has a step left.
+
+        Returns the settings of that step. Whether the rows are those drawn is not checked here
+        (`BetweenSteps` is).
+        """
         if taken >= self._source.steps:
             raise PlanViolation(
                 f"a run must stay within the {self._source.steps} steps of its plan, got one more. "
@@ -69,10 +75,10 @@ class StepOrder:
             raise PlanViolation(
                 f"a training must end where its filter or policy ended it, got one more step: "
                 f"{self._source.stopped}. "
-                "Another step would spend what was not granted"
+                "Another step would spend budget that the filter did not grant"
             )
         given = 0 if batch is None else count_rows(batch)
-        settings = self.decided()
+        settings = self.settings_of_drawn()
         if given != self.drawn:
             raise PlanViolation(
                 f"step must be given the batch just drawn, of {self.drawn} rows, got {given} rows. "
@@ -80,7 +86,7 @@ class StepOrder:
             )
         return settings
 
-    def decided(self) -> Settings:
+    def settings_of_drawn(self) -> Settings:
         """The settings of the step whose batch was drawn."""
         if self.drawn is None or self.settings is None:
             raise PlanViolation(

@@ -11,7 +11,7 @@ from decrescendo.training.steering.reading import Reading
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One step: what was released.
+    """The released result of one step.
 
     Args:
         step: from 1 on.

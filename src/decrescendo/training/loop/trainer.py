@@ -1,4 +1,4 @@
-"""`Trainer`: one DP-SGD step after another: batch, clipped sum, noise, ledger, optimiser step.
+"""`Trainer`: takes DP-SGD steps one at a time: batch, clipped sum, noise, ledger, optimiser step.
 
 Longer than most files: the order in which a step is decided, drawn, released and written down is read in one place.
 """
@@ -60,7 +60,7 @@ SAME_ORDER = assumed("same-order")
 
 @final
 class Trainer:
-    """The steps of a plan, for your own training loop; most people want the ready-made loop `train`.
+    """Takes the steps of a plan in your own training loop; most people want the ready-made loop `train`.
 
     With an `Adaptive` in place of a plan, noise and clipping of each step are decided during the run: before a batch is
     drawn the policy is asked what to do and the filter whether it fits. When the filter refuses, `batches` ends: no
@@ -165,7 +165,7 @@ class Trainer:
         self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
         if self._keeper is not None:
             beginning.gone_on(self._keeper, model, optimizer, self._source, self._life, self._between)
-        self._moved_by = ending.described(optimizer)
+        self._moved_by = ending.describe_optimizer(optimizer)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
@@ -220,7 +220,7 @@ class Trainer:
             return self._draw(rows, num_workers, known.people, strata)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
-        """The data, compared with the plan and those of the other ranks; what is assumed of them is noted."""
+        """Check the data against the plan and the other ranks; assumptions about them are noted."""
         sampling, taken, alone = self._source.sampling, self._life.taken, self._settings.one_example_a_pass
         known = data_set_of(
             data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget, one_by_one=alone
@@ -254,7 +254,7 @@ class Trainer:
         )
 
     def _grant(self) -> bool:
-        """Have the next step decided; false at the end."""
+        """Get the settings of the next step; false at the end."""
         self._order.check_given(self._life.taken)
         self._frozen_state.begin()
         # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
@@ -283,8 +283,8 @@ class Trainer:
         return self._result(noisy, diagnostics)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
-        """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser and its scheduler, and
-        clears ``.grad``.
+        """Take a `step` up to the noisy mean in every ``.grad``: your loop then steps its optimiser and
+        scheduler, and clears ``.grad``.
 
         The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. A loop that
         changes it before its optimiser steps, or the weights otherwise than by that one step, has the run say so.
@@ -306,7 +306,7 @@ class Trainer:
         return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read, *told)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
-        """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
+        """The noisy mean of a batch, recorded before it can be seen, and the diagnostics of its clipping."""
         with self._order.step():
             noisy, diagnostics = self._world.release(
                 lambda: self._clip(batch), self._releasing.noised, self._releasing.record
@@ -326,7 +326,7 @@ class Trainer:
         return noisy, diagnostics
 
     def _warn(self, why: str) -> None:
-        """Once a run, to whoever holds the data."""
+        """Warn, once per run, whoever holds the data."""
         if why not in self._warned:
             self._warned.add(why)
             warnings.warn(why, UserWarning, stacklevel=4)
@@ -350,12 +350,12 @@ class Trainer:
 
     @property
     def ledger(self) -> Ledger:
-        """What has been released so far."""
+        """The releases so far."""
         return Ledger(self._life.releases)
 
     @property
     def steps(self) -> int:
-        """The most steps this training can take: the plan's, or those an `Adaptive` allows."""
+        """The largest number of steps of this training: the plan's, or those an `Adaptive` allows."""
         return self._source.steps
 
     @property
@@ -380,19 +380,20 @@ class Trainer:
         )  # fmt: skip
 
     def ends(self, rule: Plateau) -> bool:
-        """Whether ``rule`` ends the training now, by what was released. A run that ends then assumes nothing of it."""
+        """Whether ``rule`` ends the training now. It sees released values only, so an end by it needs no
+        assumption."""
         self._plateau = self._life.taken if rule(self.progress()) else self._plateau
         return self._plateau == self._life.taken
 
     def abandon(self) -> None:
-        """End a training that failed. Its entry in the store is closed; if it has released nothing, the store has back
-        what was reserved for it (`Account.finish`). Not where it can go on from checkpoints."""
+        """End a training that failed. Its entry in the store is closed; if nothing was released, its
+        reservation is returned (`Account.finish`). A training that can resume from checkpoints stays open."""
         if self._account is not None and self._keeper is None:
             with suppress(DecrescendoError):  # the failure is what is to be told
                 self._account.finish()
 
     def finish(self) -> Run:
-        """The run so far. Ending before the plan does is allowed, and said in the run.
+        """The run so far. It may end before the plan does; the run then says so.
 
         A run that took all its steps is accounted by its own ledger. One that ended early is accounted by the whole
         plan's: when to stop may have depended on what was released, and then the smaller epsilon of the steps
@@ -423,7 +424,7 @@ class Trainer:
             self._account.finish()
         provenance = ending.provenance_of(
             self._life, self._streams, self._account, assumptions,
-            model=ending.described_model(self._model, self._trained), optimizer=self._moved_by,
+            model=ending.describe_model(self._model, self._trained), optimizer=self._moved_by,
             device=self._device, engine=self._engine, processes=self._world.size,
         )  # fmt: skip
         return ending.run_of(self._source, self._life, weights, provenance)
@@ -436,7 +437,7 @@ class Trainer:
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
     def assume(self, assumption: Assumption | str) -> None:
-        """Add an assumption of your own to the run's list: a declaration of whoever trains.
+        """Add your own assumption to the run's list: a declaration by whoever trains.
 
         Args:
             assumption: for `Run.assumptions`; of a text the code is ``declared``.
@@ -447,7 +448,7 @@ class Trainer:
         self._life.supposed = tuple(dict.fromkeys((*self._life.supposed, assumption)))
 
     def keep(self) -> None:
-        """A checkpoint of the state as it is now, whether one is due or not; without ``checkpoints`` nothing.
+        """Write a checkpoint now, whether one is due or not; no-op without ``checkpoints``.
 
         Raises:
             PlanViolation: in the midst of a step: a batch was drawn, and is not given to `step`; or the noisy mean of

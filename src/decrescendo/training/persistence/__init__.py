@@ -1,1 +1,1 @@
-"""What a run keeps on disk while it is trained, so that it survives a crash."""
+"""What a run keeps on disk during training, so that it can resume after a crash."""

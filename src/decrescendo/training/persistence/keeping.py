@@ -1,4 +1,4 @@
-"""The state of a run in checkpoints: saved where one is due, and the newest gone on with."""
+"""Saves the state of a run in checkpoints when one is due, and resumes from the newest."""
 
 import hashlib
 import time
@@ -30,7 +30,8 @@ from decrescendo.training.statement import FLOAT32
 
 @final
 class Keeper:
-    """Keeps the state of a run in checkpoints, on rank 0; the other ranks are handed what is no secret stream.
+    """Saves and restores a run's checkpoints on rank 0; the other ranks get the state without the secret
+    random streams.
 
     Attributes:
         releases: on rank 0, the journal of digests beside the checkpoints.
@@ -50,12 +51,12 @@ class Keeper:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is to be a checkpoint of this step, and none was written."""
+        """Whether this step needs a checkpoint that is not written yet."""
         return self._life.taken % self._checkpoints.every == 0 and not self.is_saved
 
     @property
     def is_saved(self) -> bool:
-        """Whether there is a checkpoint of this step."""
+        """Whether this step has a checkpoint."""
         return self._life.taken == self._saved
 
     def keep(
@@ -65,7 +66,7 @@ class Keeper:
         place: Mapping[str, Any],
         assumptions: tuple[Assumption, ...],
     ) -> None:
-        """A checkpoint, where there is none of this step; the first before the first step."""
+        """Write a checkpoint of this step if there is none; the first is written before the first step."""
         life = self._life
         if self.is_saved:
             return
@@ -116,7 +117,8 @@ class Keeper:
         self._checkpoints.save(Checkpoint(life.taken, state))
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
-        """Back to the newest checkpoint, if there is one; the clip norms that were decided during the run.
+        """Restore the newest checkpoint, if there is one; returns the clip norms that were decided during the
+        run.
 
         Raises:
             FileRefused: it is of something else, or fits neither model nor optimiser.
@@ -167,14 +169,14 @@ class Keeper:
             return tuple(float(norm) for norm in state["clip_norm"])
 
     def _earlier(self, state: Mapping[str, Any], step: int) -> None:
-        """Correlated noise goes on after ``step`` steps."""
+        """Restore earlier noise, so that correlated noise continues after ``step`` steps."""
         if self._streams.correlated is None:
             raise FileRefused("a checkpoint must fit its plan, got correlated noise for a plan without")
         self._streams.correlated.load_state(state, step)
 
     def _newest(self, model: nn.Module) -> Tree:
-        """On rank 0: the newest checkpoint, with the streams put to where it says and left out; so is earlier noise,
-        but where ``model`` lies in parts."""
+        """On rank 0: the newest checkpoint. The streams are moved to its positions and removed from it; so is
+        earlier noise, unless ``model`` is sharded."""
         assert self.releases is not None
         found = self._checkpoints.newest()
         if found is None:
@@ -211,8 +213,8 @@ class Keeper:
 
 
 def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
-    """The state of a model without what its frozen layers add to it, and without wrappers of tensors; a digest of
-    these, empty where there are none."""
+    """A model's state without entries of frozen layers and without wrapper tensors; and a digest of those
+    (empty if there are none)."""
     entries, state = entries_of_frozen_layers(model), model.state_dict()
     beside = {name: value for name, value in state.items() if name in entries or not _is_kept(value)}
     shown = [
@@ -224,12 +226,13 @@ def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
 
 
 def _is_kept(value: object) -> bool:
-    """Whether a checkpoint holds an entry of a state: all but wrappers of tensors, which no file takes."""
+    """Whether a checkpoint stores an entry of a state dict: all but wrapper tensors, which no file format
+    takes."""
     return not isinstance(value, Tensor) or pieces(value)[0][0] == ""
 
 
 def _whole(tree: Any) -> Any:
-    """A state with tensors on the CPU in place of those that ranks hold in parts."""
+    """A state with full CPU tensors in place of those sharded over ranks."""
     if isinstance(tree, Mapping):
         return {key: _whole(value) for key, value in cast("Mapping[Any, Any]", tree).items()}
     if isinstance(tree, list):
@@ -238,7 +241,7 @@ def _whole(tree: Any) -> Any:
 
 
 def _as(held: Any, value: Any) -> Any:
-    """A tensor in parts like one that is held, where that is."""
+    """A tensor sharded like another one, if that one is sharded."""
     if not isinstance(held, Tensor) or not is_part(held):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -248,7 +251,7 @@ def _as(held: Any, value: Any) -> Any:
 
 
 def _in_parts(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimiser remembers of each number of a parameter, in parts as the parameter is."""
+    """Per-entry optimiser state of a parameter, sharded as the parameter is."""
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = {
         index: {
@@ -263,7 +266,7 @@ def _in_parts(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dic
 
 
 def _noise_in_parts(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Earlier noise of a checkpoint, of parameters that lie in parts that of this rank's."""
+    """Earlier noise from a checkpoint; for sharded parameters this rank's part."""
     held = dict(model.named_parameters())
 
     def own(name: str, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`Life`: what a run remembers of its steps, over restarts."""
+"""`Life`: the record of a run's steps, kept across restarts."""
 
 import time
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from decrescendo.training.steering.reading import Reading, as_row, read
 
 @dataclass(slots=True)
 class Life:
-    """What a run remembers of its steps, over restarts.
+    """The record of a run's steps, kept across restarts.
 
     Args:
         run_id: in a store; empty without one.
@@ -44,22 +44,22 @@ class Life:
 
     @property
     def taken(self) -> int:
-        """Steps."""
+        """Number of steps taken."""
         return len(self.releases)
 
     @property
     def seconds(self) -> float:
-        """Of all processes of the run."""
+        """Seconds of training, over all processes that continued the run."""
         return max(0.0, time.monotonic() - self.began)  # a broken clock must not lose a run
 
 
 def told(life: Life) -> dict[str, Any]:
-    """What a checkpoint says of a run's telemetry."""
+    """A checkpoint's entry for the telemetry of a run."""
     return {"of": repr(life.telemetry), "rows": [as_row(reading) for reading in life.readings]}
 
 
 def go_on_reading(life: Life, state: Mapping[str, Any] | None, step: int) -> None:
-    """The readings of the steps before ``step``, of a run that goes on with the telemetry it began with."""
+    """The readings of the steps before ``step``, for a run that resumes with the same telemetry."""
     began = None if state is None else state["of"]
     if began != (None if life.telemetry is None else repr(life.telemetry)):
         raise PlanViolation(

@@ -1,1 +1,1 @@
-"""Several processes that train one run together, and digests by which they compare what they hold."""
+"""Processes that train one run together, and the digests by which they compare their inputs."""

@@ -1,4 +1,4 @@
-"""Tensors to the last bit, as digests. Of a tensor that ranks hold in parts it is this rank's part."""
+"""Exact digests of tensors. For a tensor sharded over ranks the digest is of this rank's part."""
 
 import hashlib
 import os
@@ -16,12 +16,13 @@ from decrescendo.optim.noise import NoisyMean
 
 
 def checksum(value: Tensor) -> bytes:
-    """SHA-256 of the numbers in ``value``."""
+    """SHA-256 of the entries of ``value``."""
     return hashlib.sha256(b"".join(_content(part) for _, part in pieces(value))).digest()
 
 
 def fingerprint(*values: Tensor) -> bytes:
-    """A few bytes of all numbers in ``values`` and of their places, near the speed of memory; of this process only.
+    """A short hash of all entries of ``values`` and their order, near memory speed; only comparable within
+    this process.
 
     Under random keys that the process has drawn. On a CPU the authentication code of AES in Galois mode, a tensor
     each; elsewhere sum_i k_i b_i modulo 2^64 of the bits b_i in words of at most 32. Two lists of tensors that differ
@@ -35,7 +36,7 @@ def fingerprint(*values: Tensor) -> bytes:
 
 
 def fingerprints(*values: Tensor) -> list[bytes]:
-    """The `fingerprint` of each of ``values``; those of a GPU are brought from there together.
+    """The `fingerprint` of each of ``values``; those on a GPU are copied to the host together.
 
     >>> one, other = fingerprints(torch.tensor([1.0]), torch.tensor([2.0]))
     >>> one == other
@@ -80,7 +81,7 @@ def _codes() -> AESGCM:
 
 
 def _summed(flat: Tensor) -> list[Tensor]:
-    """sum_i k_i b_i of each block of words."""
+    """sum_i k_i b_i for each block of words."""
     flat = _in_line(view_as_real(flat) if flat.is_complex() else flat)
     words = flat if flat.dtype == torch.bool else flat.view(_WORDS[flat.element_size()])
     keys = _keys(words.device)
@@ -97,7 +98,7 @@ def _keys(device: torch.device) -> Tensor:
 
 
 def digest(noisy: NoisyMean) -> bytes:
-    """SHA-256 of what a step releases, names included."""
+    """SHA-256 of the tensors that a step releases, names included."""
     found = hashlib.sha256()
     for name in sorted(noisy.gradients):
         found.update(name.encode() + b"\0")
@@ -108,17 +109,17 @@ def digest(noisy: NoisyMean) -> bytes:
 
 
 def is_part(value: Tensor) -> bool:
-    """Whether a tensor is a rank's part of another (a DTensor)."""
+    """Whether a tensor is sharded over ranks (a DTensor)."""
     return hasattr(value, "device_mesh")
 
 
 def local(value: Tensor) -> Tensor:
-    """This rank's part of a tensor, or the tensor."""
+    """This rank's part of a sharded tensor; other tensors unchanged."""
     return cast("Tensor", cast("Any", value).to_local()) if is_part(value) else value
 
 
 def _in_line(value: Tensor) -> Tensor:
-    """Side by side: one number alone may say that the next would lie farther on."""
+    """A contiguous tensor: a single entry may have any stride."""
     return value.contiguous().as_strided((value.numel(),), (1,))
 
 
@@ -127,5 +128,6 @@ def _content(value: Tensor) -> bytes:
 
 
 def _bytes_of(value: Tensor) -> Any:
-    """As NumPy's; by `numpy()` torch would note that others know of this memory (`base.storages.is_shared`)."""
+    """The bytes as a NumPy array, without `numpy()`, by which torch would mark the memory as shared
+    (`base.storages.is_shared`)."""
     return np.from_dlpack(value)

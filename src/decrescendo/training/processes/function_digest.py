@@ -1,4 +1,5 @@
-"""Hashes the code of a user's function (the loss, say), so that several processes can check that they run the same."""
+"""Hashes the code of a user's function (the loss, say), so that processes can check that they run the same
+one."""
 
 import hashlib
 from functools import partial
@@ -9,9 +10,10 @@ from torch import nn
 
 
 def function_digest(function: object) -> str:
-    """SHA-256 of a function's bytecode, constants and names; not of the values in its closure or of functions it calls.
+    """SHA-256 of a function's bytecode, constants and names.
 
-    Of an object without Python code: its class by name.
+    Closure values, default and ``partial`` arguments, and called functions are not hashed. For a callable
+    without Python code the digest is its class name.
 
     >>> tasks = {name: eval(f"lambda model, batch: model(batch['{name}'])") for name in ("age", "income")}
     >>> age, income = (function_digest(task) for task in tasks.values())
@@ -30,7 +32,7 @@ def function_digest(function: object) -> str:
 
 
 def _comparable(constant: object) -> object:
-    """A constant of code, in a form that is equal in all processes: no file names or line numbers, and sets sorted."""
+    """A canonical form of a code constant, identical in every process: no file names, and sets sorted."""
     if isinstance(constant, CodeType):
         names = constant.co_names, constant.co_varnames, constant.co_freevars
         return constant.co_code, names, [*map(_comparable, constant.co_consts)]

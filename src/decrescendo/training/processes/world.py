@@ -1,4 +1,5 @@
-"""`World`: the processes that take one training's steps together. `Alone`, the default, is one process."""
+"""`World`: the processes that take the steps of one training together. `Alone`, the default, is one
+process."""
 
 import hashlib
 import json
@@ -38,34 +39,35 @@ OF_PART = "weights of part "
 
 @runtime_checkable
 class Parts(Protocol):
-    """How the parameters of a model lie on the ranks."""
+    """How the parameters of a model are distributed over ranks."""
 
     @property
     def trained(self) -> bool:
-        """Whether trained parameters lie in parts: then each rank adds the noise of its part."""
+        """Whether trained parameters are sharded: then each rank adds the noise of its part."""
         ...
 
     @property
     def keep(self) -> Callable[[str, Tensor], Tensor] | None:
-        """What becomes of the sum of each parameter, as the engine takes it."""
+        """Reduces the sum of each parameter to the form that the ranks keep; the engine calls it."""
         ...
 
     def gathered(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, called where the model has whole parameters, for this rank; all ranks call this."""
+        """The result of ``work`` on this rank, called while parameters are gathered; all ranks must call
+        this."""
         ...
 
     def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
-        """The same of a clipped sum, with sums over all ranks of what lies in parts."""
+        """The clipped sum, with entries of sharded parameters summed over all ranks."""
         ...
 
     def settle(self) -> None:
-        """Have the parameters lie as between passes, whatever an evaluation has left."""
+        """Put parameters back into the state between passes, in case an evaluation left them gathered."""
         ...
 
 
 @final
 class Whole:
-    """Each rank has all of each parameter."""
+    """Each rank has all entries of each parameter."""
 
     trained, keep = False, None
 
@@ -81,50 +83,52 @@ class Whole:
 
 @runtime_checkable
 class World(Protocol):
-    """What a training asks of its processes (ranks). Rank 0 leads: it alone holds the streams of batches and noise,
-    the store and the checkpoints.
+    """The communication that a training needs between its processes (ranks). Rank 0 leads: only it has the
+    random streams of batches and noise, the store and the checkpoints.
 
     All ranks call the same methods in the same order. The number of ranks appears in no formula of privacy.
     """
 
     @property
     def rank(self) -> int:
-        """0 .. size - 1."""
+        """The rank of this process, 0 .. size - 1."""
         ...
 
     @property
     def size(self) -> int:
-        """How many ranks there are, >= 1."""
+        """The number of ranks, >= 1."""
         ...
 
     def training(self, number: int) -> "World":
-        """The same ranks, for one training: what one rank asks of it and another of another training is refused."""
+        """The same ranks for one training: calls from different trainings on different ranks are refused."""
         ...
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
-        """Refuse, on every rank, facts in which the ranks differ; at some of the steps above 0 only."""
+        """Refuse, on every rank, facts that differ between ranks; compared only at some of the steps above
+        0."""
         ...
 
     def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
-        """The sentences of all ranks, on every rank, sorted."""
+        """The assumptions of all ranks, sorted; every rank gets the same."""
         ...
 
     def draw(self, make: Callable[[], Tree]) -> Tree:
-        """What ``make`` returns on rank 0, on every rank."""
+        """The result of ``make`` on rank 0, sent to every rank."""
         ...
 
     def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
-        """This rank's rows of the batch; may be none, which is a step all the same."""
+        """This rank's rows of the batch; may be none, and is still a step."""
         ...
 
     def hold(self, model: nn.Module) -> "Parts":
-        """Where the parameters lie; refuse a model that these ranks cannot train."""
+        """How the parameters are distributed; refuses a model that these ranks cannot train."""
         ...
 
     def release(
         self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
     ) -> tuple[NoisyMean, Diagnostics]:
-        """``noise`` on the sum over all ranks of ``clip``, which rank 0 has recorded; and what their clipping saw.
+        """Add ``noise`` to the sum of ``clip`` over all ranks, after rank 0 has recorded the release; also
+        returns the diagnostics of the clipping.
 
         ``noise`` gives the mean and a digest of it. Rank 0 calls it, and hands on the mean; where parameters lie in
         parts, each rank calls it on its part.
@@ -132,7 +136,7 @@ class World(Protocol):
         ...
 
     def watched(self) -> AbstractContextManager[object]:
-        """Inside, an error of this rank is an error of all."""
+        """Inside, an error on this rank is raised on all ranks."""
         ...
 
 
@@ -178,7 +182,7 @@ class Alone:
 
 
 def world_of(world: World | None) -> World:
-    """`Alone` where there is none.
+    """The given `World`; `Alone` if there is none.
 
     Raises:
         InvalidType: something that is no world.
@@ -202,7 +206,7 @@ def world_of(world: World | None) -> World:
 
 
 def check_unwrapped(model: nn.Module, *, parts: bool = False) -> None:
-    """Refuse wrappers that mean gradients of unclipped losses; and parameters that are parts, unless ``parts``."""
+    """Refuse wrappers that average unclipped gradients (DDP); and sharded parameters, unless ``parts``."""
     check_instance("model", model, nn.Module)
     for name, module in model.named_modules():
         wrapped = isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel))
@@ -222,7 +226,7 @@ def check_unwrapped(model: nn.Module, *, parts: bool = False) -> None:
 def facts_of(
     model: nn.Module, optimizer: torch.optim.Optimizer, plan: str, others: Mapping[str, object]
 ) -> dict[str, str]:
-    """What ranks must agree on before the first step, in words and digests."""
+    """The facts on which ranks must agree before the first step, as text and digests."""
     shapes = {
         name: [str(p.dtype), list(p.shape), p.requires_grad, is_part(p)]
         for name, p in model.named_parameters()
@@ -244,7 +248,7 @@ def facts_of(
 
 
 def weight_facts(model: nn.Module, *, trained: bool = False) -> dict[str, str]:
-    """SHA-256 of parameters and buffers by name; of those alone that training moves with ``trained``.
+    """SHA-256 of parameters and buffers by name; with ``trained`` only of those that training updates.
 
     What lies in parts is a fact of its own, which copies of the part must have in common: no rank has the others'.
     """
@@ -262,8 +266,8 @@ def weight_facts(model: nn.Module, *, trained: bool = False) -> dict[str, str]:
 
 
 def data_facts(table: Rows | Examples) -> tuple[dict[str, str], bool]:
-    """Number of rows, and a digest of some of them; of their shapes where a row is not twice the same. And whether it
-    is a digest of all rows."""
+    """The number of rows and a digest of some of them (of their shapes if taking a row twice gives two
+    results); and whether the digest covers all rows."""
 
     def probe(count: int) -> list[Tensor]:
         indices = np.unique(np.linspace(0, table.count - 1, count).astype(np.int64))

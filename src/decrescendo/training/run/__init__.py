@@ -1,4 +1,4 @@
-"""Runs: what was planned, what happened, what it cost, and the weights; in memory and as a folder."""
+"""Runs: plan, steps, privacy cost and weights of a finished training; in memory and as a folder."""
 
 from decrescendo.training.run.certify import certified_epsilon, certify
 from decrescendo.training.run.entries import PLAN

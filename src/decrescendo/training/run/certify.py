@@ -1,4 +1,4 @@
-"""What a run cost, by the accountant that certifies."""
+"""Certifies the privacy cost of a run with the PLD accountant (`accounting.Pld`)."""
 
 from contextlib import suppress
 
@@ -7,12 +7,13 @@ from decrescendo.errors import AccountingError
 from decrescendo.plans import Plan
 from decrescendo.plans.agreement import Agreement
 
-# So far beyond the promise that a bracket of `Pld`'s own width leaves it open, and the narrowest there is.
+# Relative excess over the budget within which the default bracket of `Pld` is inconclusive; and the tightest
+# tolerance, which is tried then.
 _NEAR, _NARROWEST = 2e-3, 1e-5
 
 
 def certified_epsilon(plan: Plan) -> float:
-    """What a plan promises, and of one that holds an estimate alone, what `accounting.Pld` says of its ledger.
+    """A plan's guaranteed epsilon; if it has only an estimate, the one that `Pld` certifies for its ledger.
 
     >>> from decrescendo import calibrate, curves
     >>> from decrescendo.accounting import GdpClt
@@ -29,9 +30,10 @@ def certified_epsilon(plan: Plan) -> float:
 
 
 def certify(ledger: Ledger, budget: Budget) -> Guarantee:
-    """What `accounting.Pld` says of ``ledger`` at the budget's delta: its upper end, and the lower end beside it; where
-    batches were cut, with what that costs (`accounting.Truncated`). A plan made with a narrower bracket than usual is
-    certified with a narrower one, too.
+    """The certified epsilon of ``ledger`` (upper bound, with its lower bound) at the budget's delta.
+
+    It includes the cost of truncated batches (`accounting.Truncated`). If epsilon exceeds the budget only
+    slightly, it is recomputed with a tighter tolerance.
 
     >>> from decrescendo.accounting.release import Release
     >>> round(certify(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
@@ -47,16 +49,19 @@ def certify(ledger: Ledger, budget: Budget) -> Guarantee:
 
 
 def check_claim(agreed: Agreement, given: Guarantee) -> None:
-    """A run has its plan's guarantee, or the one that its releases are certified for, which may be less where the plan
-    has a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
-    may have been edited."""
+    """Check that the guarantee of a run follows from its plan or its releases.
+
+    It must be the plan's (same accountant and kind, no smaller epsilon), or one certified from the run's
+    releases, by the name of the certifying accountant. The plan's ledger is certified again, because the
+    files of plan and run may both have been edited.
+    """
     planned, own = agreed.planned, agreed.guarantee
     if planned is None:
-        return  # its filter was asked
-    again = certify(planned, agreed.budget)
+        return  # there is no planned ledger: a privacy filter checked every release
+    recertified = certify(planned, agreed.budget)
     as_planned = (own.accountant, own.kind) == (given.accountant, given.kind) and given.epsilon >= own.epsilon
-    if not as_planned and given.accountant != again.accountant:
+    if not as_planned and given.accountant != recertified.accountant:
         raise AccountingError(
-            f"a run must name who certified its releases, {again.accountant}, got {given.accountant}"
+            f"a run must name who certified its releases, {recertified.accountant}, got {given.accountant}"
         )
-    agreed.held_up(again, given)
+    agreed.held_up(recertified, given)

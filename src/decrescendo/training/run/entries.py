@@ -1,4 +1,4 @@
-"""What stands in the files of a run: each entry written, and read with its type checked."""
+"""The entries of a run's files: written, and read with their types checked."""
 
 import hashlib
 import math
@@ -43,12 +43,12 @@ PROVENANCE, CLIP_NORM, TELEMETRY = "provenance", "clip_norm", "telemetry"
 
 
 def sha256_of(content: bytes) -> str:
-    """The checksum under which `RUN` names another file of the folder."""
+    """The checksum under which `RUN` lists another file of the folder."""
     return hashlib.sha256(content).hexdigest()
 
 
 def run_facts(run: "Run", staging: Path) -> str:
-    """The text of `RUN`; ``staging`` has the plan and the weights already."""
+    """The text of the file `RUN`; plan and weights must be in ``staging`` already."""
     adaptive = run.plan.planned is None
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -111,13 +111,14 @@ def read_ledger(columns: Mapping[str, Any]) -> Ledger:
 
 
 def read_provenance(facts: Mapping[str, Any]) -> Provenance:
-    """As it was recorded; by versions before `Provenance.assumptions`, without them: then nothing is known of rows."""
+    """The recorded provenance; files older than `Provenance.assumptions` have none, and then row independence
+    is unknown."""
     lists: dict[str, Any] = {"resumed": tuple(facts["resumed"]), "assumptions": assumptions_in(facts)}
     return Provenance(**dict(facts) | lists)
 
 
 def read_telemetry(found: Mapping[str, Any] | None) -> tuple[Reading, ...]:
-    """The readings of a run, in its order of steps; none where it had no telemetry."""
+    """The readings of a run in the order of steps; empty if it had no telemetry."""
     return () if found is None else tuple(read(telemetry_of(found["of"]), found["rows"]))
 
 

@@ -1,4 +1,4 @@
-"""A folder that a run is saved into: whether it can be."""
+"""Checks that a run can be saved into a folder."""
 
 import tempfile
 from pathlib import Path
@@ -9,8 +9,8 @@ from decrescendo.errors import (
 
 
 def check_free(folder: Path) -> None:
-    """``folder`` can be written as a new one, or an error; asked before a training too, so that none is
-    lost."""
+    """Check that ``folder`` can be created and written; also called before a training, so that its result is
+    not lost."""
     try:
         used = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the clipping saw at each step of a run."""
+"""Private diagnostics of the clipping at each step of a run."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,8 +9,8 @@ from decrescendo.errors import FileRefused
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the clipping saw at each step. These numbers come from private data and are covered by no guarantee: they
-    are for whoever holds the data, and are saved only on request.
+    """Diagnostics of the clipping at each step. These numbers come from private data and are covered by no
+    guarantee: they are for whoever holds the data, and are saved only on request.
 
     Args:
         examples: realised batch size.

@@ -1,6 +1,5 @@
-"""`Run`: what was planned, what happened, what it cost, and the weights; and the folder of it, written whole or not at
-all and read with every part checked against the others.
-"""
+"""`Run`: plan, steps, privacy cost and weights of a finished training; its folder is written completely or
+not at all, and read with every part checked against the others."""
 
 import math
 import os
@@ -117,7 +116,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Steps taken."""
+        """Number of steps taken."""
         return self.ledger.steps
 
     @property
@@ -130,8 +129,8 @@ class Run:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What must be true for the guarantee to hold, and was not checked, or not wholly, sorted by code: because it
-        was declared, could only be compared, was done by code of the user's, or is published as it is.
+        """The assumptions of the guarantee, sorted by code: what was not checked, or not fully, because it
+        was declared, could only be compared, was done by user code, or is published unchanged.
 
         All codes are listed in docs/reference/assumptions.md, with when a run has them and what to do. Buffers that
         are not as constructed (running statistics, priors, code books) and frozen parameters go out with the weights,
@@ -160,7 +159,7 @@ class Run:
         )
 
     def describe(self) -> str:
-        """A few lines: what was promised, what happened, the scores."""
+        """A few lines: the guarantee, the steps taken, the scores."""
         budget = self.plan.budget
         asked = f"epsilon {rounded(budget.epsilon, 'up', 6)} at delta {rounded(budget.delta, 'up', 6)}"
         planned = self.plan.guarantee
@@ -189,7 +188,7 @@ class Run:
         audit: Mapping[str, Any] | None = None,
         spent: int = 0,
     ) -> Statement:
-        """The privacy statement of this training, for programs and for people.
+        """The privacy statement of this training, as data and as text.
 
         Args:
             declaration: what only the owner of the data can say.
@@ -203,7 +202,7 @@ class Run:
         )  # fmt: skip
 
     def check_statement(self, folder: str | os.PathLike[str]) -> str | None:
-        """Compare the statement in ``folder`` with this run: see `training.statement.beside`.
+        """Compare the statement in ``folder`` with this run; see `training.statement.beside`.
 
         Returns:
             in words, that it says what the run says; ``None`` where there is none.
@@ -244,7 +243,7 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Run":
-        """The run that was saved into ``folder``.
+        """Read the run saved in ``folder``.
 
         Raises:
             FileRefused: a file is missing, damaged, foreign, newer, or has an entry this version does not

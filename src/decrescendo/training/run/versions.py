@@ -1,4 +1,4 @@
-"""Which packages computed a run."""
+"""The versions of the packages that computed a run."""
 
 import functools
 import platform
@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that decide the numbers.
+    """The versions of Python and of the packages that determine the numbers.
 
     >>> sorted(versions())
     ['decrescendo', 'numpy', 'python', 'torch']
@@ -17,5 +17,5 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _version(name: str) -> str:
-    """As installed: a file that is long to parse, read once for all runs of a process."""
+    """The installed version; its metadata are slow to parse, so they are read once per process."""
     return version(name)

@@ -14,7 +14,7 @@ from decrescendo.training.processes.bits import is_part
 
 
 def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:
-    """Copies on the CPU of the weights to publish: the named parameters, and the named buffers that torch would save.
+    """CPU copies of the weights to publish: named parameters, and the named buffers that torch would save.
 
     They are taken from the modules themselves and not from ``model.state_dict()``, in which code of the model
     (``get_extra_state``, ``_save_to_state_dict``, hooks) can put anything, raw data too. Names are those of the state
@@ -44,12 +44,12 @@ def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:
 
 
 def _full_tensor(value: Tensor) -> Tensor:
-    """The whole tensor; a sharded one (DTensor) is gathered, for which every rank must call this."""
+    """The full tensor; a sharded one (DTensor) is gathered, and then every rank must call this."""
     return cast("Any", value.detach()).full_tensor() if is_part(value) else value.detach()
 
 
 def check_published(model: nn.Module) -> Mapping[str, Tensor]:
-    """What would be published of ``model``, by name; or an error where its state dict has anything else in it.
+    """The tensors that would be published of ``model``, by name; refuses a state dict with any other entries.
 
     Raises:
         UnsupportedModel: an entry that is no parameter and no persistent buffer, or is another tensor than these;
@@ -89,7 +89,8 @@ def check_published(model: nn.Module) -> Mapping[str, Tensor]:
 
 
 def entries_of_frozen_layers(model: nn.Module) -> dict[str, object]:
-    """What frozen layers put into the state dict beside parameters and buffers (scales of quantised weights), by name.
+    """The entries that frozen layers add to the state dict beside parameters and buffers (scales of quantised
+    weights), by name.
 
     These entries are in no run's weights.
     """
@@ -99,7 +100,7 @@ def entries_of_frozen_layers(model: nn.Module) -> dict[str, object]:
 
 
 def assumed_of(model: nn.Module) -> tuple[Assumption, ...]:
-    """The assumptions that a run lists: one for each class of frozen layers with state dict entries of its own."""
+    """The assumptions about frozen layers with extra state dict entries, one for each class."""
     by_kind: dict[str, list[str]] = {}
     for name in entries_of_frozen_layers(model):
         owner = _frozen_owner(model, name)
@@ -110,7 +111,8 @@ def assumed_of(model: nn.Module) -> tuple[Assumption, ...]:
 
 
 def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:
-    """The innermost module that a state dict entry belongs to by its name, if it has tensors and all are frozen."""
+    """The innermost module that a state dict entry belongs to by its name, if it has tensors and all are
+    frozen."""
     modules, path = dict(model.named_modules(remove_duplicate=False)), name
     while path:
         path = path.rpartition(".")[0]
@@ -122,7 +124,7 @@ def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def without_shared_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no memory: tied weights do, and the file format refuses them, so each name gets a copy."""
+    """Copies that share no memory: the file format refuses tied weights, so each name gets a copy."""
     return {
         name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
     }

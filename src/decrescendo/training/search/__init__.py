@@ -1,1 +1,1 @@
-"""Settings searched for on public data, or on the private data at a price."""
+"""Searches for training settings, on public data, or on private data at a privacy cost."""

@@ -1,4 +1,4 @@
-"""Plans compared on public data that stand in for the private ones."""
+"""Compares plans by training on public data in place of the private data."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from decrescendo.report import LEVEL, POWER, Paired, Scores, draw_scores, holm, 
 from decrescendo.training.search.comparison_runs import ComparedRun, RunSettings, Wanted, run_all
 from decrescendo.training.tasks.task import Task
 
-_PUBLIC = "On rows that were said to be public: for trainings on others nothing was paid."
+_PUBLIC = "Scores are from rows declared public; no privacy budget was spent or accounted for any other rows."
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Comparison:
     """Scores of several plans on public data.
 
     Args:
-        scores: of each plan, one a seed; the same seeds for all.
-        learning_rates: that each plan's scores are of; empty where nothing is known of them.
-        tried: the learning rates that each plan was trained at; of several, its scores are those at the rate with the
-            highest mean. Empty where each plan was given a rate of its own.
-        curves: of each plan, the score over the steps, one row a seed.
+        scores: scores per plan, one per seed; the same seeds for all plans.
+        learning_rates: the learning rate used for each plan's scores; empty if unknown.
+        tried: the learning rates that every plan was trained at; given several, its scores are those at the
+            rate with the highest mean. Empty if the plans were trained at different rates.
+        curves: per plan, the score over the steps, one row per seed.
     """
 
     scores: Mapping[str, tuple[float, ...]]
@@ -38,12 +38,12 @@ class Comparison:
 
     @property
     def best(self) -> str:
-        """The plan with the highest mean. Whether it is better than the others, `table` says."""
+        """The plan with the highest mean score; `table` shows whether the difference is significant."""
         return max(self.scores, key=lambda name: statistics.fmean(self.scores[name]))
 
     @property
     def differences(self) -> dict[str, Paired]:
-        """Of every plan but the first: its scores minus the first plan's, seed by seed.
+        """For every plan but the first: its scores minus the first plan's, seed by seed.
 
         >>> found = Comparison({"constant": (0.5, 0.6), "moving": (0.6, 0.8)}).differences["moving"]
         >>> found.differences, round(found.p_value, 3), found.seeds_to_decide
@@ -55,20 +55,19 @@ class Comparison:
 
     @property
     def p_values(self) -> dict[str, float]:
-        """Of the paired t-tests behind `differences`, corrected for their number after Holm; of those plans alone that
-        a test says something of."""
+        """Holm-adjusted p-values of the paired t-tests; only plans for which a test is defined."""
         found = {name: pair.p_value for name, pair in self.differences.items()}
         tested = {name: value for name, value in found.items() if value is not None}
         return dict(zip(tested, holm(list(tested.values())), strict=True))
 
     def describe(self) -> str:
-        """A line a plan: mean and standard deviation over seeds, and how far it is from the first, seed by seed, with
-        the standard error of that mean.
+        """One line per plan: mean and standard deviation over seeds, and the mean paired difference to the
+        first plan with its standard error.
 
         >>> print(Comparison({"constant": (0.5, 0.6), "moving": (0.6, 0.8)}).describe())
         constant  0.5500 (sd 0.0707)
         moving    0.7000 (sd 0.1414)  +0.1500 (se 0.0500) from constant, 2 seeds
-        On rows that were said to be public: for trainings on others nothing was paid.
+        Scores are from rows declared public; no privacy budget was spent or accounted for any other rows.
         """
         first, *_ = self.scores
         wide, lines = max(map(len, self.scores)), list[str]()
@@ -84,8 +83,8 @@ class Comparison:
         return "\n".join([*lines, _PUBLIC])
 
     def table(self) -> str:
-        """A row a plan, in Markdown: mean and standard deviation over seeds; the paired difference to the first plan
-        with its standard error, its p value, that after Holm, what they say, and how many seeds would decide.
+        """One row per plan, in Markdown: mean and standard deviation over seeds; the paired difference to the
+        first plan: standard error, p-value (also Holm-adjusted), verdict, and number of seeds needed.
 
         >>> found = Comparison({"constant": (0.50, 0.60, 0.55), "moving": (0.61, 0.69, 0.66)})
         >>> print(found.table())  # doctest: +ELLIPSIS
@@ -134,7 +133,7 @@ class Comparison:
             f"{count} seed{'s' * (count != 1)}. Differences are paired by seed. P values are those of two-sided "
             f"t-tests, corrected for {len(self.p_values)} of them after Holm; below {LEVEL:g} a plan is called better "
             f"or worse. The last column is how many seeds one test would need to find such a difference with "
-            f"probability {POWER:g}, assumed that it is the true one and that differences scatter as these do."
+            f"probability {POWER:g}, assuming the true difference and its spread equal those observed."
         ]
         if len(self.tried) > 1:
             rates = ", ".join(f"{rate:g}" for rate in self.tried)
@@ -146,7 +145,7 @@ class Comparison:
         return "\n\n".join([*notes, _PUBLIC])
 
     def draw(self, path: str | os.PathLike[str]) -> None:
-        """Draw the scores over the steps, and their differences to the first plan where all have the same steps.
+        """Draw the scores over the steps; their differences to the first plan if all plans have the same steps.
 
         Raises:
             InvalidValue: no curves.
@@ -179,20 +178,20 @@ def compare(
     a person of its own.
 
     Args:
-        plans: by name, in the order in which they are told; the first is what the others are compared with.
-        task: on public rows: model, loss, optimiser, rows and score; the first score counts, and more is better. Its
-            other settings are not used.
-        seeds: runs a plan, from seed 0, >= 1; with one nothing can be said about a difference.
+        plans: by name, in report order; the others are compared with the first.
+        task: on public rows: model, loss, optimiser, rows and score; the first score counts, and higher is
+            better. Its other settings are not used.
+        seeds: runs per plan, with seeds 0, 1, ..; >= 1. With one seed no difference can be tested.
         jobs: processes, >= 1, with one thread of torch each; the numbers do not depend on it. In several processes the
-            task must be one that cloudpickle can send: its functions may be a script's.
-        out: folder for ``runs.jsonl`` (a sealed line for each finished run), ``table.md`` and ``figure.png``. Runs that
-            are there, of the same plan, seed, rate, settings and task, are not repeated: a comparison that was killed
-            goes on, and one with more seeds or plans trains only what is new.
-        learning_rate: > 0; by default the task's. Of several, each plan is scored at the one with its highest mean. Or
-            one a plan, by name, as `Comparison.learning_rates` has them, chosen on other rows.
+            task must be one that cloudpickle can send: its functions may be defined in a script.
+        out: folder for ``runs.jsonl`` (a sealed line for each finished run), ``table.md`` and ``figure.png``.
+            Runs found there, of the same plan, seed, rate, settings and task, are not repeated: a comparison that
+            was killed is continued, and one with more seeds or plans trains only the new runs.
+        learning_rate: > 0; by default the task's. Given several, each plan is scored at its best one. Or one
+            per plan, by name, as `Comparison.learning_rates` has them, chosen on other rows.
         momentum, lr_decay, averaging: as in `fit`.
         points: at how many steps, evenly spread, a run is scored, >= 1; the last step is one of them.
-        tell: told each run when it is finished, and those that were.
+        tell: called with each finished run, including those read from ``runs.jsonl``.
 
     Raises:
         InvalidValue: no plan, no score, a score that is not finite, a number outside its range.
@@ -227,7 +226,7 @@ def compare(
     folder = None if out is None else Path(out)
     if folder is not None:
         check_writable(folder)
-    # All plans first, then the next seed: what is finished early can be compared early.
+    # Every plan at every rate for one seed, then the next seed: the first results can be compared early.
     wanted = [
         Wanted(name, plan, seed, rate)
         for seed in range(seeds)
@@ -276,8 +275,8 @@ def _rates_of(
 def _at_best_rates(
     tried: Mapping[str, Sequence[float]], seeds: int, runs: Mapping[tuple[str, float, int], ComparedRun]
 ) -> Comparison:
-    """Of each plan, the runs at the rate with the highest mean; of equal ones the first. A rate at which a training
-    diverges is never the best."""
+    """For each plan, the runs at the rate with the highest mean score (the first of equal ones).
+    A diverging rate is not chosen; if every rate diverges, `InvalidValue` is raised."""
     scores: dict[str, tuple[float, ...]] = {}
     best: dict[str, float] = {}
     curves: dict[str, Scores] = {}

@@ -1,4 +1,4 @@
-"""The runs of a comparison: each a training of its own, in parallel processes, kept as a sealed line of one file."""
+"""The trainings of a comparison, in parallel processes; each result is a checksummed line of one file."""
 
 import copy
 import math
@@ -36,7 +36,7 @@ _KEYS = {"format", "version", "about", "steps", "scores", "seconds"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What runs of a comparison have in common, besides their task.
+    """The settings that all runs of a comparison share, besides their task.
 
     Args:
         optimizer, momentum, lr_decay, averaging: as in `fit`.
@@ -52,7 +52,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One run: of which plan, from which seed, at which learning rate."""
+    """A run to do: its plan, seed and learning rate."""
 
     name: str
     plan: Plan
@@ -84,7 +84,8 @@ class ComparedRun:
 def run_all(
     wanted: Sequence[Wanted], task: Task, settings: RunSettings, *, jobs: int, path: Path | None
 ) -> Iterator[ComparedRun]:
-    """Every wanted run: those that are finished in the file ``path`` first, the others as they end and are written.
+    """All wanted runs: first those found in the file ``path``, then the others as they finish and are
+    written.
 
     Raises:
         FileRefused: a line of the file is broken.
@@ -110,7 +111,7 @@ def run_all(
 
 
 class _Shared:
-    """A task with its rows, which are loaded once a process."""
+    """A task with its rows, which each process loads once."""
 
     def __init__(self, task: Task, settings: RunSettings) -> None:
         self.task, self.settings, self.data = task, settings, task.load()
@@ -118,8 +119,8 @@ class _Shared:
 
 
 def _task_facts(shared: _Shared) -> dict[str, str]:
-    """What runs of the same task have in common. Values in the closures of its functions are not seen, but the score of
-    an untrained model depends on most of them."""
+    """Facts that identify a task. Closure values of its functions are not visible, but the score of an
+    untrained model depends on most of them."""
     task = shared.task
     rows, _ = data_facts(shared.table)
     model = task.fresh(0, shared.data)
@@ -137,7 +138,7 @@ def _task_facts(shared: _Shared) -> dict[str, str]:
 def _computed(
     shared: _Shared, todo: Sequence[tuple[int, Wanted]], jobs: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The runs in the order in which they end; in this process where one is enough, with the same numbers."""
+    """The runs in the order in which they finish; in this process if one is enough, with the same numbers."""
     if min(jobs, len(todo)) < 2:
         with _one_thread():
             for i, one in todo:
@@ -161,7 +162,7 @@ def _start(task: Task, settings: RunSettings) -> None:
 
 
 def _follow(parent: int) -> None:
-    """End when the comparison was killed: it may be started again, and two would do the same run."""
+    """End this worker if the comparison was killed: a restarted comparison would do the same run twice."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
@@ -212,7 +213,7 @@ def _train(shared: _Shared, one: Wanted) -> dict[str, Any]:
 
 
 def finished(one: Wanted, found: Mapping[str, Any]) -> ComparedRun:
-    """A run by the line that was written of it."""
+    """A run from its line in the file."""
     scores = tuple(math.nan if score is None else float(score) for score in found["scores"])
     return ComparedRun(
         one.name, one.seed, one.learning_rate, tuple(found["steps"]), scores, float(found["seconds"])
@@ -220,14 +221,14 @@ def finished(one: Wanted, found: Mapping[str, Any]) -> ComparedRun:
 
 
 def add_finished(path: Path, facts: Mapping[str, Any]) -> None:
-    """Add the line of a run, all or nothing, also where another process adds to the same file."""
+    """Append the line of a run, completely or not at all, also while another process appends to the file."""
     line = sealed.seal({"format": FORMAT, "version": VERSION, **facts}) + "\n"
     with alone_in(path.parent):
         write_whole(path, (read_whole(path) if path.exists() else b"") + line.encode())
 
 
 def read_finished(path: Path) -> dict[str, dict[str, Any]]:
-    """Finished runs of a file, by the digest of what they are about; none where there is no file.
+    """The finished runs in a file, by the digest of their inputs; empty if there is no file.
 
     Raises:
         FileRefused: a line is not one that was written, or of a newer version.
@@ -247,7 +248,7 @@ def read_finished(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _check(content: Mapping[str, Any], source: str) -> None:
-    """Values of a line whose checksum is right: it may have been written by other code."""
+    """Check the values of a line with a right checksum: other code may have written it."""
     try:
         steps, scores = content["steps"], content["scores"]
         if not (isinstance(content["about"], dict) and isinstance(steps, list) and isinstance(scores, list)):

@@ -1,4 +1,4 @@
-"""What is asked of a search on private data: `PrivateSearch`, and the law of the number of its trials."""
+"""`PrivateSearch`: the settings of a search on private data, and the distribution of its number of trials."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSearch:
-    """A search on private data. Every value in it is a public fact.
+    """The settings of a search on private data. Every value in it is public.
 
     The settings of a trial are drawn at random, each time anew. An optimiser that looks at earlier scores (as Optuna's
     does) would be better at guessing, but what it asks next depends on the data through every trial before, and the
@@ -80,11 +80,12 @@ class PrivateSearch:
             check_clip_norm("clip", settings.clip / max(settings.rho_c, 1.0))
 
     def settings(self, values: Mapping[str, Value]) -> Settings:
-        """The run of a trial with these values, but for its seed and its noise, which is that of `calibrated`."""
+        """The settings of a trial with these values, except its seed, and its noise, which comes from
+        `calibrated`."""
         return self.space.settings(self.task, values)
 
     def calibrated(self) -> tuple[Plan, Guarantee]:
-        """The plan whose noise every trial has, and the guarantee of the whole search; no data are touched."""
+        """The plan whose noise every trial uses, and the guarantee of the whole search; no data are read."""
         settings = self.settings(next(self.space.corners()))
         sampling = PoissonSampling(self.task.count, settings.batch)
         privacy, clip = settings.curves(self.task.count)
@@ -94,7 +95,8 @@ class PrivateSearch:
         )  # fmt: skip
 
     def agreed(self, guarantee: Guarantee) -> AdaptivePlan:
-        """The whole search as a store counts it: one release, at the price of ``guarantee``, that of `calibrated`."""
+        """The whole search as a store counts it: one release with the cost of ``guarantee`` from
+        `calibrated`."""
         settings = self.settings(next(self.space.corners()))
         return AdaptivePlan(
             Budget(guarantee.epsilon, guarantee.delta, guarantee.unit),
@@ -104,7 +106,8 @@ class PrivateSearch:
 
 
 def parse_trials(text: str) -> Trials:
-    """``geometric:10``, ``logarithmic:10``, ``poisson:10``, or a negative binomial by its shape, ``0.5:10``.
+    """Parse a distribution: ``geometric:10``, ``logarithmic:10``, ``poisson:10``, or a negative binomial by
+    its shape, ``0.5:10``.
 
     Raises:
         InvalidValue: a fixed number, an unknown law, a mean out of range.

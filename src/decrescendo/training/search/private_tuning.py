@@ -1,4 +1,5 @@
-"""Search for settings on the private data themselves: a random number of random trials, one winner, one price.
+"""Searches for settings on private data: a random number of random trials, one released winner, one privacy
+cost.
 
 Source: Papernot and Steinke 2022, *Hyperparameter Tuning with Renyi Differential Privacy*; see `accounting.Selection`.
 """
@@ -34,8 +35,8 @@ ATTEMPTED = assumed("own-attempt")
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What one trial gives: the weights that were tested, their score on declared public data, and what was
-    assumed (`training.run.Run.assumptions`)."""
+    """The result of a trial: its weights, their score on declared public data, and its assumptions
+    (`training.run.Run.assumptions`)."""
 
     score: float
     weights: Mapping[str, Tensor]
@@ -53,7 +54,8 @@ def search_privately(
     announce: Callable[[str], None] | None = None,
     store: Store | None = None,
 ) -> Winner:
-    """Draw the number of trials, run each with settings and noise of its own, keep the best, forget the rest.
+    """Draw the number of trials, run each with its own settings and noise, keep the best and discard the
+    rest.
 
     Nothing is written, printed, warned of or counted on the way: the number of trials must stay secret, and so must
     whatever tells it. One trial runs after the other, in this process.
@@ -152,7 +154,7 @@ def _check_store(store: Store | None, seed: int | Secure) -> None:
 
 
 def _drawn_trials(asked: PrivateSearch, secret: Streams) -> list[Settings]:
-    """The settings of every trial, each with a seed of its own: their number is drawn first."""
+    """The settings of every trial, each with its own seed; the number of trials is drawn first."""
     number = asked.trials.draw(secret.numpy("selection"))
     drawn = [
         asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)
@@ -161,8 +163,8 @@ def _drawn_trials(asked: PrivateSearch, secret: Streams) -> list[Settings]:
 
 
 def _start(task: Task, settings: Settings) -> bytes:
-    """The initial weights of a trial. The price of a search is that of independent trials: a model that goes on from
-    the best so far makes one long training of them."""
+    """The initial weights of a trial. The accounting assumes independent trials: a model that continued from
+    the best trial so far would make them one long training."""
     model = task.fresh(settings.seed)
     return fingerprint(*model.parameters(), *model.buffers())
 
@@ -177,7 +179,7 @@ def _check_start(task: Task, settings: Settings, before: bytes) -> None:
 
 
 def _spent_in(store: Store, asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> Account:
-    """The search written down in ``store`` as one release that has happened."""
+    """Record the search in ``store`` as one release that has happened."""
     account = store.start(asked.agreed(guarantee), label="private search")
     noise, digest = float(plan.noise_multiplier.min()), hashlib.sha256(plan.sha256.encode()).digest()
     account.record(0, plan.sampling.at(0).release(noise), digest)
@@ -193,7 +195,7 @@ def _check_alike(met: set[tuple[Assumption, ...]]) -> None:
 
 
 def _rank(tried: Tried) -> tuple[float, str]:
-    """What trials are ordered by: the score, and the digest of the weights where scores are equal."""
+    """The sort key of trials: the score, then the digest of the weights."""
     return (
         -math.inf if math.isnan(tried.score) else tried.score,
         hashlib.sha256(weights_content(tried.weights)).hexdigest(),
@@ -203,8 +205,8 @@ def _rank(tried: Tried) -> tuple[float, str]:
 def train_and_score(
     task: Task, settings: Settings, plan: Plan, data: object, seed: Secure | None = None
 ) -> Tried:
-    """One trial: trained on the private rows ``data`` by ``plan``, scored on the public ones; with the streams of the
-    settings' seed, or initial weights alone from it, and the rest from ``seed``."""
+    """One trial: train by ``plan`` on the private rows ``data``, score on public data. Random streams come
+    from the settings' seed; or only the initial weights from it, and the rest from ``seed``."""
     run, tested = train_with(task, settings, plan, data, seed)
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
@@ -213,6 +215,7 @@ def train_and_score(
 
 
 def _with_clip_of(plan: Plan, settings: Settings, rows: int) -> Plan:
-    """The clip norms of ``settings`` with the noise multipliers of ``plan``: what is spent stays the same."""
+    """A plan with the clip norms of ``settings`` and the noise multipliers of ``plan``, so that its privacy
+    cost is the same."""
     clips = evaluate("clip", settings.curves(rows)[1], plan.steps)
     return replace(plan, schedule=Schedule(plan.noise_multiplier, clips))

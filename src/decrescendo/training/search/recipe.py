@@ -1,4 +1,4 @@
-"""The recipe that comes of a search: settings, a budget, and how they were found."""
+"""`Recipe`: the result of a search: settings, a budget, and how they were found."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,8 @@ FORMAT, VERSION = "decrescendo-tuned", 1
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One trial: the values of what moves, and its score; ``None`` and why if there is none."""
+    """One trial: the values of the searched settings and its score; ``None`` and the reason if there is
+    none."""
 
     values: Mapping[str, Value]
     score: float | None = None
@@ -32,7 +33,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Settings and a budget: `train` takes them from the file.
+    """Settings and a budget, in a file from which `train` takes them.
 
     The score is on other data, and the best of many: too good.
 
@@ -62,7 +63,7 @@ class Recipe:
 
     @property
     def budget(self) -> Budget:
-        """Of one run."""
+        """The budget of one run."""
         return Budget(self.epsilon, self.delta, self.unit, self.examples_per_person)
 
     def plan(self, task: Task, accountant: Accountant | None = None) -> Plan:
@@ -97,7 +98,7 @@ class Recipe:
 
     @classmethod
     def load(cls, path: Path) -> "Recipe":
-        """The recipe in a file.
+        """Read a recipe from a file.
 
         Raises:
             FileRefused: not there, damaged, edited, foreign or newer.

@@ -1,4 +1,4 @@
-"""The settings of one run, which a search may move; `space` says how far."""
+"""The settings of one run, which a search may vary within the ranges of a `space`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -67,8 +67,8 @@ class Settings:
 
     @classmethod
     def of(cls, task: Task, values: Mapping[str, Any]) -> "Settings":
-        """The task's own settings, but for ``values``; among them ``epochs`` may stand for steps, and ``stride`` =
-        learning_rate clip / (1 - momentum) for the learning rate.
+        """The task's own settings, changed by ``values``; ``epochs`` may be given in place of steps, and
+        ``stride`` = learning_rate clip / (1 - momentum) in place of the learning rate.
 
         Raises:
             InvalidValue, InvalidType: a value outside its range, or a setting that there is none of.
@@ -92,7 +92,7 @@ class Settings:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Settings":
-        """What `written` gave.
+        """Settings from the output of `written`.
 
         Raises:
             FileRefused: an entry is missing, unknown or out of range.
@@ -103,22 +103,22 @@ class Settings:
             raise FileRefused(within("settings must be those of a run", error)) from None
 
     def written(self) -> dict[str, Any]:
-        """As plain values, without the seed."""
+        """The settings as plain values, without the seed."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "seed"}
 
     def seeded(self, seed: int) -> "Settings":
-        """The same with another seed."""
+        """The same settings with another seed."""
         return dataclasses.replace(self, seed=seed)
 
     def curves(self, rows: int) -> tuple[Curve, Curve]:
-        """The privacy curve and the clip curve of a run on so many rows."""
+        """The privacy curve and the clip curve of a run on that many rows."""
         epochs = max(1, round(self.steps * self.batch / rows))
         return schedule_curves(
             self.schedule, clip=self.clip, rho_mu=self.rho_mu, rho_c=self.rho_c, epochs=epochs
         )
 
     def check(self, task: Task) -> None:
-        """A run on ``task`` could begin with these; its data are not opened.
+        """Check that a run on ``task`` could start with these settings; its data are not loaded.
 
         Raises:
             InvalidValue: an unknown schedule, optimiser or decay, a value outside its range, a batch too large.
@@ -130,7 +130,7 @@ class Settings:
         decay_scheduler(optimizer, self.lr_decay, self.steps)
 
     def describe(self) -> str:
-        """A line for people."""
+        """The settings in one line."""
         return (
             f"{self.schedule}, batch {self.batch:g}, {self.steps} steps, clip {self.clip:.4g}, {self.optimizer} "
             f"{self.learning_rate:.4g}, decay {self.lr_decay}, momentum {self.momentum:g}, averaging {self.averaging:g}"

@@ -1,4 +1,4 @@
-"""What a search may move, as data: a range or a few values a setting, and how drawn values become settings."""
+"""`Space`: the settings that a search varies, each with a range or a list of values."""
 
 import itertools
 import math
@@ -27,7 +27,7 @@ Value = float | int | str
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Any number from ``low`` to ``high``; evenly over the logarithm if ``log``.
+    """A number from ``low`` to ``high``, uniform; uniform in the logarithm if ``log``.
 
     >>> Between(1.0, 4.0, log=True).draw(np.random.default_rng(0))
     2.418...
@@ -49,11 +49,11 @@ class Between:
         return min(max(drawn, self.low), self.high)
 
     def has(self, value: Value) -> bool:
-        """Whether ``value`` may be drawn."""
+        """Whether ``value`` is in the range."""
         return not isinstance(value, str) and self.low <= value <= self.high
 
     def ends(self) -> tuple[Value, ...]:
-        """Values to check a space with."""
+        """Both ends of the range, to check a space with."""
         return self.low, self.high
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """One of several values, all equally likely.
+    """One of several values, with equal probabilities.
 
     >>> str(Among((0.0, 0.5, 0.9)))
     '0,0.5,0.9'
@@ -79,11 +79,11 @@ class Among:
         return self.values[int(rng.integers(len(self.values)))]
 
     def has(self, value: Value) -> bool:
-        """Whether ``value`` may be drawn."""
+        """Whether ``value`` is one of the values."""
         return value in self.values
 
     def ends(self) -> tuple[Value, ...]:
-        """All of them."""
+        """All of the values."""
         return self.values
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ Choose = Callable[[str, Dimension], Value]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Settings to search over, and settings that are fixed; for all others the task's own values are used.
+    """Settings to vary and settings to fix; all others have the task's values.
 
     Args:
         moving: from a name of `NAMES` to what it may be.
@@ -126,7 +126,8 @@ class Space:
             raise InvalidValue("a search must move at least one setting, got none")
 
     def choose(self, choose: Choose) -> dict[str, Value]:
-        """A value for each moving setting that the schedule reads; ``choose`` is asked for one after the other."""
+        """A value for each varied setting that the schedule uses; ``choose`` is called for one after the
+        other."""
         found: dict[str, Value] = {}
         # The schedule first: it decides what else is asked for.
         for name in sorted(self.moving, key=lambda name: name != "schedule"):
@@ -136,11 +137,11 @@ class Space:
         return found
 
     def draw(self, rng: np.random.Generator) -> dict[str, Value]:
-        """Settings at random, each independently of the others."""
+        """Random settings, each drawn independently."""
         return self.choose(lambda _, dimension: dimension.draw(rng))
 
     def settings(self, task: Task, values: Mapping[str, Value]) -> Settings:
-        """The run on ``task`` with these values for what moves.
+        """The settings of a run on ``task`` with these values of the varied settings.
 
         Raises:
             InvalidValue, InvalidType: a value outside the range of its setting.
@@ -151,7 +152,7 @@ class Space:
         return Settings.of(task, read)
 
     def corners(self) -> Iterator[dict[str, Value]]:
-        """Settings at the ends of every range, one range at a time: to find what is wrong before the first trial."""
+        """Settings at the ends of every range, one range at a time, to find errors before the first trial."""
         start = self.choose(lambda _, dimension: dimension.ends()[0])
         yield start
         for name, dimension in self.moving.items():
@@ -159,14 +160,16 @@ class Space:
                 yield {**start, name: end}
 
     def pairs(self) -> Iterator[dict[str, Value]]:
-        """As `corners`, every two ranges at a time: some settings go with some values of another only."""
+        """As `corners`, with two ranges at a time: some values of one setting are invalid with some of
+        another."""
         start = self.choose(lambda _, dimension: dimension.ends()[0])
         for (one, first), (other, second) in itertools.combinations(self.moving.items(), 2):
             for ends in itertools.product(first.ends(), second.ends()):
                 yield {**start, one: ends[0], other: ends[1]}
 
     def changed(self, moving: Mapping[str, Dimension], fixed: Mapping[str, Value]) -> "Space":
-        """The same with more of both; what stands for a setting gives way to it, and the other way round."""
+        """A copy with these moving and fixed settings, in place of earlier ones and of those that stand for
+        the same."""
         given = {*moving, *fixed}
         gone = given | {other for pair in STANDS_FOR.items() if given & set(pair) for other in pair}
         kept = {name: dimension for name, dimension in self.moving.items() if name not in gone}
@@ -174,7 +177,7 @@ class Space:
         return Space({**kept, **moving}, {**held, **fixed})
 
     def describe(self) -> dict[str, str]:
-        """As text, for a file and for people."""
+        """The space as text, for a file and for people."""
         moving = {name: str(dimension) for name, dimension in self.moving.items()}
         return moving | {name: shown(value) for name, value in self.fixed.items()}
 
@@ -183,7 +186,8 @@ _RHO_C = Between(1.2, 8.0, log=True)
 
 
 def default_space(task: Task) -> Space:
-    """The default search space for ``task``: batch and epochs, clip norm, rate, decay, momentum, averaging, schedule.
+    """The default search space for ``task``: batch and epochs, clip norm, rate, decay, momentum, averaging,
+    schedule.
 
     >>> from decrescendo.training import find_task
     >>> str(default_space(find_task("digits")).moving["batch"])
@@ -203,7 +207,7 @@ def default_space(task: Task) -> Space:
 
 
 def free_space(task: Task) -> Space:
-    """Settings that change without a privacy cost: all that leave noise and sampling unchanged.
+    """The settings that change without a privacy cost: all that leave noise and sampling unchanged.
 
     With the schedule ``optimal`` the noise follows the fall of the clip norm: rho_c must be fixed there.
 
@@ -215,7 +219,7 @@ def free_space(task: Task) -> Space:
 
 
 def starting_values(space: Space, task: Task) -> dict[str, Value]:
-    """The task's own settings, as far as the space has them: a search tries them first."""
+    """The task's own settings within the space: a search tries them first."""
     start: dict[str, Value] = {
         "schedule": "constant", "batch": task.expected_batch, "epochs": task.epochs, "clip": task.clip,
         "learning_rate": task.learning_rate, "stride": task.learning_rate * task.clip, "momentum": 0.0,
@@ -245,7 +249,7 @@ def _free(task: Task) -> dict[str, Dimension]:
 
 
 def parse_fixed(text: str, types: Mapping[str, Any] = TYPES) -> tuple[str, Value]:
-    """``name=value``; ``types`` says which names there are, and whether float, int or str.
+    """Parse ``name=value``; ``types`` gives the allowed names, and whether each is float, int or str.
 
     >>> parse_fixed("steps=300")
     ('steps', 300)
@@ -255,7 +259,8 @@ def parse_fixed(text: str, types: Mapping[str, Any] = TYPES) -> tuple[str, Value
 
 
 def parse_moving(text: str, types: Mapping[str, Any] = TYPES) -> tuple[str, Dimension]:
-    """``name=low..high``, ``name=low..high:log`` or ``name=value,value,..``; ``types`` as of `parse_fixed`.
+    """Parse ``name=low..high``, ``name=low..high:log`` or ``name=value,value,..``; ``types`` as in
+    `parse_fixed`.
 
     >>> parse_moving("clip=0.1..4:log")
     ('clip', Between(low=0.1, high=4.0, log=True))

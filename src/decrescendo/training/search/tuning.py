@@ -1,4 +1,4 @@
-"""Search for settings on public data that stand in for a task's own, and the recipe that comes of it."""
+"""`tune`: searches for settings on public data in place of a task's own, and makes a recipe of the best."""
 
 import math
 import platform
@@ -102,8 +102,8 @@ def tune(
 
 
 def _check_others(task: Task, public: Task, data: object, *, lie: bool) -> None:
-    """The rows that are free are not the task's own: those that ``lie`` in memory, where the task's do; the task's are
-    not loaded for it."""
+    """Check that the public rows are not the task's own rows. Rows in memory (``lie``) are compared if the
+    task's are in memory, too; the task's are not loaded for this."""
     same = task is public or _is_one(task.data, data)
     lie = lie and not task.loads
     if not same and lie:
@@ -123,7 +123,7 @@ def _check_others(task: Task, public: Task, data: object, *, lie: bool) -> None:
 
 
 def _is_one(first: object, second: object) -> bool:
-    """One thing, or one function that was made twice with the same things in reach."""
+    """Whether two values are one object, or one function created twice over the same objects."""
 
     def made_of(thing: Any) -> list[object] | None:
         if not isfunction(thing):
@@ -145,7 +145,8 @@ def train_with(
     seed: Secure | None = None,
     people: object = None,
 ) -> tuple[Run, nn.Module]:
-    """Train a fresh model of ``task`` on ``data``, by the streams of the settings' seed or of ``seed``.
+    """Train a fresh model of ``task`` on ``data``, with random streams from the settings' seed or from
+    ``seed``.
 
     Returns:
         The run, and the model to score.
@@ -159,7 +160,7 @@ def train_with(
 
 
 def machine() -> dict[str, str]:
-    """What a result was computed on: kind, threads, versions; no names of machines."""
+    """The hardware and software that computed a result: kind, threads, versions; no host names."""
     return {"kind": platform.machine(), "threads": str(torch.get_num_threads()), **versions()}
 
 
@@ -189,7 +190,7 @@ def _try(
 
 
 def as_many(table: Rows | Examples, count: int) -> Rows | Repeated:
-    """Public rows in the place of ``count`` private ones: repeated, or the first of them."""
+    """Exactly ``count`` public rows: the first ones, or all of them repeated."""
     if isinstance(table, Examples):
         return Repeated(table.items, count)
     return Rows(count, lambda indices: table.take(indices % table.count))

@@ -1,4 +1,4 @@
-"""What a search on private data releases: `Winner`, and its files."""
+"""`Winner`: the released result of a search on private data, and its files."""
 
 import hashlib
 import math
@@ -25,7 +25,7 @@ FORMAT, VERSION = "decrescendo-private-search", 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Winner:
-    """All that is released of a search. How many trials there were, and what came of the others, is not in it.
+    """Everything released by a search. The number of trials and the results of the others are not in it.
 
     Args:
         asked: the search.
@@ -75,7 +75,7 @@ class Winner:
 
 
 def describe_promise(asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> str:
-    """What is promised, before any data are touched."""
+    """The guarantee in words, before any data are read."""
     noise = plan.noise_multiplier
     return "\n".join(
         (
@@ -87,8 +87,8 @@ def describe_promise(asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> 
 
 
 def save_winner(path: Path, winner: Winner) -> Path | None:
-    """Write what is released: ``path`` and, beside it, the weights; the path of those. A score that is no finite number
-    is written as null.
+    """Write the result to ``path`` and the weights beside it; returns the weights' path. A score that is not
+    finite is written as null.
 
     The file is not a run's: a run states the guarantee of one training, and these weights come with the guarantee of
     the whole search.
@@ -132,12 +132,13 @@ def weights_content(weights: Mapping[str, Tensor]) -> bytes:
 
 
 def weights_path(path: Path) -> Path:
-    """Where the weights are, beside the file ``path``."""
+    """The path of the weights that belong to the result at ``path``."""
     return path.with_suffix(".safetensors")
 
 
 def check_fresh(path: Path) -> None:
-    """There are two names for the result and its weights, neither file is there yet, and the folder can be written to.
+    """Check that result and weights have different paths, that neither file exists, and that the folder can
+    be written to.
 
     Raises:
         InvalidValue: one is there, or the names are one.

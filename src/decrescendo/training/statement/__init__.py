@@ -1,4 +1,4 @@
-"""Privacy statements: what may be said of a trained model, by a program and by people."""
+"""Privacy statements about a trained model, for programs and for people."""
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.training.statement.declaration import Declaration

@@ -1,4 +1,4 @@
-"""The statement beside a run: does it still say what the run says?"""
+"""Compares the privacy statement stored beside a run with the run."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,8 +17,8 @@ _AGAIN = "Edited, or of another version: decrescendo statement FOLDER writes bot
 
 
 def said_beside(folder: Path) -> tuple[Declaration | None, Mapping[str, Any] | None]:
-    """What the owner declared in the statement that lies there, and the facts of an audit; ``None`` where there are
-    none.
+    """The owner's declaration and the facts of an audit in the stored statement; ``None`` for each that is
+    missing.
 
     Raises:
         FileRefused: the file is damaged, or says something else.
@@ -41,7 +41,8 @@ def _declared(facts: Mapping[str, Any]) -> Declaration:
 def check_beside(
     folder: Path, made: Callable[[Declaration, Mapping[str, Any] | None], Statement]
 ) -> str | None:
-    """Hold ``statement.json`` against the statement that the run makes, and ``statement.md`` against the former.
+    """Compare ``statement.json`` with the statement that the run makes, and ``statement.md`` with
+    ``statement.json``.
 
     What its owner declares, and the facts of an audit, are taken from the file: no run has them.
 
@@ -73,7 +74,7 @@ def check_beside(
 
 
 def _differs(found: object, own: object, name: str = "") -> str | None:
-    """The first entry that is another one; numbers that were computed may differ by what machines differ in."""
+    """The first entry that differs; computed numbers may differ by the rounding of other machines."""
     if isinstance(found, dict) and isinstance(own, dict):
         one, other = cast("dict[str, Any]", found), cast("dict[str, Any]", own)
         for key in [*other, *(key for key in one if key not in other)]:

@@ -1,4 +1,5 @@
-"""`Declaration`: what the owner of the data states about a training and no code can see: people, tuning, other uses."""
+"""`Declaration`: what the data's owner states about a training and code cannot see: people, tuning, other
+uses."""
 
 import dataclasses
 import os
@@ -51,7 +52,7 @@ class Declaration:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Declaration":
-        """A declaration from a mapping of its entries, by name.
+        """A declaration from a mapping from names to entries.
 
         Raises:
             InvalidValue: an entry that is unknown or not a text.
@@ -82,5 +83,5 @@ class Declaration:
             raise FileRefused(within(f"{os.fspath(path)} must be a declaration in TOML", error)) from None
 
     def stated(self) -> dict[str, str]:
-        """Every entry; `NOT_STATED` in place of an empty one."""
+        """Every entry; `NOT_STATED` in place of empty ones."""
         return {name: value or NOT_STATED for name, value in dataclasses.asdict(self).items()}

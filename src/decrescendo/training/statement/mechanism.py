@@ -87,7 +87,7 @@ def _cut(sampling: Sampling) -> str:
 
 
 def _drawn(sampling: Sampling, steps: int) -> dict[str, Any]:
-    """One rate and size where all batches are drawn alike, else one a step."""
+    """One sample rate and batch size if they are constant, else one per step."""
     if isinstance(sampling.expected_batch_size, np.ndarray):
         return {
             "sample_rate": sampling.rates(steps).tolist(),

@@ -1,4 +1,4 @@
-"""What the promise of a statement does not cover, and what an audit beside it says."""
+"""What the guarantee in a statement does not cover, and the result of an audit."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ AUDITED = (
 
 
 def check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarantee) -> None:
-    """An audit of this very plan must be compared with the promise beside it, not with one of its own."""
+    """Check that an audit is of this plan, and is compared with this guarantee."""
     check_instance("audit", audit, Mapping)
     # What is found at a larger delta holds at a smaller one too.
     delta = check_real("an audit's delta", audit.get("delta", 0.0), at_least=0)

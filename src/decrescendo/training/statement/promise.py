@@ -1,4 +1,4 @@
-"""What a training promises, how it was judged and how it is spent, as facts of a statement."""
+"""The guarantee of a training, its accounting and how it is spent, as facts of a statement."""
 
 import math
 from typing import Any
@@ -41,7 +41,7 @@ def promise_facts(agreed: Agreement, guarantee: Guarantee) -> dict[str, Any]:
 
 
 def or_none(value: float | None) -> float | None:
-    """For JSON, which has no infinity: ``None`` where there is no such number."""
+    """A number for JSON, which has no infinity: ``None`` for a number that is not finite."""
     return None if value is None or math.isinf(value) else value
 
 

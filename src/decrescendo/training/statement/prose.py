@@ -23,7 +23,7 @@ LABELS = {
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
-    """The page."""
+    """The page as Markdown."""
     parts = [
         "# Privacy statement",
         _headline(facts["promise"]),
@@ -50,8 +50,8 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def _line(text: str) -> str:
-    """On one line, so that what somebody declares cannot look like another part of the page; without what moves a
-    terminal's cursor or turns the direction of reading."""
+    """A text on one line, without terminal control or bidirectional characters, so that a declaration cannot
+    imitate another part of the page."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
 
 
@@ -163,7 +163,7 @@ def _beside(provenance: Mapping[str, Any] | None) -> list[str]:
 
 
 def _ends(value: float | list[float], digits: int) -> str:
-    """The number; or the first and the last of one a step, and the range where they are not its ends."""
+    """The number; for one per step the first and the last, and the range if it is wider."""
     if not isinstance(value, list):
         return f"{value:.{digits}g}"
     if not value:
@@ -241,7 +241,7 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _assumed(facts: list[dict[str, str]], unit: str) -> list[str]:
-    """Whether rows are independent, then a line for each assumption, with its code."""
+    """Whether rows are independent, then one line for each assumption, with its code."""
     found = [Assumption(entry["code"], entry["sentence"]) for entry in facts]
     lines = [f"Rows independent: {independence(found)}. (A row is one {unit}.)"]
     return lines + [f"{one.sentence.rstrip('.')}. (`{one.code}`)" for one in found]

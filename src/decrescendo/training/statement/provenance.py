@@ -1,4 +1,4 @@
-"""`Provenance`: how a training was run, as far as the library saw it."""
+"""`Provenance`: how a training was run, as far as the library can see."""
 
 from dataclasses import dataclass
 
@@ -56,7 +56,7 @@ class Provenance:
 
     @property
     def rows_independent(self) -> bool:
-        """Whether every pass was shown to keep rows independent, and nothing of that was assumed."""
+        """Whether every pass was checked to keep rows independent, with no assumption about it."""
         return are_independent(self.assumptions)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`Statement`: what may be said of a trained model's privacy, as facts, and as a page for people."""
+"""`Statement`: a privacy statement about a trained model, as facts, and as a page for people."""
 
 import os
 from collections.abc import Mapping
@@ -57,11 +57,12 @@ class Statement:
         return sealed.seal(content, indent=1, spaced=True) + "\n"
 
     def to_markdown(self) -> str:
-        """A page for people; the same facts, with a few of the steps."""
+        """A page for people: the same facts, with only some of the steps."""
         return markdown(self.facts)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``statement.json`` and ``statement.md`` into a folder that exists, each whole or not at all."""
+        """Write ``statement.json`` and ``statement.md`` into an existing folder, each completely or not at
+        all."""
         for name, text in ((JSON, self.to_json()), (MARKDOWN, self.to_markdown())):
             write_whole(Path(folder) / name, text)
 
@@ -80,7 +81,7 @@ def state(
     audit: Mapping[str, Any] | None = None,
     spent: int = 0,
 ) -> Statement:
-    """What may be said of a training.
+    """Make the privacy statement of a training.
 
     Fields after Ponomareva et al. 2023, "How to DP-fy ML", section 5.3, and NIST SP 800-226, with what a schedule adds.
 

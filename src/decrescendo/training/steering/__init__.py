@@ -1,4 +1,5 @@
-"""Noise and clipping decided as the run goes: a policy proposes, a filter grants or ends the training.
+"""Noise and clipping decided during the run: a policy proposes each step, a privacy filter grants it or ends
+the training.
 
 =================  ====================================================================================
 `Adaptive`         sampling, filter, policy and the most steps: given to `train` where a plan would be

@@ -1,4 +1,4 @@
-"""`Adaptive`: what `train` takes in place of a plan when noise is decided during the run."""
+"""`Adaptive`: given to `train` in place of a plan, to decide noise during the run."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,8 @@ from decrescendo.training.steering.context import Policy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adaptive:
-    """A training in which a policy chooses noise multipliers and clip norms, as far as a privacy filter allows.
+    """A training in which a policy chooses noise multipliers and clip norms, within what a privacy filter
+    allows.
 
     Before each step, before a batch is drawn, the policy is asked for `Settings` and the filter for the release. The
     training ends when the policy says so, when the filter refuses, or after ``steps`` steps; the run says which.

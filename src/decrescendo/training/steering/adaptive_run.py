@@ -1,4 +1,5 @@
-"""`AdaptiveRun`: asks a policy for noise and clip norm of each step, and a privacy filter whether the budget allows."""
+"""`AdaptiveRun`: asks a policy for noise and clip norm of each step, and a privacy filter whether the budget
+allows it."""
 
 from dataclasses import dataclass
 from typing import final
@@ -24,7 +25,8 @@ OWN_POLICY = assumed("own-policy")
 @final
 @dataclass(frozen=True, slots=True)
 class WholeBudget:
-    """The epsilon that progress bars show in an adaptive training: the whole budget's, from the first step on."""
+    """Gives the whole budget's epsilon from the first step on, as progress bars show it in an adaptive
+    training."""
 
     epsilon: float
 
@@ -35,7 +37,8 @@ class WholeBudget:
 
 @final
 class AdaptiveRun:
-    """The `training.loop.source.Source` of an adaptive training: settings of each step, from the policy and the filter.
+    """The `training.loop.source.Source` of an adaptive training: a policy proposes settings, a privacy filter
+    grants them.
 
     The filter's budget is spent when it grants a step, even if a crash comes before the release: the guarantee counts
     too many releases, never too few.
@@ -57,7 +60,8 @@ class AdaptiveRun:
         )
 
     def next_settings(self, taken: int) -> Settings | None:
-        """Settings of the next step, granted and paid for; ``None`` when the training is over, now and for good."""
+        """The settings of the next step, granted by the filter and charged to it; ``None`` once the training
+        is over."""
         if self.stopped:
             return None
         if len(self._granted) > taken:  # drawing this step's batch failed: the step is granted already
@@ -91,11 +95,12 @@ class AdaptiveRun:
         return proposed
 
     def heed(self, reading: Reading) -> None:
-        """What was released beside the gradients of a step, for the policy."""
+        """Pass the telemetry of a step on to the policy."""
         self._readings.append(reading)
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
-        """On other ranks: take over what rank 0 was granted (``None``: the end), and spend it here, too."""
+        """On other ranks: take over the settings granted on rank 0 (``None``: the end), and charge them to
+        the filter here."""
         if settings is None:
             self.stopped = stopped
             return
@@ -114,12 +119,13 @@ class AdaptiveRun:
         return f"{why}; {privacy_filter.remaining / privacy_filter.limit:.2%} of the budget left"
 
     def epsilon_spent(self, ledger: Ledger) -> float:
-        """The whole budget once anything was released: a filter guarantees its whole budget and no smaller epsilon."""
+        """The whole budget once anything was released: a filter guarantees its whole budget and no smaller
+        epsilon."""
         return self.spent.at_step(ledger.steps)
 
     @property
     def ended(self) -> str:
-        """Why a run that ends now does: `stopped`, or that the user's loop ended."""
+        """Why a run that ends now has ended: `stopped`, or the end of the user's loop."""
         return self.stopped or self._reason_and_budget_left(
             f"ended from outside after {len(self._granted)} steps"
         )
@@ -130,7 +136,7 @@ class AdaptiveRun:
         return tuple(settings.clip_norm for settings in self._granted)
 
     def guarantee(self, ledger: Ledger) -> Guarantee:
-        """The filter's guarantee (its whole budget), if the ledger has the granted releases and no others."""
+        """The filter's guarantee (its whole budget), if the ledger has exactly the granted releases."""
         rate = self._adaptive.sampling.sample_rate
         granted = Ledger(
             Release(rate, settings.noise_multiplier) for settings in self._granted[: ledger.steps]

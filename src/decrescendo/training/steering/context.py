@@ -1,4 +1,4 @@
-"""What a policy is shown, and what it answers."""
+"""`PolicyContext` and `Settings`: the input and the output of a policy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from decrescendo.training.steering.reading import Reading
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Noise and clipping of one step.
+    """Noise multiplier and clip norm of one step.
 
     Args:
         noise_multiplier: z >= 0, finite; zero is what every filter refuses.
@@ -37,7 +37,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """The arguments of a policy: what was released, and what follows from it. Nothing here is private.
+    """The input of a policy: released values and what follows from them. Nothing in it is private.
 
     The clipping's diagnostics, losses and batch sizes are not in it: they are private and free of noise, and a policy
     that used them would release them.
@@ -65,11 +65,12 @@ class PolicyContext:
 
     @property
     def step(self) -> int:
-        """Steps taken; 0 when a training begins."""
+        """Number of steps taken; 0 when a training begins."""
         return len(self.past)
 
     def smallest_noise_multiplier(self, steps: int = 1) -> float:
-        """The smallest noise multiplier with which ``steps`` more steps still fit; infinite if none does.
+        """The smallest noise multiplier with which ``steps`` more steps fit the budget; infinite if none
+        does.
 
         >>> PolicyContext((), nn.Linear(1, 1), 1.0).smallest_noise_multiplier()
         inf
@@ -79,7 +80,7 @@ class PolicyContext:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides the next step from what was released; ``None`` ends the training.
+    """Chooses the settings of the next step from released values; ``None`` ends the training.
 
     Asked once before each step, first with ``context.step == 0``: a policy that remembers starts afresh then. It must
     not look at private data, nor at numbers computed from them without noise.

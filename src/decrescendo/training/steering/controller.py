@@ -1,4 +1,4 @@
-"""`ClipController`: a clip norm that follows what telemetry says of the gradients' norms, by one of three rules."""
+"""`ClipController`: a clip norm that follows the telemetry of gradient norms, by one of three rules."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _LEAST = 1e-3
 @final
 @dataclass(frozen=True, slots=True)
 class ClipController:
-    """A plan whose clip norms C_t are multiplied by a factor that follows the released norms of the gradients.
+    """A plan whose clip norms C_t are multiplied by a factor that follows the released gradient norms.
 
     Post-processing: the factor of a step depends on earlier releases alone, and a clip norm is free for privacy while
     z_t is the plan's. The certificate of the plan stays as it is, to the last digit. The plan's curve of C_t goes on
@@ -73,16 +73,16 @@ class ClipController:
 
     @property
     def sampling(self) -> Sampling:
-        """How the plan draws batches."""
+        """The plan's sampling."""
         return self.plan.sampling
 
     @property
     def steps(self) -> int:
-        """The number of the plan's steps."""
+        """The plan's number of steps."""
         return self.plan.steps
 
     def next_factor(self, factor: float, reading: Reading, coordinates: int) -> float:
-        """The factor of the step after ``reading``, whose own was ``factor``.
+        """The factor of the step after ``reading``; ``factor`` is that of the step of the reading.
 
         Args:
             factor: > 0.

@@ -1,4 +1,5 @@
-"""`Plateau`: ends a training where a released curve stops improving; of such an end nothing is assumed."""
+"""`Plateau`: ends a training when a released score stops improving; as it reads released values only, no
+assumption is needed."""
 
 import math
 from collections.abc import Sequence
@@ -11,18 +12,18 @@ from decrescendo.training.steering.reading import WINDOW, Reading, smoothed
 
 @runtime_checkable
 class Released(Protocol):
-    """What it reads of a `Progress`."""
+    """The part of a `Progress` that `Plateau` reads."""
 
     @property
     def readings(self) -> Sequence[Reading]:
-        """By step."""
+        """The readings so far, by step."""
         ...
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Plateau:
-    """A callback of `train` that ends it when the released loss, or accuracy, is no better than it was.
+    """A callback of `train` that ends it when the released loss or accuracy has stopped improving.
 
     It reads what telemetry released and nothing else, so that the run need not assume what decided about its end. The
     guarantee is that of the whole plan, as of every run that ends early. In a loop of your own: ``if
@@ -57,7 +58,7 @@ class Plateau:
         check_real("errors", self.errors, at_least=0)
 
     def __call__(self, progress: Released) -> bool:
-        """Whether there is nothing gained.
+        """Whether the training should end: there was no improvement.
 
         Raises:
             InvalidValue: a training without that curve.

@@ -1,4 +1,4 @@
-"""Policies: rules that decide noise and clipping from what was released."""
+"""Policies: rules that choose noise and clipping from released values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,7 +44,8 @@ class FromSchedule:
 @final
 @dataclass(slots=True, kw_only=True, eq=False)
 class ValidationDecay:
-    """Less noise when a score on public data stops improving: z <- k z (Yu et al. 2019, validation-based decay).
+    """Less noise when a score on public data stops improving: z <- k z (Yu et al. 2019, validation-based
+    decay).
 
     The score is taken at the start and after every ``period`` steps. Once there are ``window`` gains since then, each
     check at which the mean of the last ``window`` gains is below ``threshold`` multiplies the noise by ``decay``.

@@ -1,4 +1,4 @@
-"""`Reading`: what the telemetry of a step says, with its standard errors. It was released: anybody may see it."""
+"""`Reading`: the telemetry of one step with its standard errors. It was released: it is public."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ _SURE = 0.02
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A released number about the training data, with the noise of its step.
+    """A released number about the training data, with the standard error of its noise.
 
     Args:
         value: unbiased, and so not kept within the range of what it estimates: an accuracy may come out above 1.
@@ -87,7 +87,8 @@ class Reading:
 
     @property
     def signal(self) -> Estimate | None:
-        """The squared length of the batch's mean gradient over that of the noise: 0 where there is noise alone."""
+        """The squared length of the batch's mean gradient divided by that of the noise: about 0 if there is
+        only noise."""
         if not self.coordinates:
             return None
         value = self.energy - 1
@@ -96,19 +97,19 @@ class Reading:
 
     @property
     def gradient_limit(self) -> float:
-        """What gradients were clipped to; C_t where norms alone are asked for."""
+        """The norm that gradients were clipped to; C_t if only norms are asked for."""
         return self.telemetry.gradient_limit(self.clip_norm)
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """0 = e_0 < .. < e_K: the edges of the bins of norms, up to `gradient_limit`."""
+        """The bin edges 0 = e_0 < .. < e_K of the norms, up to `gradient_limit`."""
         count = self.telemetry.norms
         return tuple(self.gradient_limit * k / count for k in range(count + 1)) if count else ()
 
     @property
     def norms(self) -> tuple[Estimate, ...]:
-        """For each bin, from short to long: the share of examples whose clipped gradient is at most x long, averaged
-        over the x of the bin from e_k to e_k+1. An example without a finite gradient is in none."""
+        """For each bin in ascending order: the share of examples with a clipped gradient norm of at most x,
+        averaged over x from e_k to e_k+1. Examples without a finite gradient are in no bin."""
         unit, _ = self.telemetry.units(self.clip_norm)
         # From the longest on in the vector.
         found = (self._estimate(total / unit, unit, 0.0) for total in self.sums[: self.telemetry.norms])
@@ -116,8 +117,8 @@ class Reading:
 
     @property
     def clipped(self) -> Estimate | None:
-        """The share of examples longer than the middle of the last bin, or clipped: of those that are clipped slightly
-        more. ``None`` without norms."""
+        """The share of examples above the middle of the last bin: slightly more than the share of clipped
+        examples. ``None`` without norms."""
         if not self.telemetry.norms:
             return None
         unit, _ = self.telemetry.units(self.clip_norm)
@@ -125,7 +126,7 @@ class Reading:
         return Estimate(1 - last.value, last.standard_error, last.noise_std)
 
     def quantile(self, share: float) -> float:
-        """The norm that this ``share`` of the examples is below, between two bins on a straight line; infinite where
+        """The norm that a ``share`` of the examples is below, interpolated linearly between bins; infinite if
         fewer are below `gradient_limit`."""
         check_real("share", share, above=0, below=1)
         edges, before, reached = self.edges, 0.0, 0.0
@@ -140,13 +141,14 @@ class Reading:
 
     @property
     def loss(self) -> Estimate | None:
-        """The mean loss; losses beyond ``loss_range`` count as its ends. ``None`` where it was not asked for."""
+        """The mean loss; losses outside of ``loss_range`` count as its ends. ``None`` if it was not asked
+        for."""
         low, high = self.telemetry.loss_range
         return self._scalar(0, low, high) if self.telemetry.loss else None
 
     @property
     def accuracy(self) -> Estimate | None:
-        """The mean score; ``None`` where it was not asked for."""
+        """The mean score; ``None`` if it was not asked for."""
         return self._scalar(int(self.telemetry.loss), 0.0, 1.0) if self.telemetry.accuracy else None
 
     def _scalar(self, place: int, low: float, high: float) -> Estimate:
@@ -156,15 +158,15 @@ class Reading:
         return Estimate(low + wide * (0.5 + found.value), wide * found.standard_error, wide * found.noise_std)
 
     def _estimate(self, value: float, unit: float, square: float) -> Estimate:
-        """A mean over the batch: ``square`` is the most that the mean square of what is averaged can be, 0 for that of
-        shares, of which no square is above the share itself."""
+        """A mean over the batch with its standard error. ``square`` bounds the mean square of the values; 0
+        for shares, whose squares are at most the shares themselves."""
         noise = self.noise_multiplier * self.clip_norm / (unit * self.expected_batch_size)
         square = square or min(max(value, 0.0), 1.0)
         drawn = math.sqrt((1 - self.sample_rate) * square / self.expected_batch_size)
         return Estimate(value, math.hypot(noise, drawn), noise)
 
     def shown(self) -> dict["Curve", Estimate]:
-        """Of what was asked for, the numbers that curves are made of: loss, accuracy, share clipped."""
+        """The numbers for curves, of those asked for: loss, accuracy, clipped share."""
         found: dict[Curve, Estimate | None] = {name: getattr(self, field) for name, field in _FIELDS.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
@@ -174,7 +176,7 @@ _FIELDS: dict[Curve, str] = {"loss": "loss", "accuracy": "accuracy", "clipped_sh
 
 
 def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WINDOW) -> Estimate | None:
-    """The mean over the last ``window`` steps, each weighted by 1 / the variance of its noise: post-processing.
+    """The mean over the last ``window`` steps, weighted by inverse noise variance: post-processing.
 
     ``None`` where there is no reading, or ``of`` was not asked for.
 
@@ -200,7 +202,7 @@ def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WIND
 
 
 def remarks(readings: Sequence[Reading], window: int = WINDOW) -> tuple[str, ...]:
-    """What the last ``window`` steps say of a training that does not do what it should, in words.
+    """Warnings about a training that does not progress, from the last ``window`` steps, as text.
 
     >>> remarks([])
     ()
@@ -227,13 +229,13 @@ def remarks(readings: Sequence[Reading], window: int = WINDOW) -> tuple[str, ...
 
 
 def as_row(reading: Reading) -> list[float]:
-    """The numbers of a reading, for a file that says its telemetry once."""
+    """The numbers of a reading, for a file that stores its telemetry settings once."""
     about = (reading.clip_norm, reading.noise_multiplier, reading.sample_rate, reading.expected_batch_size)
     return [*about, reading.coordinates, reading.energy, *reading.sums]
 
 
 def read(telemetry: Telemetry, rows: Sequence[Sequence[float]]) -> list[Reading]:
-    """The readings of the steps from 1 on, of which `as_row` made ``rows``."""
+    """The readings of steps 1, 2, .. from the ``rows`` that `as_row` made."""
     found: list[Reading] = []
     for step, (clip_norm, noise, rate, batch, coordinates, energy, *sums) in enumerate(rows, start=1):
         about = (float(clip_norm), float(noise), float(rate), float(batch), int(coordinates), float(energy))
@@ -242,6 +244,6 @@ def read(telemetry: Telemetry, rows: Sequence[Sequence[float]]) -> list[Reading]
 
 
 def telemetry_of(facts: Mapping[str, Any]) -> Telemetry:
-    """Of the fields that a file has."""
+    """The telemetry settings from the fields in a file."""
     low, high = facts["loss_range"]
     return Telemetry(facts["norms"], facts["loss"], facts["accuracy"], (low, high), facts["share"])

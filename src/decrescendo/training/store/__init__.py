@@ -1,4 +1,4 @@
-"""A ledger on disk: what was spent, by which run, on one data set, and what is left."""
+"""The privacy ledger on disk: what each run on one data set has spent, and what is left."""
 
 from decrescendo.training.store.account import Account
 from decrescendo.training.store.composition import Composition

@@ -1,4 +1,4 @@
-"""`Account`: one run's entry in a store."""
+"""`Account`: the entry of one run in a store."""
 
 import sqlite3
 from typing import TYPE_CHECKING, final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @final
 class Account:
-    """One run's part of a store: says what it releases, before it does."""
+    """The entry of one run in a store: it records each release before the result can be seen."""
 
     def __init__(self, store: "Store", number: int, id: str, agreed: Agreement) -> None:
         self.store, self.id, self.agreed = store, id, agreed
@@ -28,7 +28,7 @@ class Account:
         self._guard: tuple[Filter | None, int] = (None, -1)
 
     def check_here(self) -> None:
-        """That this process and thread may write to the store.
+        """Check that this process and thread may write to the store.
 
         Raises:
             InvalidValue: another one than opened it.
@@ -37,7 +37,7 @@ class Account:
         self.store._reading()
 
     def record(self, position: int, release: Release, digest: bytes) -> bool:
-        """Write down a release before anything of it is seen.
+        """Record a release before its result can be seen.
 
         Args:
             position: of the step in the run, from 0; the next one, or one that was written down before.
@@ -91,7 +91,8 @@ class Account:
         return True
 
     def _ask(self, connection: sqlite3.Connection, position: int, release: Release) -> None:
-        """The filter again, where noise is decided during the run: whoever records need not have asked it."""
+        """Ask the privacy filter again, if noise is decided during the run: the caller may not have asked
+        it."""
         if self.agreed.planned is not None:
             return
         guard, asked = self._guard
@@ -107,18 +108,18 @@ class Account:
         self._guard = (guard, position + 1)
 
     def entry(self) -> Entry:
-        """As the store has it now."""
+        """The entry as the store has it now."""
         return next(entry for entry in self.store.entries() if entry.id == self.id)
 
     def finish(self) -> None:
-        """No more releases. What was reserved stays so, unless nothing was released."""
+        """Allow no more releases. The reservation stays, unless nothing was released."""
         with self.store._writing() as connection:
             self._state(connection)
             connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
 
     def give_back(self) -> bool:
-        """`finish` a run that has released nothing: what it reserved is free again. Whether it had not; a run that has
-        is left as it is."""
+        """`finish` a run that has released nothing, so that its reservation is freed. Returns whether it had
+        released nothing; otherwise the run is left unchanged."""
         with self.store._writing() as connection:
             self._state(connection)
             query = "SELECT count(*) FROM releases WHERE run = ?"

@@ -1,4 +1,4 @@
-"""How what several runs spend adds up: rules that stay true when a run is planned after looking at another's result."""
+"""Rules for the total cost of several runs, valid also if a run is planned after seeing another's result."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Cost = tuple[Fraction, ...]
 
 
 class Reserved(NamedTuple):
-    """One run as a rule sees it: what it costs, and what it will release as far as that is known in advance."""
+    """One run for a rule: its cost, and its planned releases if they are known in advance."""
 
     cost: Cost
     ledger: Ledger
@@ -26,20 +26,19 @@ class Reserved(NamedTuple):
 
 @runtime_checkable
 class Composition(Protocol):
-    """A rule by which the costs of runs are compared with one budget."""
+    """A rule that compares the total cost of runs with one budget."""
 
     @property
     def name(self) -> str:
-        """As it is kept in a store, with what was fixed in advance."""
+        """The name stored in a store, with its fixed parameters."""
         ...
 
     def cost(self, agreed: Agreement) -> Cost:
-        """Of one whole run, rounded up."""
+        """The cost of one whole run, rounded up."""
         ...
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """Whether ``cost``, as it was read, can be the cost of a run of this plan: a file has no checksum of
-        it."""
+        """Whether ``cost``, as read from a file without checksum, can be the cost of a run of this plan."""
         ...
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
@@ -47,13 +46,13 @@ class Composition(Protocol):
         ...
 
     def describe(self, runs: Sequence[Reserved]) -> str:
-        """What they spend together, and what is left, in words."""
+        """The total cost and what is left, in words."""
         ...
 
 
 @final
 class Sum:
-    """Epsilons add up, and deltas: the (epsilon_i, delta_i) that `Pld` certifies of each whole plan.
+    """Epsilons add up, and deltas: the (epsilon_i, delta_i) that `Pld` certifies for each whole plan.
 
     Holds for plans chosen after looking at other runs' results (basic composition is a filter: Rogers, Roth, Ullman and
     Vadhan 2016), and for runs at the same time (Haney et al. 2023). The dearest of the rules for many runs, exact for
@@ -66,15 +65,15 @@ class Sum:
         self._budget = budget
 
     def cost(self, agreed: Agreement) -> Cost:
-        """(epsilon, delta) of the run; judged here again, whatever a plan says of itself."""
+        """(epsilon, delta) of the run; certified here, whatever guarantee the plan states."""
         whole = agreed.price(Pld())
         if whole.epsilon == float("inf"):
             raise InvalidValue("a run in a store must have noise, got a plan whose epsilon is infinite")
         return Fraction(whole.epsilon), Fraction(whole.delta)
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """The plan's delta, and an epsilon that is not below the plan's own lower end. A plan without one is judged
-        again, as is one that says more than was paid."""
+        """Whether delta is the plan's, and epsilon is not below the plan's own lower bound. A plan without a
+        bound is certified again, as is one whose guarantee exceeds the cost."""
         if len(cost) != 2 or cost[1] != Fraction(agreed.budget.delta):
             return False
         lower = agreed.guarantee.epsilon_lower
@@ -84,7 +83,7 @@ class Sum:
         return cost[0] >= (_NEAR * whole.epsilon if whole.epsilon_lower is None else whole.epsilon_lower)
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
-        """Both sums, exactly, of the decimals that the numbers are written as."""
+        """Whether both sums stay within the budget, computed exactly in decimals."""
         epsilon, delta = self._left(runs)
         return epsilon >= 0 and delta >= 0
 
@@ -137,7 +136,8 @@ class RenyiSum:
         return (self._total(agreed.planned),)
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """At least that of quieter releases, of a few kinds, so that it takes no time."""
+        """Whether the cost is at least that of a few of the least noisy releases, which is quick to
+        compute."""
         quieter = (
             planned.with_noise(lambda z: round_up(z, _KINDS)) if (planned := agreed.planned) else Ledger()
         )
@@ -168,7 +168,8 @@ class RenyiSum:
 
 @final
 class Declared:
-    """All runs as one: `Pld` judges their releases together. All must be registered before any of them releases.
+    """All runs as one: `Pld` accounts for their releases together. All must be registered before any of them
+    releases.
 
     The cheapest rule, and the strictest: a plan made after looking at a result is not covered by it, and is refused.
     """
@@ -179,7 +180,7 @@ class Declared:
         self._budget = budget
 
     def cost(self, agreed: Agreement) -> Cost:
-        """Nothing by itself: only all runs together have one."""
+        """Zero: only all runs together have a cost."""
         if agreed.planned is None:
             raise InvalidValue(
                 "a run whose noise is decided during the run cannot be declared in advance, got an adaptive one. "
@@ -188,7 +189,7 @@ class Declared:
         return ()
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """Nothing."""
+        """No check."""
         del agreed
         return not cost
 
@@ -221,7 +222,7 @@ def _sum(runs: Sequence[Reserved], part: int, read: Callable[[Fraction], Fractio
 
 
 def _written(number: Fraction) -> Fraction:
-    """A float as the decimal that people write for it: 1e-5 and 2e-5 are 3e-5, and the floats' sum is a little more.
+    """A float as its shortest decimal: as decimals 1e-5 and 2e-5 are 3e-5, the floats' sum is a little more.
 
     >>> _written(Fraction(1e-5)) + _written(Fraction(2e-5)) == _written(Fraction(3e-5))
     True
@@ -230,7 +231,7 @@ def _written(number: Fraction) -> Fraction:
 
 
 def composition(name: str, budget: Budget) -> Composition:
-    """The rule of this name: ``sum``, ``renyi:ORDER`` or ``declared``.
+    """The rule by its name: ``sum``, ``renyi:ORDER`` or ``declared``.
 
     >>> composition("renyi:16", Budget(1.0, 1e-5)).name
     'renyi:16'

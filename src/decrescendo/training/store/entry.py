@@ -1,4 +1,4 @@
-"""`Entry`: what a store says of one run; and what an entry is made with."""
+"""`Entry`: the record of one run in a store, and helpers that make one."""
 
 import getpass
 import os
@@ -26,7 +26,7 @@ COST = re.compile(r"(\d{1,2000}(/[1-9]\d{0,1999})?(,\d{1,2000}(/[1-9]\d{0,1999})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run as a store knows it.
+    """The record of one run in a store.
 
     Args:
         id: of the run, 32 hexadecimal digits.
@@ -48,12 +48,12 @@ class Entry:
 
     @property
     def given_back(self) -> bool:
-        """Whether it ended before it released anything: it costs nothing."""
+        """Whether the run ended before it released anything, so that it costs nothing."""
         return self.state == "finished" and not len(self.released)
 
 
 def check_name(name: object, store: "Store | None") -> None:
-    """``name`` is a text, and there is a store that lists the run by it, or an error."""
+    """Check that ``name`` is a string, and that there is a store to list the run under it."""
     check_instance("name", name, str)
     if name and store is None:
         raise InvalidValue(
@@ -63,12 +63,12 @@ def check_name(name: object, store: "Store | None") -> None:
 
 
 def new_id() -> str:
-    """A name that no other run has."""
+    """A unique id for a run."""
     return uuid.uuid4().hex
 
 
 def planned(agreed: Agreement) -> Ledger:
-    """What a run will release; nothing that could be told in advance of an adaptive one."""
+    """The planned releases of a run; empty for an adaptive run, where they are not known in advance."""
     return agreed.planned or Ledger()
 
 

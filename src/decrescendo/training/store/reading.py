@@ -19,7 +19,7 @@ from decrescendo.training.store.entry import COST, Entry
 def read_entries(
     connection: sqlite3.Connection, path: Path, composition: Composition
 ) -> list[tuple[Entry, Cost]]:
-    """Every run with what it costs by ``composition``, the oldest first.
+    """Every run with its cost under ``composition``, the oldest first.
 
     Raises:
         FileRefused: the file was changed by something else than a store.
@@ -57,7 +57,7 @@ def _entry(row: Sequence[Any], released: Ledger, path: Path, composition: Compos
 
 
 def read_plan(path: Path, kind: str, text: str, digest: str) -> Agreement:
-    """The plan of a run, as it was registered.
+    """The registered plan of a run.
 
     Raises:
         FileRefused: its text is not that of the digest.

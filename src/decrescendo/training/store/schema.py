@@ -1,4 +1,5 @@
-"""The SQLite file behind `Store`, the privacy ledger on disk: its tables; how it is created and opened."""
+"""The SQLite file behind `Store`, the privacy ledger on disk: its tables, and how it is created and
+opened."""
 
 import os
 import secrets
@@ -42,7 +43,8 @@ TABLES = """
 
 
 def create(path: Path, facts: dict[str, str]) -> None:
-    """Make a new store with the tables and ``facts``: the whole file or none, and never over an existing one."""
+    """Create a store with the tables and ``facts``, completely or not at all, and never over an existing
+    file."""
     staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with closing(_connect(staging)) as connection:
@@ -65,7 +67,7 @@ def create(path: Path, facts: dict[str, str]) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to an existing store.
+    """Connect to an existing store.
 
     Raises:
         FileRefused: a file that is no intact store of this version; it is left as it was.
@@ -105,7 +107,7 @@ def _check_content(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open for writing; read-only where the folder cannot be written and no journal lies beside the file."""
+    """Open for writing; read-only if the folder cannot be written and no journal lies beside the file."""
     connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT, isolation_level=None)
     if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-journal").exists():
         connection.close()
@@ -122,13 +124,13 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _schema_of(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
-    """Everything in the database's schema, not tables alone: an added trigger could delete recorded releases."""
+    """The whole database schema, not only tables: an added trigger could delete recorded releases."""
     return sorted(connection.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"))
 
 
 def _check_no_hard_links(path: Path) -> None:
-    """Refuse a file with hard links: after a crash SQLite repairs it by a journal beside the name that was opened, and
-    whoever opens it by another name does not find that journal."""
+    """Refuse a file with hard links: after a crash SQLite repairs it from a journal beside the name that was
+    opened, and a program that opens another name does not find that journal."""
     names = path.stat().st_nlink
     for _ in range(9):  # (while `create` runs, a new store has two names for a moment)
         if names <= 1:
@@ -142,8 +144,8 @@ def _check_no_hard_links(path: Path) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """Refuse a file that is no store, and one in SQLite's WAL mode, whose newest releases may be in a log beside it,
-    which somebody who copies the file leaves out.
+    """Refuse a file that is not a store, and one in SQLite's WAL mode, whose newest releases may be in a
+    separate log that is lost if only the file is copied.
 
     The bytes are read without SQLite, which would write files beside one that is not ours.
     """

@@ -1,4 +1,4 @@
-"""`Store`: many runs on one data set, one budget, one file."""
+"""`Store`: one file with the budget of one data set and all runs on it."""
 
 import hashlib
 import json
@@ -34,7 +34,8 @@ EXPORT_FORMAT, EXPORT_VERSION = "decrescendo-store", 1
 
 @final
 class Store:
-    """A budget for one data set and every run that spends from it, in one SQLite file; safe for several processes.
+    """A budget for one data set and all runs that spend from it, in one SQLite file; safe for concurrent
+    processes.
 
     A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both count on the same rest.
     What a run reserved stays reserved when it ends early, because when to end may have depended on what it released
@@ -86,7 +87,7 @@ class Store:
         rows: int,
         composition: str = "sum",
     ) -> "Store":
-        """A new store.
+        """Create a new store.
 
         Args:
             path: of a file that does not exist.
@@ -174,7 +175,7 @@ class Store:
         return self.account(row[0])
 
     def account(self, id: str) -> "Account":
-        """A registered run, to go on with.
+        """A registered run, to resume it.
 
         Raises:
             InvalidValue: no run of this id.
@@ -198,12 +199,12 @@ class Store:
         return [entry for entry, _ in read_entries(self._reading(), self._path, self.composition)]
 
     def describe(self) -> str:
-        """What is reserved and what is left, in words."""
+        """The reserved budget and the rest, in words."""
         entries = read_entries(self._reading(), self._path, self.composition)
         return self.composition.describe(_reserved(entries))
 
     def to_json(self) -> str:
-        """Everything in the store, for people and other programs; see `Entry`."""
+        """The whole store as JSON; see `Entry`."""
         runs = [
             {
                 **{name: getattr(entry, name) for name in ("id", "label", "who", "started", "state")},
@@ -234,11 +235,11 @@ class Store:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         return str(self._path)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._check_owner()
         self._closed = True
         self._connection.close()
@@ -272,7 +273,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
-        """One transaction that nobody else writes in between."""
+        """One write transaction; no other process can write during it."""
         connection = self._reading()
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -290,5 +291,5 @@ class Store:
 
 
 def _reserved(entries: Sequence[tuple[Entry, Cost]]) -> list[Reserved]:
-    """Of all runs but those that ended before they released anything."""
+    """The reservations of all runs, except those that ended before they released anything."""
     return [Reserved(cost, planned(entry.agreed)) for entry, cost in entries if not entry.given_back]

@@ -1,1 +1,1 @@
-"""What the command line trains, by name: a model, a loss, data, and settings to start from."""
+"""Tasks that the command line trains by name: a model, a loss, data, and default settings."""

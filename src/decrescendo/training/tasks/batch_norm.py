@@ -1,31 +1,31 @@
-"""A model without batch normalisation, which mixes examples: each becomes a group normalisation."""
+"""Replaces BatchNorm, which mixes examples, by GroupNorm, which is independent per example."""
 
 from torch import nn
 
 from decrescendo.base.torch_private import BatchNorm, LazyNorm
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_instance, check_integer
 
-# A group has at least so many channels, where there are as many.
+# Minimum number of channels per group, if the layer has that many.
 _CHANNELS = 4
 
 
 def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
-    """The model with each BatchNorm replaced by a GroupNorm of few groups, in place.
+    """Replace each BatchNorm of a model by a GroupNorm with few groups, in place.
 
-    BatchNorm computes its statistics over the examples of a batch, so no example's gradient is its own. GroupNorm
-    computes them within one example, over the channels of a group. Weight and bias of each layer are carried over:
-    they are the same ``nn.Parameter`` objects, so an optimiser that has them stays right. Running statistics are
-    dropped.
+    BatchNorm computes its statistics over the examples of a batch, so each example's gradient depends on the
+    other examples. GroupNorm computes them within one example, over the channels of a group. Weight and bias
+    of each layer are carried over: they are the same ``nn.Parameter`` objects, so an optimiser that has them
+    remains valid. Running statistics and hooks of the replaced layers are dropped.
 
-    A group has several channels always. GroupNorm with *one* channel a group erases the columns of a table: for inputs
-    of shape (N, C) each group is then one number, which is its own mean, and every row comes out as the bias. With a
-    few columns a group much of each row is lost in the same way; raw columns of a table are better scaled by public
-    constants.
+    A group has more than one channel, unless a 2d or 3d layer has only one. GroupNorm with *one* channel per
+    group erases the columns of a table: for inputs of shape (N, C) each group is then one number, which is its
+    own mean, and every row comes out as the bias. With few columns per group much of each row is lost in the
+    same way; raw columns of a table are better scaled by public constants.
 
     Args:
         model: changed in place; may be a BatchNorm itself.
-        groups: the most groups of one layer, >= 1. Their number divides the layer's channels, and each has at least 4
-            channels where the layer has as many.
+        groups: the largest number of groups of a layer, >= 1. The number used divides the layer's channels,
+            and each group has at least 4 channels if the layer has that many.
 
     Returns:
         the model; the new layer if the model is a BatchNorm itself.
@@ -33,7 +33,7 @@ def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
     Raises:
         InvalidValue: ``groups`` below 1, or a lazy layer that has no shape yet.
         UnsupportedModel: a BatchNorm with code of its own (a fused activation), or one of (N, C) inputs with a single
-            channel, of which nothing would be left.
+            channel, whose output would be constant.
 
     >>> model = without_batch_norm(nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU()))
     >>> type(model[1]).__name__, model[1].num_groups
@@ -50,7 +50,8 @@ def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
     if isinstance(model, BatchNorm):
         return made[id(model)]
     for parent in list(model.modules()):
-        for name, child in parent._modules.items():  # a layer used twice is replaced twice, by one
+        # A shared layer is replaced at each use by the same GroupNorm.
+        for name, child in parent._modules.items():
             if child is not None and id(child) in made:
                 parent._modules[name] = made[id(child)]
     return model
@@ -60,8 +61,7 @@ def _group_norm(name: str, layer: BatchNorm, most: int) -> nn.GroupNorm:
     where, kind = name or "the model", type(layer)
     if isinstance(layer, LazyNorm):
         raise InvalidValue(
-            f"layers must have their shapes, got {where} ({kind.__name__}). Call the model once, on rows that are made "
-            "up"
+            f"layers must have their shapes, got {where} ({kind.__name__}). Call the model once, on dummy rows"
         )
     if kind.forward not in (BatchNorm.forward, nn.SyncBatchNorm.forward):
         raise UnsupportedModel(

@@ -1,4 +1,4 @@
-"""Scores on declared public data."""
+"""Scores of a model on declared public data."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Trainings by names: an optimiser, a learning rate that falls, an average of the weights."""
+"""Trains with an optimiser, a learning-rate decay and a weight average chosen by name."""
 
 import secrets
 import warnings
@@ -36,7 +36,7 @@ ADAM_BC_FLOOR = 0.1
 
 
 def initialised(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """What ``build`` builds, with its initial weights drawn from the stream "init" of ``seed``.
+    """The model from ``build``, with initial weights drawn from the stream "init" of ``seed``.
 
     torch's modules draw from the global CPU generator, so it is set for the time of the call, then put back.
 
@@ -59,7 +59,7 @@ def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def cross_entropy_and_accuracy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """`cross_entropy`, and beside it whether the class with the largest output is right: for
+    """`cross_entropy`, and for each example whether the largest output is at its class: for
     ``Telemetry(accuracy=True)``."""
     inputs, targets = batch
     outputs = model(inputs)
@@ -94,7 +94,8 @@ def make_optimizer(
 def decay_scheduler(
     optimizer: torch.optim.Optimizer, decay: str, steps: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """Learning rate constant (``none``), or falling to zero over ``steps`` along a line or half a cosine.
+    """A constant learning rate (``none``), or one that falls to zero over ``steps`` linearly or as a half
+    cosine.
 
     >>> sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> decay_scheduler(sgd, "linear", 4).get_last_lr()
@@ -128,7 +129,8 @@ def train_task(
     progress: bool = False,
     telemetry: Telemetry | None = None,
 ) -> Run:
-    """Train the task's model by ``plan`` from the stream "init" of ``seed``; the run has the task's scores.
+    """Train the task's model by ``plan`` with initial weights from the stream "init" of ``seed``; the run has
+    the task's scores.
 
     Args as in `fit`. Optimiser, learning rate and settings of the engine are the task's by default; where there is an
     average, it is what is kept and scored. With accuracy in ``telemetry`` a loss that is `cross_entropy` is
@@ -182,7 +184,8 @@ def fit(
     require_finite: bool | None = None,
     telemetry: Telemetry | None = None,
 ) -> tuple[Run, nn.Module]:
-    """Train ``model`` in place on ``data`` by ``plan``, with an optimiser, a learning rate and an average by name.
+    """Train ``model`` in place on ``data`` by ``plan``, with optimiser, learning-rate decay and weight
+    average by name.
 
     Args as in `train`, and:
         optimizer: a key of `OPTIMIZERS`.

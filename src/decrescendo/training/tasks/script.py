@@ -1,4 +1,4 @@
-"""A training as a script to change: data, model, loss, plan, training, statement. It runs as it is written."""
+"""Writes a training as a script that the user can edit: data, model, loss, plan, training, statement."""
 
 DIGITS = 1438  # rows of training.digits, which loads torch: a test compares them
 

@@ -1,4 +1,4 @@
-"""What is trained, as the command line is told it: a model, a loss, data, and settings to start from.
+"""`Task`: what the command line trains: a model, a loss, data, and default settings.
 
 A task is a function without arguments in any module that can be imported, named ``module:function``. It returns a
 `Task`, or simply ``(model, loss, data)``.
@@ -33,7 +33,7 @@ KNOWN = {"digits": "decrescendo.training.digits:task"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A model, a loss and data to train, with default settings: each can be changed on the command line.
+    """A model, a loss and data to train, with default settings that the command line can change.
 
     Args:
         model: a module; or what builds a fresh one from a seed, a whole number below 2^32. What it draws from the
@@ -93,7 +93,7 @@ class Task:
 
     @property
     def loads(self) -> bool:
-        """Whether ``data`` is a function that loads them."""
+        """Whether ``data`` is a function that loads the rows."""
         return callable(self.data) and not hasattr(self.data, "__getitem__")
 
     @property
@@ -103,12 +103,12 @@ class Task:
 
     @property
     def expected_batch(self) -> float:
-        """Expected batch size to start from."""
+        """Default expected batch size."""
         return min(256.0, self.count / 10) if self.batch is None else self.batch
 
     @property
     def delta(self) -> float:
-        """1 / (10 N)."""
+        """Default delta, 1 / (10 N)."""
         return 1 / (10 * self.count)
 
     def load(self) -> Any:
@@ -116,12 +116,12 @@ class Task:
         return self.data() if self.loads else self.data
 
     def load_people(self) -> Any:
-        """Whose row each is; ``None`` if the task does not say."""
+        """The person's id of each row; ``None`` if the task has none."""
         return self.people() if callable(self.people) else self.people
 
     def fresh(self, seed: int, data: object = None) -> nn.Module:
-        """A model of its own to train on ``data``; of a module that was given, a copy. A ``seed`` too large for a
-        model's is hashed to one.
+        """A new model to train on ``data``; of a given module, a copy. A ``seed`` too large for the model
+        function is hashed to one.
 
         Raises:
             UnsupportedModel: a module that holds some of the data in their own memory.
@@ -142,7 +142,8 @@ class Task:
         return made
 
     def scores(self, model: nn.Module) -> dict[str, float]:
-        """Scores on public data; none if the task says none. Global generators begin at one place for each."""
+        """Scores on public data; empty if the task has none. Global generators are seeded alike for each
+        call."""
         with own_numbers() as begin:
             begin(0, 0)
             found: Any = {} if self.score is None else self.score(model)
@@ -153,12 +154,12 @@ class Task:
         return {str(name): _score(name, value) for name, value in cast("Mapping[Any, Any]", found).items()}
 
     def first_score(self, model: nn.Module) -> float:
-        """What a search compares, see `first_of`."""
+        """The score that a search compares; see `first_of`."""
         return first_of(self.scores(model))
 
 
 def first_of(scores: Mapping[str, float]) -> float:
-    """The score that a search compares.
+    """The score that a search compares: the first one.
 
     Raises:
         InvalidValue: there is none.
@@ -182,7 +183,7 @@ def _score(name: object, value: Any) -> float:
 
 
 def find_task(name: str) -> Task:
-    """The task that ``module:function`` returns; ``digits`` is the example that comes with the library.
+    """The task returned by ``module:function``; ``digits`` is the example that comes with the library.
 
     Raises:
         InvalidValue: another form of name, a module or function that is not there.
@@ -216,7 +217,7 @@ def find_task(name: str) -> Task:
 
 
 def _near(module: str, function: str) -> str:
-    """What may have been meant by a name that is not there."""
+    """A suggestion for a name that does not exist."""
     if module in sys.modules:
         there = [
             f"{module}:{name}"
@@ -231,7 +232,7 @@ def _near(module: str, function: str) -> str:
 
 
 def _wanted(function: Callable[..., Any]) -> list[str]:
-    """Arguments that a call must give."""
+    """The arguments that a call must give."""
     skipped = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     return [
         name

@@ -1,4 +1,4 @@
-"""Trainings that survive a crash: everything a run needs to go on, in one folder, bit by bit as it was."""
+"""Checkpoints: everything that a run needs to resume bit for bit after a crash, in one folder."""
 
 from decrescendo.training.persistence.checkpoint.checkpoints import Checkpoint, Checkpoints, Stateful
 from decrescendo.training.persistence.checkpoint.releases import Releases

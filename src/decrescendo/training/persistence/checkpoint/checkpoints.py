@@ -1,4 +1,4 @@
-"""`Checkpoints`: a folder of states of one training, each whole or absent."""
+"""`Checkpoints`: a folder of saved states of one training, each written completely or not at all."""
 
 import hashlib
 import os
@@ -29,14 +29,14 @@ _NAME = re.compile(_PREFIX + "[0-9]{9}")
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object with a state of its own beside the optimiser: a learning-rate scheduler, an average of iterates."""
+    """An object with state beside the optimiser's: a learning-rate scheduler, an average of iterates."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
-        """Back to it."""
+        """Restore a state."""
         ...
 
 
@@ -102,7 +102,7 @@ class Checkpoints:
             )
 
     def keeping(self, name: str, thing: Stateful) -> "Checkpoints":
-        """These, with ``thing`` in ``also``, where it is not there already.
+        """These checkpoints, with ``thing`` added to ``also`` if it is not there already.
 
         Raises:
             InvalidValue: something else of this name.
@@ -117,12 +117,12 @@ class Checkpoints:
         return replace(self, also={**self.also, name: thing})
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write one, on the disk when this returns; older ones but one are removed."""
+        """Write a checkpoint; it is on the disk when this returns. All older ones but one are removed."""
         also = {name: thing.state_dict() for name, thing in self.also.items()}
         write_state(Path(self.folder), checkpoint.step, dict(checkpoint.state) | {"also": also}, kept=_KEPT)
 
     def newest(self) -> Checkpoint | None:
-        """The last one that is whole, or ``None`` if the folder has none.
+        """The last complete checkpoint, or ``None`` if the folder has none.
 
         Raises:
             FileRefused: there are some, and all of them are damaged or foreign.
@@ -138,7 +138,7 @@ class Checkpoints:
         return None
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Give what is in ``also`` its state back."""
+        """Restore the state of the objects in ``also``."""
         states = checkpoint.state["also"]
         if states.keys() != self.also.keys():
             raise InvalidValue(
@@ -149,7 +149,7 @@ class Checkpoints:
 
 
 def states_in(folder: Path) -> list[Path]:
-    """What `write_state` wrote, the oldest first.
+    """The paths of the states in a folder, the oldest first.
 
     Raises:
         FileRefused: a folder that this user may not look into.
@@ -162,7 +162,8 @@ def states_in(folder: Path) -> list[Path]:
 
 
 def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int) -> None:
-    """Write a state that is whole or absent, on the disk when this returns; all but the newest ``kept`` are removed."""
+    """Write a state atomically; it is on the disk when this returns. All but the newest ``kept`` states are
+    removed."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     target = folder / f"{_PREFIX}{step:09d}"
     staging = folder / f".{target.name}.{os.getpid()}"
@@ -189,7 +190,7 @@ def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int)
 
 
 def read_state(path: Path) -> Checkpoint:
-    """What `write_state` wrote.
+    """Read a state written by `write_state`.
 
     Raises:
         FileRefused: damaged, foreign or of another version.

@@ -1,4 +1,4 @@
-"""`Releases`: what a training has released, written down beside its checkpoints before anything of it can be seen."""
+"""`Releases`: a file beside the checkpoints that records each release before its result can be seen."""
 
 import json
 import os
@@ -24,8 +24,8 @@ _WAY_OUT = "begin a new run, with fresh noise, in a new folder: what both releas
 
 @final
 class Releases:
-    """A digest of each release of one training, in a file that only grows: a line a step, on the disk when `record`
-    returns.
+    """Digests of the releases of one training, in an append-only file: one line per step, on the disk when
+    `record` returns.
 
     A checkpoint has the random streams, so a step repeated after a crash has the same noise. If its sum is
     another (a record was changed, another machine adds in another order), the difference of the two releases has no
@@ -64,11 +64,11 @@ class Releases:
 
     @property
     def steps(self) -> int:
-        """How many releases are written down."""
+        """The number of releases recorded."""
         return len(self._digests)
 
     def begin(self) -> None:
-        """Of a new training; a folder without checkpoints.
+        """Start the record of a new training; the folder must have no checkpoints.
 
         Raises:
             FileRefused: it cannot be written; or something was released here, and the checkpoints are gone.
@@ -92,7 +92,7 @@ class Releases:
             raise self._unwritten(error) from None
 
     def go_on(self, name: str, steps: int) -> None:
-        """With the training that a checkpoint after ``steps`` steps is of.
+        """Continue the record of a training from its checkpoint after ``steps`` steps.
 
         Raises:
             FileRefused: no such file, one that is damaged or of another training, or that ends before the checkpoint.
@@ -112,7 +112,8 @@ class Releases:
             )
 
     def record(self, position: int, digest: bytes) -> bool:
-        """Record a release before anything of it is seen; or compare it with what was recorded before.
+        """Record a release before its result can be seen; or compare it with the record if the step was
+        recorded before.
 
         Args:
             position: of the step in the run, from 0.
@@ -163,7 +164,7 @@ class Releases:
                 raise
 
     def _catch_up(self) -> None:
-        """Read what was written since, by this or another process."""
+        """Read what was appended since the last read, by this or another process."""
         with _opened(self._path) as handle, os.fdopen(os.dup(handle), "rb") as file:
             head = _head(self.name)
             if file.read(len(head)) != head:
@@ -253,7 +254,7 @@ def _digest(text: bytes) -> str | None:
 
 
 def _begins(rest: bytes, line: bytes) -> bool:
-    """Whether ``rest`` is how ``line`` begins, whatever its digest."""
+    """Whether ``rest`` is an incomplete beginning of ``line``, whatever its digest."""
     start = line.index(b"0" * 64)
     return len(rest) < len(line) and all(
         byte in _HEX.encode() if start <= place < start + 64 else byte == line[place]

@@ -1,4 +1,4 @@
-"""Random streams as state, and back at the same place."""
+"""Saves the position of a random stream, and makes a stream at that position again."""
 
 from typing import Any, TypeVar, cast
 
@@ -13,7 +13,7 @@ Stream = TypeVar("Stream", bound=np.random.Generator | NoiseStream)
 
 
 def stream_state(stream: np.random.Generator | NoiseStream) -> dict[str, Any]:
-    """Where a stream is; as sensitive as the data."""
+    """The state of a stream; as sensitive as the data."""
     if isinstance(stream, SecureStream):
         return {"kind": "secure", "key": stream.key, "position": stream.position}
     if isinstance(stream, Keystream):
@@ -24,13 +24,14 @@ def stream_state(stream: np.random.Generator | NoiseStream) -> dict[str, Any]:
 
 
 def copied(stream: np.random.Generator | SecureStream) -> np.random.Generator | SecureStream:
-    """Another stream at the same place, for draws that are made anew in each process and are the same each time."""
+    """Another stream at the same position, for draws that each process makes by itself with the same
+    result."""
     other = np.random.default_rng() if isinstance(stream, np.random.Generator) else stream
     return stream_at(other, stream_state(stream))
 
 
 def stream_at(stream: Stream, state: dict[str, Any]) -> Stream:
-    """A stream of the same kind, where the state says.
+    """A stream of the same kind at the position of a saved state.
 
     Raises:
         FileRefused: the state is of another kind of stream.

@@ -14,7 +14,7 @@ _TAG = "__kind__"
 
 
 def pack(value: object, tensors: dict[str, Tensor]) -> Any:
-    """``value`` as JSON; its tensors go into ``tensors`` and are named in their place.
+    """``value`` as JSON; its tensors are put into ``tensors``, and the JSON refers to them by name.
 
     >>> tensors = {}
     >>> packed = pack({"betas": (0.9, 0.99), 0: torch.ones(2)}, tensors)
@@ -55,7 +55,7 @@ def pack(value: object, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What `pack` made it of."""
+    """The value from which `pack` made this."""
     if isinstance(packed, list):
         return [unpack(item, tensors) for item in cast("list[Any]", packed)]
     if not isinstance(packed, dict):
@@ -81,7 +81,8 @@ def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _native(value: np.ndarray) -> np.ndarray:
-    """Kinds of integers that torch lacks, as those it has, bit by bit."""
+    """Tensors of integer types that safetensors or torch lack, reinterpreted bit by bit as types that
+    exist."""
     array = np.ascontiguousarray(value)
     signed = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}.get(str(array.dtype))
     return array.view(signed) if signed is not None else array
