@@ -335,6 +335,11 @@ def norms_of_gradients(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int
 
 
 @afterwards
+def gradients_of_a_transform(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    kept["k"] = torch.func.grad(lambda k: (x * k).sum())(torch.ones(4))
+
+
+@afterwards
 def running_statistics(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
     norm = kept.setdefault("norm", nn.BatchNorm1d(4, affine=False))
     norm(x)

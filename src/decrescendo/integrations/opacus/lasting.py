@@ -1,11 +1,12 @@
 """What outlives a step: nothing that was made of its batch may come there but by the recorded loss."""
 
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from decrescendo.base.torch_private import is_wrapped_by_transform, tree_leaves
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.training.processes.bits import fingerprint
@@ -50,6 +51,15 @@ class Watched:
             if own or not is_counted:
                 _refused_write(name, own=own)
             yield one
+
+
+def check_transforms(tree: Any) -> None:
+    """Refuse tensors inside of a transform of ``torch.func``, whose gradients nobody records."""
+    if any(isinstance(leaf, Tensor) and is_wrapped_by_transform(leaf) for leaf in tree_leaves(tree)):
+        raise UnsupportedModel(
+            "torch.func must be called inside of the model, got one of its transforms in the loop. The gradients of "
+            "examples are taken by the clipping engine, of the loss alone"
+        )
 
 
 def refused_backward() -> NoReturn:

@@ -13,7 +13,7 @@ from decrescendo.base.torch_private import count_of_storage_users, tree_leaves, 
 from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant, Knowledge
-from decrescendo.integrations.opacus.lasting import BACKWARDS, Watched, refused_backward
+from decrescendo.integrations.opacus.lasting import BACKWARDS, Watched, check_transforms, refused_backward
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.outputs import leaves, mapped
 from decrescendo.integrations.opacus.recorded import (
@@ -116,6 +116,8 @@ class Tape:
         if func is Tensor.__iter__:
             return iter(self.call(Tensor.unbind, args, kwargs))
         records = self.open and not self._inside
+        if not self._inside:
+            check_transforms((args, kwargs))
         if records:
             args, kwargs = self.found((args, kwargs))
         others = {
