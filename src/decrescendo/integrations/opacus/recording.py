@@ -288,10 +288,11 @@ class Tape:
         create_graph: bool = False, inputs: Any = None, grad_tensors: Any = None,
     ) -> None:  # fmt: skip
         del retain_graph
-        loss, *others = (loss,) if isinstance(loss, Tensor) else loss
-        if others or gradient is not None or grad_tensors is not None or create_graph or inputs is not None:
+        losses: list[Any] = [loss] if isinstance(loss, Tensor) else list(loss)
+        others = (gradient, grad_tensors, inputs)
+        if len(losses) > 1 or create_graph or any(one is not None for one in others):
             raise PlanViolation(
-                f"loss.backward() must be called without gradient, create_graph and inputs. {_BY_ITSELF}"
+                f"loss.backward() must be called of one loss, without gradient, create_graph and inputs. {_BY_ITSELF}"
             )
-        check_functions(loss)
-        self.ended(self, loss.ref)
+        check_functions(losses[0])
+        self.ended(self, losses[0].ref)
