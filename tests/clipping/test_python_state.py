@@ -1,7 +1,15 @@
 """Numbers and lengths that Python keeps from pass to pass: counted examples are found, counted passes are fine."""
 
+import argparse
 import random
+import sys
+from array import array
+from collections import UserDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +21,7 @@ from decrescendo.base.batches import Ragged
 from decrescendo.base.rng import Seeds
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.tracing import changed_places, numbers_of
 
 ROWS = 8
 
@@ -57,6 +66,59 @@ def drawn(model: Keeping, x: Tensor) -> Any:
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:
     return model(x).square().sum(1) + model(x).sum(1)
+
+
+GLOBAL = argparse.Namespace(k=1.0)
+
+
+@dataclass(slots=True)
+class Slots:
+    """Settings without a dictionary."""
+
+    k: float = 1.0
+
+
+class Settings(nn.Module):
+    """Reads numbers from where programs keep their settings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.args, self.slots = argparse.Namespace(k=1.0), Slots()
+        self.user, self.array, self.queue = UserDict(k=1.0), array("d", [1.0]), Queue[float]()
+
+    @property
+    def of_a_global(self) -> float:
+        """From the script's arguments."""
+        return GLOBAL.k
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Reads one more from a module of settings."""
+        import settings_of_a_test  # type: ignore[import-not-found]
+
+        return x * settings_of_a_test.k * self.of_a_global
+
+
+CHANGES: dict[str, Callable[[Settings], Any]] = {
+    "an instance of a library's class": lambda model: setattr(model.args, "k", 2.0),
+    "slots": lambda model: setattr(model.slots, "k", 2.0),
+    "a library's dictionary": lambda model: model.user.update(k=2.0),
+    "an array": lambda model: model.array.append(2.0),
+    "a queue": lambda model: model.queue.put(2.0),
+    "what a property reads": lambda model: setattr(GLOBAL, "k", GLOBAL.k + 1),
+    "a module imported inside": lambda model: setattr(sys.modules["settings_of_a_test"], "k", 2.0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_settings_are_searched_where_programs_keep_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("settings_of_a_test")
+    module.__file__, module.k = str(Path("own") / "settings_of_a_test.py"), 1.0
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    model = Settings()
+    before = numbers_of(model, None)
+    assert changed_places(before, numbers_of(model, None)) == []
+    CHANGES[name](model)
+    assert changed_places(before, numbers_of(model, None))
 
 
 def test_of_one_shape_nothing_is() -> None:

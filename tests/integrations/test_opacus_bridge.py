@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from decrescendo import curves
 from decrescendo.accounting import Ledger, Pld
-from decrescendo.clipping import Reference
+from decrescendo.clipping import EngineSettings, Reference
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus import BatchMemoryManager, PrivacyEngine, schedulers
 
@@ -493,6 +493,39 @@ def test_ghost_mode_returns_the_criterion_and_evaluation_is_the_models_own(
     model.train()
     epoch(model, optimizer, loader)
     assert len(engine.accountant) == 6
+
+
+def test_one_example_a_pass_meets_no_tensor_made_for_the_whole_batch(data: tuple[Tensor, Tensor]) -> None:
+    _, model, optimizer, loader = private(data, settings=EngineSettings(one_example_a_pass=True))
+    scattered = step(
+        lambda m, x, y: F.mse_loss(m(x), torch.zeros(x.shape[0], 4).scatter_(1, y[:, None], 1.0))
+    )
+    with pytest.raises(UnsupportedModel, match="new_zeros"):
+        epoch(model, optimizer, loader, scattered)
+
+
+def test_a_step_with_a_closure_returns_its_loss_and_what_is_missing_says_why(
+    data: tuple[Tensor, Tensor],
+) -> None:
+    _, model, optimizer, loader = private(data)
+    for x, y in loader:
+
+        def closure() -> Tensor:
+            loss = F.cross_entropy(model(x), y)  # noqa: B023
+            loss.backward()
+            return loss
+
+        assert optimizer.step(closure).item() > 0
+    with pytest.raises(AttributeError, match="no gradients of examples"):
+        optimizer.attach_step_hook(print)
+
+
+def test_transforms_belong_into_the_model(data: tuple[Tensor, Tensor]) -> None:
+    _, model, optimizer, loader = private(data)
+    weight = torch.ones(1)
+    body = step(lambda m, x, y: m(x).mean() + torch.func.grad(lambda w: (x * w).mean())(weight).sum())
+    with pytest.raises(UnsupportedModel, match=r"torch\.func"):
+        epoch(model, optimizer, loader, body)
 
 
 def test_the_mode_of_the_model_must_stay_until_its_step(data: tuple[Tensor, Tensor]) -> None:

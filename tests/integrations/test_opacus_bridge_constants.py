@@ -301,6 +301,62 @@ def penalty_of_its_own(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int
     return F.cross_entropy(m(x), y)
 
 
+# What a loop does with the batch of the step before, whose step is taken.
+def afterwards(make: Make) -> Make:
+    def both(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+        if "x" in kept:
+            make(m, own, kept["x"], kept["y"], kept, t)
+        kept.update(x=x, y=y)
+        return plain(m, x, y, 1 + kept["k"].sum() if "k" in kept else 1.0)
+
+    LEAKS[getattr(make, "__name__", "")] = both
+    return make
+
+
+@afterwards
+def another_model_trained(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    aux = kept.setdefault("aux", nn.Linear(4, CLASSES))
+    F.cross_entropy(aux(x), y).backward()
+    kept["k"] = aux.weight.grad
+
+
+@afterwards
+def another_model_trained_by_the_other_name(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    aux = kept.setdefault("aux", nn.Linear(4, CLASSES))
+    torch.autograd.backward([F.cross_entropy(aux(x), y)])
+    kept["k"] = aux.weight.grad
+
+
+@afterwards
+def norms_of_gradients(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    plain(m, x, y).backward()
+    kept["k"] = torch.tensor(sum(float(one.grad.norm()) for one in own.parameters()))
+    own.zero_grad()
+
+
+@afterwards
+def gradients_of_a_transform(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    kept["k"] = torch.func.grad(lambda k: (x * k).sum())(torch.ones(4))
+
+
+@afterwards
+def running_statistics(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    norm = kept.setdefault("norm", nn.BatchNorm1d(4, affine=False))
+    norm(x)
+    kept["k"] = norm.running_mean
+
+
+@afterwards
+def running_statistics_by_a_function(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    kept["k"], spread = torch.zeros(4), torch.ones(4)
+    torch.ops.aten._native_batch_norm_legit(x, None, None, kept["k"], spread, True, 0.1, 1e-5)
+
+
+@afterwards
+def statistics_of_the_model_itself(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    F.batch_norm(m(x), own.c, torch.ones(CLASSES), training=True)
+
+
 @pytest.mark.parametrize("name", LEAKS)
 def test_what_was_made_of_a_batch_does_not_come_back(name: str) -> None:
     with pytest.raises((UnsupportedModel, PlanViolation)):

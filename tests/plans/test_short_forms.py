@@ -81,7 +81,7 @@ def test_noise_moves_between_epochs_where_each_record_takes_part_once_in_each() 
     [
         ({"privacy": "constant", "noise": 1.0}, "at most one of privacy and noise must be given, got both"),
         ({"noise": [1.0, 0.0, 1.0]}, r"noise must be > 0 at every step, got noise\[1\]=0.0"),
-        ({"noise": [1.0, 1e-320, 1.0]}, "privacy must be finite"),
+        ({"noise": [1.0, 1e-320, 1.0]}, "privacy must be > 0 and finite at every step"),
         ({"noise": [1.0, 2.0]}, "noise must have"),
         ({"noise": curves.linear(2.0, 1.0), "bands": 2}, "noise must be left out with bands"),
     ],

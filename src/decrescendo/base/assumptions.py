@@ -50,7 +50,8 @@ _PASSES = (
          "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),
     Template("rows-recorded-loop",
          "the loop took no values of a batch past torch's functions (assigned to `.data`, by `as_subclass`, through "
-         "files), and nothing that it had read chose which functions its first step calls, or what its data set gives",
+         "files) or from the data by another way than the private loader, and nothing that it had read chose which "
+         "functions its first step calls, or what its data set gives",
          "a loop ran behind `decrescendo.integrations.opacus`, which records what torch's functions do",
          "give the loss to `dc.Trainer`, which checks it itself"),
     Template("replayed-passes",

@@ -101,13 +101,7 @@ def contents_of(value: Any, libraries: tuple[str, ...]) -> Iterator[tuple[str, o
         return
     if isinstance(value, type):
         return
-    for one in kind.__mro__:
-        slots = vars(one).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else tuple(slots):
-            full = f"_{one.__name__.lstrip('_')}{name}" if name[:2] == "__" and name[-2:] != "__" else name
-            if full not in ("__dict__", "__weakref__"):
-                with suppress(AttributeError):
-                    yield name, object.__getattribute__(value, full)
+    yield from slots_of(value)
     if isinstance(value, nn.Module):
         held = vars(value)
         yield "training", held.get("training")
@@ -118,8 +112,24 @@ def contents_of(value: Any, libraries: tuple[str, ...]) -> Iterator[tuple[str, o
         yield "fget", value.fget
     elif isinstance(value, (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)):
         yield "state", _Entries((_state_of(value),))
-    elif kind.__module__.split(".")[0] in libraries and kind.__module__ not in _NOT_INSIDE:
+    elif kind.__module__.split(".")[0] in libraries and not is_unsearched(kind):
         yield from _inside(value)
+
+
+def slots_of(value: object) -> Iterator[tuple[str, object]]:
+    """What lies in the slots of an object, by name."""
+    for one in type(value).__mro__:
+        slots = vars(one).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            full = f"_{one.__name__.lstrip('_')}{name}" if name[:2] == "__" and name[-2:] != "__" else name
+            if full not in ("__dict__", "__weakref__"):
+                with suppress(AttributeError):
+                    yield name, object.__getattribute__(value, full)
+
+
+def is_unsearched(kind: type) -> bool:
+    """Whether objects of this kind lead to all others of theirs."""
+    return kind.__module__ in _NOT_INSIDE
 
 
 def _state_of(generator: Any) -> object:

@@ -10,6 +10,7 @@ import dis
 import functools
 import itertools
 import sys
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +27,9 @@ from decrescendo.row_independence.object_contents import (
     bytes_of,
     contents_of,
     entries_of,
+    is_unsearched,
     place_of,
+    slots_of,
     unseen,
 )
 
@@ -38,9 +41,20 @@ _MAX_OBJECTS, _MAX_ENTRIES = 20_000, 1_000
 # The entry of `Numbers` that records that there are more objects than were visited.
 UNSEARCHED = "(more objects)"
 _NUMBERS = (int, float, complex)
-_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque, array)
 # Attributes that every nn.Module has: skipped, except hooks (code of the program) and, by `_modules`, child modules.
 _MODULE_ATTRIBUTES = frozenset(name for name in vars(nn.Module()) if "_hook" not in name)
+# Methods of classes that run without being named.
+_CALLED = (
+    "__call__",
+    "__getattr__",
+    "__getattribute__",
+    "__getitem__",
+    "__len__",
+    "__iter__",
+    "__get__",
+    "__float__",
+)
 _LIBRARIES = (*sys.stdlib_module_names, "torch", "numpy")
 _ENGINE = ("decrescendo.clipping.", "decrescendo.row_independence.")
 
@@ -125,7 +139,7 @@ def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, type):  # user-defined classes: counters in class attributes, and what methods use
         module = sys.modules.get(value.__module__)
         if is_own(getattr(module, "__file__", None) or value.__module__):
-            names = [name for name in vars(value) if name[:2] != "__" or name == "__call__"]
+            names = [name for name in vars(value) if name[:2] != "__" or name in _CALLED]
             yield from ((name, vars(value)[name]) for name in names)
             yield from ((kind.__name__, kind) for kind in value.__bases__)
         return
@@ -135,6 +149,10 @@ def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
         yield from (("__self__", getattr(value, "__self__", None)), ("__func__", value.__func__))
     elif isinstance(value, functools.partial):
         yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+    elif isinstance(value, property):
+        yield "fget", value.fget
+    elif isinstance(value, functools.cached_property):
+        yield "func", value.func
     kind = type(value)
     held = attributes_of(value)
     if isinstance(value, nn.Module):
@@ -145,7 +163,11 @@ def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
             if name not in _MODULE_ATTRIBUTES and ("_hook" not in name or item)
         }
     elif kind is not SimpleNamespace and (is_of_a_library(kind)):
-        held = {name: item for name, item in held.items() if name == "__wrapped__"}
+        # Settings and records (`argparse.Namespace`), but not what is a library's own object.
+        plain = () if is_unsearched(kind) else (*_NUMBERS, *_CONTAINERS)
+        held = {name: item for name, item in held.items() if name == "__wrapped__" or isinstance(item, plain)}
+    else:
+        yield from slots_of(value)
     yield from list(held.items())
     yield kind.__name__, kind
 
@@ -164,7 +186,7 @@ def _reached_from_function(function: FunctionType) -> Iterator[tuple[str, object
         yield name, item
         yield from _named_in(name, item, attributes)
     for name in attributes:  # modules that the function imports itself
-        if name not in function.__globals__ and (item := sys.modules.get(name)) is not None:
+        if (item := sys.modules.get(name)) is not None:
             yield from _named_in(name, item, attributes)
 
 

@@ -11,9 +11,14 @@ class Accepted:
 
     The same calls with the same numbers, and constants with the same bits, hold nothing of it either. It is the last
     one: which of several it is, a loop may choose by what it read.
+
+    Args:
+        alone: whether the engine passes one example at a time, where a tensor with a place for each row of the batch
+            would meet each example with all of its places.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool) -> None:
+        self._alone = alone
         self._clean: Program | None = None
 
     def of(self, program: Program, seen: Knowledge, *, is_first: bool) -> Program:
@@ -50,6 +55,12 @@ class Accepted:
                 "in the first step the loss must be computed before the loop reads anything of the batch (item, print, "
                 f"NumPy), got {own[0].name} with a number or tensor of the loop's own after it. Compute the "
                 "loss first"
+            )
+        if self._alone and seen.counted and program.sized:
+            raise UnsupportedModel(
+                "a loss must be computed from tensors of any number of rows where each example is passed by itself, "
+                f"got {program.sized} with a tensor that the loop made for the {program.rows} rows of this batch. Make "
+                "it from a tensor of the batch: x.new_zeros(x.shape[0]), torch.ones_like"
             )
         self._clean = program
         return program

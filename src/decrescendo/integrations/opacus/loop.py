@@ -94,7 +94,8 @@ class Loop:
         self._program: Program | None = None
         self._is_first = self._is_last = True
         # What the loop may know of its batches; what it may compute.
-        self._seen, self._accepted, self._epochs = Knowledge(), Accepted(), 0
+        self._seen, self._epochs = Knowledge(), 0
+        self._accepted = Accepted(alone=self._settings.one_example_a_pass)
         self._state = ModelState(module)
 
     @property

@@ -95,7 +95,12 @@ class ModelState:
     def note(self) -> None:
         """As it is now is how it may be."""
         self._numbers, self._codes = self._look()
-        self.tensors = {id(value) for value in (*self.module.parameters(), *self.module.buffers())}
+        held = (*self.module.parameters(), *self.module.buffers())
+        self.tensors, self._memories = set(map(id, held)), set(map(_memory, held)) - {0}
+
+    def owns(self, tensor: Tensor) -> bool:
+        """Whether it is a parameter or buffer, or lies in the memory of one."""
+        return id(tensor) in self.tensors or _memory(tensor) in self._memories
 
     def _look(self) -> tuple[dict[str, Any], dict[str, object]]:
         codes: dict[str, object] = {name: fingerprint(value) for name, value in self._tensors()}
@@ -117,6 +122,10 @@ class ModelState:
                 for place, leaf in enumerate(tree_leaves(value)):
                     if isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter):
                         yield f"{path}.{name}".strip(".") + (f"[{place}]" if leaf is not value else ""), leaf
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
 def _copied(value: Any) -> Any:

@@ -67,12 +67,15 @@ class Program:
         result: the losses.
         rows: of the batch that it was recorded with.
         late: calls that came after the loop had read something, and may hold what it read.
+        sized: the name of a call with a tensor of the loop's own that has a place for each of these rows; empty if
+            there is none.
     """
 
     steps: tuple[Step, ...]
     result: Ref
     rows: int
     late: tuple[Call, ...] = ()
+    sized: str = ""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss a row of ``batch``."""

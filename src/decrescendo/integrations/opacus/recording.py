@@ -13,6 +13,7 @@ from decrescendo.base.torch_private import count_of_storage_users, tree_leaves, 
 from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant, Knowledge
+from decrescendo.integrations.opacus.lasting import BACKWARDS, Watched, check_transforms, refused_backward
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.outputs import leaves, mapped
 from decrescendo.integrations.opacus.recorded import (
@@ -108,13 +109,15 @@ class Tape:
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do what the loop calls, and record it."""
-        if func is Tensor.backward and self.open:
-            return self._backward(*args, **kwargs)
+        if func in BACKWARDS:
+            return self._backward(*args, **kwargs) if self.open else refused_backward()
         if func in _REFUSED and not self._inside:
             raise UnsupportedModel(_REFUSED[func])
         if func is Tensor.__iter__:
             return iter(self.call(Tensor.unbind, args, kwargs))
         records = self.open and not self._inside
+        if not self._inside:
+            check_transforms((args, kwargs))
         if records:
             args, kwargs = self.found((args, kwargs))
         others = {
@@ -122,14 +125,13 @@ class Tape:
             for leaf in tree_leaves((args, kwargs))
             if isinstance(leaf, Tensor) and not isinstance(leaf, Recorded)
         }
-        versions = [other._version for other in others.values()]
+        watched = Watched(others, self.state, inside=self._inside)
         given, constants = self._given((args, kwargs), others) if records else ((), {})
         name = getattr(func, "__name__", "")
         with plainly():
             found = func(*tree_map(plain, args) if name in _WHOLE else args, **kwargs)
-        for other, version in zip(others.values(), versions, strict=True):
-            if other._version != version:
-                given = self._written(other, given, constants.get(id(other)))
+        for other in watched.written(name):
+            given = self._written(other, given, constants.get(id(other)))
         if func in _SHAPES and records:
             return self._counted(found, args, kwargs)
         leaves = tree_leaves(found)
@@ -174,13 +176,10 @@ class Tape:
 
     def _written(self, target: Tensor, given: Any, constant: Constant | None) -> Any:
         """A function has written into a tensor of the loop's own: from now on it is one that is made from the batch."""
-        own = id(target) in self.state.tensors
-        if own and self._inside:  # the state is restored
-            return given
         with plainly():
             storage = target.untyped_storage()
             alone = count_of_storage_users(storage._cdata) == 2  # the tensor, and its storage here
-        if type(target) is not Tensor or not alone or own:
+        if type(target) is not Tensor or not alone:
             self.note_read()  # others have that memory
             self.seen.note_made(target)
             return given
@@ -254,9 +253,10 @@ class Tape:
         made = [one for one in leaves(found) if isinstance(one, Recorded)]
         with plainly():
             numbers = {one.ref: one.detach().clone() for one in made if not one.dim()}
-        grad = torch.is_grad_enabled()
         outputs = tuple(one.ref for one in made)
-        self.calls.append(Call(func, given[0], given[1], outputs, grad, numbers, random, training))
+        self.calls.append(
+            Call(func, given[0], given[1], outputs, torch.is_grad_enabled(), numbers, random, training)
+        )
         return found
 
     def _noted(self, tensor: Tensor, first: bool = True) -> Recorded:
@@ -284,13 +284,15 @@ class Tape:
         return torch.Size((count, *shape[1:])) if isinstance(found, torch.Size) else count
 
     def _backward(
-        self, loss: Recorded, gradient: Tensor | None = None, retain_graph: bool | None = None,
-        create_graph: bool = False, inputs: Any = None,
+        self, loss: Any, gradient: Any = None, retain_graph: bool | None = None,
+        create_graph: bool = False, inputs: Any = None, grad_tensors: Any = None,
     ) -> None:  # fmt: skip
         del retain_graph
-        if gradient is not None or create_graph or inputs is not None:
+        losses: list[Any] = [loss] if isinstance(loss, Tensor) else list(loss)
+        others = (gradient, grad_tensors, inputs)
+        if len(losses) > 1 or create_graph or any(one is not None for one in others):
             raise PlanViolation(
-                f"loss.backward() must be called without gradient, create_graph and inputs. {_BY_ITSELF}"
+                f"loss.backward() must be called of one loss, without gradient, create_graph and inputs. {_BY_ITSELF}"
             )
-        check_functions(loss)
-        self.ended(self, loss.ref)
+        check_functions(losses[0])
+        self.ended(self, losses[0].ref)

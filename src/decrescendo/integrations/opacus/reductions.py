@@ -62,7 +62,8 @@ def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
             "reduction='mean'"
         )
     clean = set(map(id, tape.calls[: tape.seen.clean] if tape.seen.read else tape.calls))
-    return _numbered(steps, loss, tape, tuple(call for call in needed if id(call) not in clean))
+    program = _numbered(steps, loss, tape, tuple(call for call in needed if id(call) not in clean))
+    return replace(program, sized=next((call.name for call in needed if _is_sized(call, tape)), ""))
 
 
 def _numbered(steps: list[Step], loss: Ref, tape: Tape, late: tuple[Call, ...]) -> Program:
@@ -224,6 +225,14 @@ def _compare(each: Tensor, number: Tensor, rows: int, name: str, *, is_sum: bool
             "examples by each other: weights of classes, ignored labels, examples of several lengths. Compute one "
             "loss per example, and end with .mean()"
         )
+
+
+def _is_sized(call: Call, tape: Tape) -> bool:
+    """Whether a tensor of the loop's own meets the rows of the batch place by place."""
+    shapes = {tuple(tape.values[ref].shape) for ref in (*_refs(call), *call.outputs)}
+    met = {len(shape) for shape in shapes if shape[:1] == (tape.rows,)}
+    own = (leaf.value for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Constant))
+    return tape.rows > 1 and any(one.shape[:1] == (tape.rows,) and one.dim() in met for one in own)
 
 
 def _is_own(call: Call) -> bool:

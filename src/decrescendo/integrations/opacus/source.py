@@ -60,7 +60,12 @@ class OpenEnded:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """That nobody reads private values and sets the noise by them."""
-        return (assumed("declared", "the loop set noise and clip norm of each step by public values alone"),)
+        return (
+            assumed(
+                "declared",
+                "the loop set noise and clip norm of each step, and when it ended, by public values alone",
+            ),
+        )
 
     def next_settings(self, taken: int) -> Settings:
         """The optimiser's own, as they are now."""

@@ -194,12 +194,22 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def defaults(self, value: dict[str, Any]) -> None:
         self.original_optimizer.defaults = value
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyrefly: ignore[bad-override]
-        """One private step with the batch just drawn; of a part of one, not the last, nothing moves yet."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One private step with the batch just drawn; of a part of one, not the last, nothing moves yet. Returns what
+        ``closure`` does."""
+        loss = None
         if closure is not None:
             with torch.enable_grad():
-                closure()
+                loss = closure()
         self._steps.step()
+        return loss
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the private optimizer has no {name}: it has param_groups, state, step and zero_grad of torch, and "
+            "noise_multiplier, max_grad_norm and expected_batch_size of Opacus. There are no gradients of examples to "
+            "be seen or hooked: clipping and noise are done in step()"
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear ``.grad``, where the noisy mean never stays."""
