@@ -495,6 +495,15 @@ def test_ghost_mode_returns_the_criterion_and_evaluation_is_the_models_own(
     assert len(engine.accountant) == 6
 
 
+@pytest.mark.parametrize("given", [{}, {"target_epsilon": 3.0, "epochs": 2}])
+def test_a_training_that_ends_early_says_so(given: dict[str, Any], data: tuple[Tensor, Tensor]) -> None:
+    engine, model, optimizer, loader = private(data, **given)
+    epoch(model, optimizer, loader)
+    assert any("end" in one for one in engine.assumptions)
+    if given:
+        assert set(engine.assumptions) >= set(map(str, engine.run.assumptions))
+
+
 def test_one_example_a_pass_meets_no_tensor_made_for_the_whole_batch(data: tuple[Tensor, Tensor]) -> None:
     _, model, optimizer, loader = private(data, settings=EngineSettings(one_example_a_pass=True))
     scattered = step(

@@ -54,7 +54,7 @@ class Accepted:
             raise UnsupportedModel(
                 "in the first step the loss must be computed before the loop reads anything of the batch (item, print, "
                 f"NumPy), got {own[0].name} with a number or tensor of the loop's own after it. Compute the "
-                "loss first"
+                "loss first, or what it needs of a batch in each example's own loss"
             )
         if self._alone and seen.counted and program.sized:
             raise UnsupportedModel(

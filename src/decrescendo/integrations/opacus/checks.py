@@ -45,8 +45,9 @@ def checked(call: Call) -> Call:
         if value.needs_grad and call.grad:
             raise UnsupportedModel(
                 "a loss must be computed from the loader's batch by functions of torch and the private model, got a "
-                "part of it with other gradients (of weights alone, of another model). Take the optimizer's "
-                "weight_decay, call another model under torch.no_grad(), or put the rest into the model"
+                "part of it with other gradients (of weights alone, of another model, of a batch that went through "
+                "NumPy or Python's numbers). Take the optimizer's weight_decay for weights, call another model under "
+                "torch.no_grad() or make it a part of the private one, and change a batch by torch's functions"
             )
     return call
 

@@ -32,7 +32,7 @@ from decrescendo.training import Run, Trainer
 from decrescendo.training import rows as rows_of
 from decrescendo.training.loop.beginning import seed_at
 
-RECORDED = assumed("rows-recorded-loop")
+RECORDED, EARLY = assumed("rows-recorded-loop"), (assumed("ended-early"),)
 
 
 class _LoopLoss:
@@ -106,7 +106,8 @@ class Loop:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What is assumed of this training so far."""
-        return () if self.trainer is None else self.trainer.assumptions
+        early = EARLY if self.plan is not None and self.ledger.steps < self.plan.steps else ()
+        return () if self.trainer is None else (*self.trainer.assumptions, *early)
 
     @property
     def run(self) -> Run:
@@ -274,10 +275,8 @@ class Loop:
 
     def _check_settings(self) -> None:
         given = None if self._source is None else self._source.settings
-        if given is not None and (given.noise_multiplier, given.clip_norm) != (
-            self.noise_multiplier,
-            self.max_grad_norm,
-        ):
+        now = self.noise_multiplier, self.max_grad_norm
+        if given is not None and (given.noise_multiplier, given.clip_norm) != now:
             raise PlanViolation(
                 "noise and clip norm of a step must be set before its batch is drawn, got others between draw and "
                 "step. Step schedulers after optimizer.step()"
