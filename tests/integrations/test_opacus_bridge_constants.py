@@ -28,6 +28,7 @@ class Scaled(nn.Module):
         self.layer = nn.Linear(4, CLASSES)
         self.register_buffer("c", torch.ones(CLASSES))
         self.k, self.settings = 1.0, {"k": 1.0}
+        self.mode, self.act = "", torch.relu
         self.aux: Any = None
         self.calls = 0
 
@@ -194,6 +195,20 @@ def attribute(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tens
 def entry_of_an_attribute(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
     loss = F.cross_entropy(m(x), y)
     own.settings["k"] = float(x.mean())
+    return loss
+
+
+@leak
+def text_of_an_attribute(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    own.mode = "sharp" if loss.item() > 0 else ""
+    return loss
+
+
+@leak
+def function_of_an_attribute(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    own.act = torch.tanh if loss.item() > 0 else torch.relu
     return loss
 
 

@@ -14,7 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -41,6 +41,7 @@ _MAX_OBJECTS, _MAX_ENTRIES = 20_000, 1_000
 # The entry of `Numbers` that records that there are more objects than were visited.
 UNSEARCHED = "(more objects)"
 _NUMBERS = (int, float, complex)
+_CHOICES = (str, bytes, FunctionType, BuiltinFunctionType, type)
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque, array)
 # Attributes that every nn.Module has: skipped, except hooks (code of the program) and, by `_modules`, child modules.
 _MODULE_ATTRIBUTES = frozenset(name for name in vars(nn.Module()) if "_hook" not in name)
@@ -60,12 +61,14 @@ _ENGINE = ("decrescendo.clipping.", "decrescendo.row_independence.")
 
 
 def numbers_of(
-    model: nn.Module, loss: object, *, identities: bool = False, objects: list[object] | None = None
-) -> Numbers:
+    model: nn.Module, loss: object, *, identities: bool = False, choices: bool = False,
+    objects: list[object] | None = None,
+) -> Numbers:  # fmt: skip
     """The numbers and lengths that a model and a loss reach by attributes, containers, closures and global names.
 
     ``identities``: also record strings, object ids and the contents that a replayed pass would not restore
-    (`object_contents`). ``objects``: a list that the visited objects are appended to.
+    (`object_contents`). ``choices``: also record strings, and by its id the function, class or None at each place.
+    ``objects``: a list that the visited objects are appended to.
 
     >>> seen = []
     >>> numbers_of(nn.Tanh(), lambda model, x: seen.append(len(x)))
@@ -94,6 +97,8 @@ def numbers_of(
                 if isinstance(value, Tensor)
                 else id(value)
             )
+        elif choices and (value is None or isinstance(value, _CHOICES)):
+            found[name] = value if isinstance(value, (str, bytes)) else id(value)
         if value is None or isinstance(value, (str, bytes, Tensor, Content)) or id(value) in visited:
             continue
         visited[id(value)] = value

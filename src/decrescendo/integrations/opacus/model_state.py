@@ -41,7 +41,7 @@ class ModelState:
         """A pass: the buffers are left as they were, and what it puts into attributes is noted, for `restore`."""
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
         before = [(held, {name: (old, _copied(old)) for name, old in held.items()}) for held in self._held()]
-        numbers = numbers_of(self.module, None)
+        numbers = numbers_of(self.module, None, choices=True)
         try:
             yield
         finally:
@@ -56,7 +56,7 @@ class ModelState:
                 for buffer, kept in buffers:
                     if fingerprint(buffer) != fingerprint(kept):
                         buffer.data.copy_(kept)
-            self._moving |= set(changed_places(numbers, numbers_of(self.module, None)))
+            self._moving |= set(changed_places(numbers, numbers_of(self.module, None, choices=True)))
 
     def restore(self) -> None:
         """Take tensors that a pass put into attributes, and into their lists and dictionaries, out again."""
@@ -107,7 +107,7 @@ class ModelState:
         codes: dict[str, object] = {name: fingerprint(value) for name, value in self._tensors()}
         for name, weight in self.module.named_parameters():
             codes[name] = id(weight), weight._version, weight.requires_grad  # torch counts what is written
-        return numbers_of(self.module, None), codes
+        return numbers_of(self.module, None, choices=True), codes
 
     def _held(self) -> Iterator[dict[str, Any]]:
         for module in self.module.modules():
