@@ -10,6 +10,7 @@ from pathlib import Path
 
 import doctor_trainings as trainings
 import pytest
+from often import some
 
 from decrescendo.doctor import Certainty, Diagnosis
 from decrescendo.doctor.examine import diagnosis
@@ -49,7 +50,7 @@ def observed() -> Generator[Observe]:
         forker.kill()
 
 
-@pytest.mark.parametrize("name", trainings.CLEAN | trainings.CLEAN_BY_HAND)
+@pytest.mark.parametrize("name", some(trainings.CLEAN | trainings.CLEAN_BY_HAND, 6))
 def test_nothing_is_found_in_a_clean_training(observed: Observe, tmp_path: Path, name: str) -> None:
     found = observed(tmp_path, (trainings.CLEAN | trainings.CLEAN_BY_HAND)[name])
     assert not found.findings, found.describe()

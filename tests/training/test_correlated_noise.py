@@ -231,6 +231,7 @@ class TestCrashes:
         if seeded:
             assert bits(calm) == bits(go())
 
+    @pytest.mark.slow  # what it goes on from is that of the test above
     def test_killed_at_any_moment_it_ends_with_the_same_bits(self, tmp_path: Path) -> None:
         """SIGKILL in the midst of steps, three times; a hundred times in tests/distributed/test_kills.py."""
         ends = []

@@ -33,6 +33,7 @@ def trained(model: nn.Module, plan: Plan = PLAN, loss: Any = cross_entropy, opti
 
 
 class TestTwoProcessesInOneFolder:
+    @pytest.mark.slow
     def test_write_one_after_the_other(self, tmp_path: Path) -> None:
         """One took for what a killed one had left what the other was writing, which ended in a FileNotFoundError."""
         code = """
