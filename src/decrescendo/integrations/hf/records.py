@@ -30,7 +30,7 @@ class Records:
     >>> records.prepared(list(map(dict, rows * 2)))
     >>> records.check(records.made, Unit.EXAMPLE)
     Traceback (most recent call last):
-    decrescendo.errors.InvalidValue: a plan for examples must be given each record once, got a list in which 2 row(s) ...
+    decrescendo.errors.InvalidValue: a plan for examples must be given each record once, got a list in which ...
     """
 
     def __init__(self, data: object = None) -> None:
