@@ -24,6 +24,7 @@ from decrescendo.row_independence.inputs import drawing, labelled_rows
 from decrescendo.row_independence.known_memory import Memory, SuspectConstant
 from decrescendo.row_independence.program import Done, Passed, Program
 from decrescendo.row_independence.python_state import UNSEARCHED, Numbers, growing_with_rows, without_keys
+from decrescendo.row_independence.random_stream import hosts_drew
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
 from decrescendo.row_independence.rules import declared_changes
 from decrescendo.row_independence.trace import Trace
@@ -226,7 +227,10 @@ class Comparison(Generic[Passed]):
             before = program.numbers() if small else {}
             try:
                 with drawing(program.devices, seed):
-                    done = program.run(labelled_rows(batch, rows, tracer), tracer)
+                    try:
+                        done = program.run(labelled_rows(batch, rows, tracer), tracer)
+                    finally:
+                        tracer.hosts = hosts_drew()
                 if small:
                     self._stored.append((count, before, program.numbers()))
                 return done

@@ -71,7 +71,7 @@ class TraceState(Pausable):
         self.refusal = ""
         # Where a generator of the program's own gave random numbers.
         self.generator = ""
-        # Whether NumPy or Python drew random numbers.
+        # Whether NumPy or Python drew random numbers, set at the end of the pass.
         self.hosts = False
         # The line of the program that first called an operation which put rows together, by its name.
         self.lines: dict[str, str] = {}
@@ -115,12 +115,11 @@ class TraceState(Pausable):
         if drawn and self.generator:
             raise UnsupportedModel(GENERATOR.format(self.generator))
         where = self.lines.get(label.name, "") if isinstance(label, Mixed) else ""
-        raise refused(refusal(label, of, hosts=self.hosts, where=where))
+        raise refused(refusal(label, of, hosts=hosts_drew(), where=where))
 
     def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
         """Note tensors that leave the pass or enter untraced engine code, so that a data-dependent choice
         between two shows."""
-        self.hosts = hosts_drew()
         with FUNCTIONS_OFF():
             wires: list[object] = []
             for tensor in tensors:
