@@ -26,8 +26,8 @@ _BEFORE = {
     "decrescendo-captured-noise": OURS, "decrescendo-captured": QUIET, "decrescendo-noise": IN_PYTHON,
 }  # fmt: skip
 _OF_BEFORE = (
-    'Measured with `capture=True`, before `capture="auto"` was the default. What is called decrescendo here was '
-    "captured; today's default chooses in its first steps."
+    'Rows without a figure for `memory="low"` were measured with `capture=True`, before `capture="auto"` was the '
+    "default: what is called decrescendo in them was captured. Today's default chooses in its first steps."
 )
 _BY_CAPTURED = (
     "By default passes are captured where that pays: their operations are replayed, without the Python that started "
