@@ -1,6 +1,7 @@
 """One word, one meaning: words that have given way to the field's do not come back."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -81,15 +82,20 @@ def prose_of(path: Path) -> str:
 def retired_prose(text: str) -> list[str]:
     return [
         f"{found[0]!r}, now {now}"
-        for said, now in RETIRED_PROSE.items()
-        for found in re.finditer(rf"\b(?:{said})(?:\b|(?<= ))", text, re.IGNORECASE)
+        for said, now in (RETIRED_PROSE.items() if as_words(*RETIRED_PROSE).search(text) else ())
+        for found in as_words(said).finditer(text)
     ]
 
 
-def names_of(tree: ast.AST) -> set[str]:
-    """What a file calls its classes, functions, arguments, attributes and variables."""
+@functools.cache
+def as_words(*said: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(said)})(?:\b|(?<= ))", re.IGNORECASE)
+
+
+def names_of(text: str, wanted: str) -> set[str]:
+    """Which of the words that match ``wanted`` a source calls a class, function, argument, attribute or variable."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)) if re.search(wanted, text) else ():
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             found.add(node.name)
         elif isinstance(node, ast.arg):
@@ -100,7 +106,10 @@ def names_of(tree: ast.AST) -> set[str]:
             found.add(node.id)
         elif isinstance(node, ast.keyword) and node.arg:
             found.add(node.arg)
-    return found
+    return {name for name in found if re.search(wanted, name)}
+
+
+RETIRED_WORD = rf"\b(?:{'|'.join(RETIRED)})\b"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
@@ -108,7 +117,7 @@ def test_no_name_in_the_code_is_a_retired_word(package: Path) -> None:
     found = {
         f"{path.relative_to(ROOT)}: {name}, now {RETIRED[name]}"
         for path in package.rglob("*.py")
-        for name in names_of(ast.parse(path.read_text(encoding="utf-8"))) & RETIRED.keys()
+        for name in names_of(path.read_text(encoding="utf-8"), RETIRED_WORD)
     }
     assert found == set()
 
@@ -157,14 +166,12 @@ def test_weights_are_parameters_only() -> None:
         for path in (PACKAGES[0] / room).rglob("*.py"):
             # (numpy's own arguments, the nodes and weights of a quadrature, and torch's weight decay are their authors'
             # words.)
-            found = {
-                name for name in names_of(ast.parse(path.read_text(encoding="utf-8"))) if "weight" in name
-            }
+            found = names_of(path.read_text(encoding="utf-8"), "weight")
             assert found <= (
                 {"weights", "weight"} if path.stem == "gaussian" else {"weights", "weight_decay"}
             ), path
 
 
 def test_a_retired_word_is_found() -> None:
-    tree = ast.parse("def judged(dots): return Terms(dots).thawed()")
-    assert names_of(tree) & RETIRED.keys() == {"judged", "dots", "Terms", "thawed"}
+    text = "def judged(dots): return Terms(dots).thawed()"
+    assert names_of(text, RETIRED_WORD) == {"judged", "dots", "Terms", "thawed"}

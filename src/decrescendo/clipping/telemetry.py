@@ -10,20 +10,20 @@ from torch import Tensor
 
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 
-# All coordinates are smaller by this part than they may be, and lengths are taken to be longer: room for the rounding
+# Coordinates are scaled by 1 - _ROOM, and norms by 1 + _ROOM: a relative margin for the rounding
 # of a stored gradient (docs/explanation/rounding.md) and of these few operations.
 _ROOM = 2.0**-20
-# More would be noise alone: each coordinate has noise of z sqrt(K) examples.
+# With more bins noise dominates: each count has noise std z sqrt(K).
 _MOST = 1_000
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Noisy numbers about a batch, released together with its clipped sum as one vector with one noise.
+    """Gradient-norm histogram, loss and accuracy, released in one Gaussian mechanism with the sum.
 
     A clipped gradient v of length n <= C leaves room for any vector s with |s|^2 <= C^2 - n^2: the pair (v, s) still
-    has length at most C, and is the same Gaussian release, with the same z. ``norms`` fills it with K coordinates,
+    has norm at most C: sensitivity, z and epsilon stay the same. ``norms`` fills it with K coordinates,
     C / sqrt(K) in the first K (1 - n / C) of them (the last of these in part): then |s|^2 <= C^2 - n C. The sum of a
     coordinate is the number of examples whose norm is below its threshold. It costs nothing: gradients, their noise and
     epsilon are those of a run without.
@@ -74,7 +74,7 @@ class Telemetry:
         object.__setattr__(self, "loss_range", (low, check_real("loss_range[1]", ends[1], above=low)))
 
     def __str__(self) -> str:
-        """In words, for a statement.
+        """In words, for `Statement`.
 
         >>> print(Telemetry(norms=0, loss=True, loss_range=(0, 4)))
         the mean loss within 0 and 4; gradients are clipped to 0.995 C_t
@@ -99,16 +99,16 @@ class Telemetry:
 
     @property
     def part(self) -> float:
-        """a: of C for each of loss and accuracy; 0 if neither is asked for."""
+        """a: loss and accuracy entries are at most a C each; 0 without."""
         return math.sqrt((1 - (1 - self.share) ** 2) / self.scalars) if self.scalars else 0.0
 
     def gradient_limit(self, clip_norm: float) -> float:
-        """What gradients are clipped to, so that they and loss and accuracy are together at most ``clip_norm`` long."""
+        """The gradients' clip norm that leaves room for loss and accuracy within ``clip_norm``."""
         return clip_norm * (1 - self.share) if self.scalars else clip_norm
 
     def units(self, clip_norm: float) -> tuple[float, float]:
-        """What one example adds to a coordinate: of the norms, at most; of loss and accuracy, a value of 1 more than a
-        value of 0."""
+        """The scales of the coordinates: the largest entry of a norm bin; the range (from value 0 to 1) of loss and
+        accuracy."""
         norm = self.gradient_limit(clip_norm) / math.sqrt(max(self.norms, 1)) * (1 - _ROOM)
         return norm, 2 * self.part * clip_norm * (1 - _ROOM)
 
@@ -120,10 +120,10 @@ class Telemetry:
         counted: Bool[Tensor, " batch"],
         clip_norm: float | Float64[Tensor, ""],
     ) -> Float[Tensor, "batch size"]:
-        """A row per example: at most sqrt(C^2 - n^2) long; zero where an example does not count.
+        """Telemetry coordinates s per example, |s|^2 <= C^2 - n^2; zero if not counted.
 
         Args:
-            lengths: n, of the clipped gradients; upper bounds, but for the rounding of stored products.
+            lengths: n, norms of the clipped gradients: upper bounds up to rounding.
             losses: one per example; NaN counts as the middle of the range.
             scores: one per example, with ``accuracy``; clipped to [0, 1], NaN as 1/2.
             counted: which examples count.
@@ -147,5 +147,5 @@ class Telemetry:
 
 
 def _centred(values: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """x - 1/2, of which half as much is the most that an example can add; a batch of another size adds less, too."""
+    """Values clipped to [0, 1], minus 1/2; NaN becomes 0. The magnitude is at most 1/2."""
     return torch.where(torch.isnan(values), 0.5, values.clamp(0, 1)) - 0.5

@@ -1,5 +1,4 @@
-"""The inputs of each checked pass: a labelled copy of the batch's rows, and random generators with a fixed
-seed."""
+"""Inputs of a pass that checks row independence: a copy of the batch, labelled by row, and seeded generators."""
 
 import random
 from collections.abc import Collection, Generator
@@ -15,14 +14,14 @@ from decrescendo.base.rng import seeded
 from decrescendo.row_independence.labels import Mixed, RowLayout
 from decrescendo.row_independence.tracer import Tracer
 
-# What numpy's global generator draws from inside of a pass.
+# The bit generator that NumPy's global one uses in a pass.
 _NUMPYS, _NUMPY = np.random.MT19937(0), cast("Any", np.random)
 
 
 def labelled_rows(batch: Batch, rows: int, tracer: Tracer) -> Batch:
-    """The tracer's number of rows, in fresh memory whose labels it knows.
+    """A copy of the batch, ``tracer.count`` rows long, labelled by row.
 
-    Their memory format is the batch's for any number of rows, or passes that are compared would differ by it.
+    The copy's strides are ordered as the batch's: otherwise compared passes could differ by layout.
     """
     index = None if rows == tracer.count else torch.arange(tracer.count, device="cpu") % rows
 
@@ -38,8 +37,8 @@ def labelled_rows(batch: Batch, rows: int, tracer: Tracer) -> Batch:
 
 @contextmanager
 def drawing(devices: Collection[torch.device], seed: int) -> Generator[None]:
-    """Inside, torch's, Python's and NumPy's global generators are seeded for a pass; they are restored
-    afterwards. If they continued from pass to pass, later numbers would show how many were drawn before."""
+    """Seed torch's, Python's and NumPy's global generators for a pass and restore them afterwards: a continued
+    stream would reveal how many numbers earlier passes drew."""
     python, numpys, own = random.getstate(), np.random.get_state(legacy=False), _NUMPY.get_bit_generator()
     with seeded(max(seed, 0), set(devices)):
         try:
@@ -50,5 +49,5 @@ def drawing(devices: Collection[torch.device], seed: int) -> Generator[None]:
         finally:
             random.setstate(python)
             _NUMPY.set_bit_generator(own)
-            if numpys["has_gauss"]:  # a normal number that was made and not given yet
+            if numpys["has_gauss"]:  # a second normal (Box-Muller) is cached
                 np.random.set_state(numpys)

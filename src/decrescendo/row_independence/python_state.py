@@ -2,8 +2,8 @@
 
 Attributes, containers, closures and globals are searched.
 
-A loss may count examples (``self.seen += len(batch)``) or grow a list. No torch operation shows it, and a
-later pass may depend on it. State in C objects, files and other processes is not searched (docs: pitfalls).
+A loss may count examples (``self.seen += len(batch)``) or grow a list. The tracer sees no such operation, and later
+passes may use it. State in C objects, files and other processes is not searched (docs: pitfalls).
 """
 
 import dis
@@ -45,7 +45,7 @@ _CHOICES = (str, bytes, FunctionType, BuiltinFunctionType, type)
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque, array)
 # Attributes that every nn.Module has: skipped, except hooks (code of the program) and, by `_modules`, child modules.
 _MODULE_ATTRIBUTES = frozenset(name for name in vars(nn.Module()) if "_hook" not in name)
-# Methods of classes that run without being named.
+# Special methods to search: Python calls them.
 _CALLED = (
     "__call__",
     "__getattr__",
@@ -64,10 +64,10 @@ def numbers_of(
     model: nn.Module, loss: object, *, identities: bool = False, choices: bool = False,
     objects: list[object] | None = None,
 ) -> Numbers:  # fmt: skip
-    """The numbers and lengths that a model and a loss reach by attributes, containers, closures and global names.
+    """The Python numbers and container lengths reachable from a model and a loss, by path (``loss.seen``).
 
-    ``identities``: also record strings, object ids and the contents that a replayed pass would not restore
-    (`object_contents`). ``choices``: also record strings, and by its id the function, class or None at each place.
+    ``identities`` (for graph replay): also record strings, object ids and `object_contents`. ``choices``: also
+    record strings, and the ids of functions, classes and None.
     ``objects``: a list that the visited objects are appended to.
 
     >>> seen = []
@@ -75,7 +75,7 @@ def numbers_of(
     {'len(loss.seen)': 0}
     """
     found: Numbers = {}
-    # The caller that replays compares the model's tensors and training mode.
+    # For replay, the caller compares modules' tensors and training mode.
     own = set(map(id, model.modules())) if identities else set[int]()
     visited: dict[int, object] = {}  # by id; the objects are kept alive, so that no new one gets the same id
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
@@ -138,7 +138,7 @@ def is_of_a_library(kind: type) -> bool:
 
 
 def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
-    """The objects that a value refers to, each by name: attributes, methods' owners, a class's own attributes."""
+    """The objects to visit after ``value``, by name: its attributes, its class, what its function uses."""
     if isinstance(value, ModuleType):
         return
     if isinstance(value, type):  # user-defined classes: counters in class attributes, and what methods use
@@ -255,8 +255,7 @@ def growing_with_rows(one: tuple[int, Numbers, Numbers], two: tuple[int, Numbers
 
     Args:
         one: batch size of a pass, and `numbers_of` (without ``identities``) before and after it.
-        two: the same for a pass of another batch size. A place that grows alike in both counts passes: it is
-            left out.
+        two: the same for a pass of another batch size. A place that grows equally in both counts passes: left out.
 
     >>> two = 2, {"seen": 5, "calls": 1}, {"seen": 7, "calls": 2}
     >>> three = 3, {"seen": 7, "calls": 2}, {"seen": 10, "calls": 3}

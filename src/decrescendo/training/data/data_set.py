@@ -24,8 +24,8 @@ class DataSet:
     """The data of a training with all that was found out about it.
 
     Args:
-        table: its rows by number: how batches are made.
-        people: each row's person, as a number from 0; ``None`` where a plan protects examples.
+        table: makes a batch from row indices.
+        people: each row's person (0, 1, ..); ``None`` for example-level privacy.
         assumptions: what is assumed of the data and of the code that makes rows.
         given: as it was given to the training.
     """
@@ -36,8 +36,7 @@ class DataSet:
     given: object = field(repr=False)
 
     def memory(self) -> Iterator[Tensor | np.ndarray]:
-        """The memory of the rows, which model, optimiser and loss must not hold, and may read through batches
-        only."""
+        """Tensors and arrays that store the rows: model, optimiser and loss must not reference them."""
         kept = held_by(self.table)
         return memory_of(self.given if kept is self.given else (kept, self.given))
 
@@ -58,8 +57,8 @@ def data_set_of(
     *,
     one_by_one: bool = False,
 ) -> DataSet:
-    """Check ``data``, ``collate_fn`` and ``people`` of `Trainer.batches` against a plan for ``size`` rows and
-    the unit that its ``budget`` protects. ``one_by_one``: see `Examples`.
+    """Make a `DataSet` of the arguments of `Trainer.batches`, checked against a plan's ``size`` (rows) and
+    ``budget`` (privacy unit). ``one_by_one``: see `Examples`.
 
     Raises:
         InvalidValue: another number of rows; a person or a record with more rows than the plan allows.

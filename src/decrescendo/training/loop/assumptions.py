@@ -1,4 +1,4 @@
-"""The assumptions that a run lists if the user's own loop changed something between steps."""
+"""Assumptions a run lists about the user's loop and public model state; their texts."""
 
 import re
 from collections import Counter
@@ -17,13 +17,13 @@ READ_AND_SET = assumed("settings-changed-after-diagnostics")
 READ_AND_ENDED = assumed("ended-after-diagnostics")
 ENDED_EARLY = assumed("ended-early")
 
-# Of what is published as it is, and of what moves or grows it. Names are put in.
+# Templates for names: state published without noise, and changes to it.
 PUBLIC_BUFFERS = template("public-buffers")
 PUBLIC_PARAMETERS = template("public-frozen-parameters")
 STATE_SET = template("public-changed-state")
 PARAMETERS_MADE = template("parameters-added")
 TRAINED_SET = template("trained-set-changed")
-# Names that are shown one by one; of more, those alike but for their numbers are one, up to so many.
+# Above _FEW names, those that differ only in digits are merged; at most _MANY are shown.
 _FEW, _MANY = 6, 12
 
 

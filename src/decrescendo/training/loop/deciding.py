@@ -1,4 +1,4 @@
-"""Decides noise and clip norm of the next step on rank 0 and sends them to the other ranks."""
+"""Rank 0 decides z_t and C_t of the next step; `follow` applies them on every rank."""
 
 from dataclasses import astuple
 
@@ -11,9 +11,9 @@ from decrescendo.training.steering import Settings
 
 
 def decide(source: Source, world: World, parts: Parts, streams: RunStreams, taken: int) -> Tree:
-    """The message from rank 0 to all ranks about step ``taken`` + 1, with a seed of their masks.
+    """Rank 0's message for step ``taken`` + 1: settings, noise position, dropout seed.
 
-    On rank 0 it is decided, and paid for where a filter is asked, before anything is drawn or looked at.
+    Rank 0 fixes (and charges to the privacy filter, if any) the settings before the batch is drawn.
     """
     settings = parts.gathered(lambda: None if world.rank else source.next_settings(taken))
 
@@ -28,8 +28,8 @@ def decide(source: Source, world: World, parts: Parts, streams: RunStreams, take
 
 
 def follow(decided: Tree, source: Source, world: World, streams: RunStreams, masks: Seeds) -> Settings | None:
-    """The settings in a message of `decide`, ``None`` at the end. Sources of other ranks take them over, and
-    the streams of every rank move to the positions sent."""
+    """Apply a message of `decide` on this rank: set its source, noise and dropout streams. Returns the settings,
+    ``None`` at the end of the run."""
     granted = decided["settings"]
     settings = None if granted is None else Settings(*granted)
     if world.rank:

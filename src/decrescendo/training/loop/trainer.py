@@ -465,7 +465,7 @@ class Trainer:
 
     def _keep(self, *, now: bool = False) -> None:
         if self._keeper is not None and (self._keeper.is_due or (now and not self._keeper.is_saved)):
-            # Or the next life would take what was changed for what was there before.
+            # An evaluation may have left sharded parameters gathered; a checkpoint is made of their parts.
             self._parts.settle()
-            place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
-            self._keeper.keep(self._model, self._optimizer, place, self.assumptions)
+            positions = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
+            self._keeper.keep(self._model, self._optimizer, positions, self.assumptions)

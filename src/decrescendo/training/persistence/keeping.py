@@ -30,8 +30,7 @@ from decrescendo.training.statement import FLOAT32
 
 @final
 class Keeper:
-    """Saves and restores a run's checkpoints on rank 0; the other ranks get the state without the secret
-    random streams.
+    """Rank 0 saves and loads a run's checkpoints; other ranks get the state without the secret random streams.
 
     Attributes:
         releases: on rank 0, the journal of digests beside the checkpoints.
@@ -63,7 +62,7 @@ class Keeper:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        place: Mapping[str, Any],
+        positions: Mapping[str, Any],
         assumptions: tuple[Assumption, ...],
     ) -> None:
         """Write a checkpoint of this step if there is none; the first is written before the first step."""
@@ -76,7 +75,7 @@ class Keeper:
                 "anew. Give the training scheduler=, or Checkpoints(folder, also={..}) one that your loop steps"
             )
         self._saved = life.taken
-        # Where ranks hold parts, all of them take part in putting these together: none may be missing.
+        # With sharded parameters, gathering is collective: every rank must call it.
         assumptions = together(self._world, assumptions)
         saved, beside = _divided(model)
         weights, moments = _whole(saved), _whole(optimizer.state_dict())
@@ -105,7 +104,7 @@ class Keeper:
             "beside": beside,
             "optimizer": moments,
             "kind": name_of(optimizer),
-            **place,  # and not where drawing ahead has got to
+            **positions,  # of sampling and data, without what is loaded ahead; and clip_norm
             **self._streams.others(),
             **({"correlated": earlier} if earlier else {}),
             "releases": self.releases.name,
@@ -117,8 +116,7 @@ class Keeper:
         self._checkpoints.save(Checkpoint(life.taken, state))
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
-        """Restore the newest checkpoint, if there is one; returns the clip norms that were decided during the
-        run.
+        """Restore the newest checkpoint, if any; returns the clip norms that a clip controller chose.
 
         Raises:
             FileRefused: it is of something else, or fits neither model nor optimiser.
@@ -169,14 +167,14 @@ class Keeper:
             return tuple(float(norm) for norm in state["clip_norm"])
 
     def _earlier(self, state: Mapping[str, Any], step: int) -> None:
-        """Restore earlier noise, so that correlated noise continues after ``step`` steps."""
+        """Restore the state of correlated noise (noise of past steps) after ``step``."""
         if self._streams.correlated is None:
             raise FileRefused("a checkpoint must fit its plan, got correlated noise for a plan without")
         self._streams.correlated.load_state(state, step)
 
     def _newest(self, model: nn.Module) -> Tree:
-        """On rank 0: the newest checkpoint. The streams are moved to its positions and removed from it; so is
-        earlier noise, unless ``model`` is sharded."""
+        """On rank 0: load the newest checkpoint and restore the random streams, which are removed from what is
+        returned (correlated noise: if unsharded)."""
         assert self.releases is not None
         found = self._checkpoints.newest()
         if found is None:
@@ -213,8 +211,8 @@ class Keeper:
 
 
 def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
-    """A model's state without entries of frozen layers and without wrapper tensors; and a digest of those
-    (empty if there are none)."""
+    """A model's state dict without extra entries of frozen layers and tensor subclasses (quantised weights); and
+    their digest."""
     entries, state = entries_of_frozen_layers(model), model.state_dict()
     beside = {name: value for name, value in state.items() if name in entries or not _is_kept(value)}
     shown = [
@@ -226,8 +224,7 @@ def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
 
 
 def _is_kept(value: object) -> bool:
-    """Whether a checkpoint stores an entry of a state dict: all but wrapper tensors, which no file format
-    takes."""
+    """Whether a checkpoint stores a state dict's entry: not a tensor subclass (torchao's)."""
     return not isinstance(value, Tensor) or pieces(value)[0][0] == ""
 
 
@@ -241,7 +238,7 @@ def _whole(tree: Any) -> Any:
 
 
 def _as(held: Any, value: Any) -> Any:
-    """A tensor sharded like another one, if that one is sharded."""
+    """``value``, sharded as ``held`` is if that is a DTensor."""
     if not isinstance(held, Tensor) or not is_part(held):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -251,7 +248,7 @@ def _as(held: Any, value: Any) -> Any:
 
 
 def _in_parts(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Per-entry optimiser state of a parameter, sharded as the parameter is."""
+    """The optimiser's state, with moments sharded like their parameters."""
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = {
         index: {
@@ -266,7 +263,7 @@ def _in_parts(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dic
 
 
 def _noise_in_parts(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Earlier noise from a checkpoint; for sharded parameters this rank's part."""
+    """A checkpoint's correlated noise; of sharded parameters, this rank's part."""
     held = dict(model.named_parameters())
 
     def own(name: str, value: Tensor) -> Tensor:

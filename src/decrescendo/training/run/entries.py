@@ -1,4 +1,4 @@
-"""The entries of a run's files: written, and read with their types checked."""
+"""Writes and reads the entries of `run.json`, with type checks."""
 
 import hashlib
 import math
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from decrescendo.training.run.record import Run
 
 FORMAT, VERSION = "decrescendo-run", 1
-# A run whose noise was decided during the run has an adaptive plan, and says more of itself.
+# The version of runs with adaptive noise: an adaptive plan, and the key "stopped".
 ADAPTIVE_VERSION = 2
 RUN, PLAN, ADAPTIVE_PLAN, WEIGHTS, DIAGNOSTICS = (
     "run.json",
@@ -38,7 +38,7 @@ KEYS = {
     "format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds", "versions",
 }  # fmt: skip
 ADAPTIVE_KEYS = KEYS | {"stopped"}
-# In runs since it was recorded; where clip norms were decided during the run; with telemetry.
+# Optional keys: absent in old files; if clip norms were adaptive; if telemetry was on.
 PROVENANCE, CLIP_NORM, TELEMETRY = "provenance", "clip_norm", "telemetry"
 
 

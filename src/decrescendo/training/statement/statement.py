@@ -83,12 +83,12 @@ def state(
 ) -> Statement:
     """Make the privacy statement of a training.
 
-    Fields after Ponomareva et al. 2023, "How to DP-fy ML", section 5.3, and NIST SP 800-226, with what a schedule adds.
+    Fields after Ponomareva et al. 2023, "How to DP-fy ML", section 5.3, and NIST SP 800-226, plus the schedule.
 
     Args:
         agreed .. versions: as the fields of a `Run`.
-        declaration .. spent: as in `Run.statement`; of an adaptive run no way of the budget is shown, for its filter's
-            whole budget is spent from the beginning.
+        declaration .. spent: as in `Run.statement`; for an adaptive run no epsilon by step is shown: its filter
+        spends the whole budget at the start.
 
     >>> from decrescendo.plans.plan import _EXAMPLE, Plan
     >>> plan = Plan.from_json(_EXAMPLE)
@@ -98,7 +98,7 @@ def state(
     """
     if audit is not None:
         check_audit(audit, agreed, guarantee)
-    unit, row = str(guarantee.unit), str(row_of(guarantee))
+    unit, row = str(guarantee.unit), str(row_of(guarantee))  # what is protected, and what is clipped
     behind = WRONG_IDS if guarantee.unit is Unit.PERSON else SEVERAL.format(unit=unit)
     planned, clips = agreed.planned, agreed.clip_norms(clip_norm, ledger.steps)
     noise = [release.noise_multiplier for release in ledger for _ in range(release.count)]

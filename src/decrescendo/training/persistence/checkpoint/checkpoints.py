@@ -53,12 +53,12 @@ class Checkpoint:
 class Checkpoints:
     """Where, and how often, a training saves the state from which it resumes after a crash.
 
-    A checkpoint holds the random streams: whoever reads one knows the noise to come, and that of the steps since. It
+    A checkpoint holds the random streams: its reader knows the noise of all later steps, released or not. It
     holds all of the model's state dict, whatever code of the model puts there. It is as sensitive as the data, readable
     by its owner only, and should be deleted when the run is done.
 
-    Beside the checkpoints lies a list of what was released (`Releases`): a repeated step is what it was, or
-    is refused. A copy of the folder cannot be told from the original. Two runs that go on from copies, with different
+    The folder also has a digest of every noisy sum (`Releases`): a repeated step must match it, or raises. A copy
+    of the folder cannot be told from the original. Two runs that go on from copies, with different
     data, release the same noise on different sums, and the difference has none: never go on from a copy or a backup.
 
     Args:
@@ -102,7 +102,7 @@ class Checkpoints:
             )
 
     def keeping(self, name: str, thing: Stateful) -> "Checkpoints":
-        """These checkpoints, with ``thing`` added to ``also`` if it is not there already.
+        """A copy with ``thing`` added to ``also``; itself if it is there already.
 
         Raises:
             InvalidValue: something else of this name.
