@@ -58,9 +58,10 @@ def _is(node: ast.expr | None, value: bool) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(path.parents[2])))
-def test_no_source_can_run_what_a_file_says(path: Path) -> None:
-    assert dangers(path.read_text(encoding="utf-8")) == []
+def test_no_source_can_run_what_a_file_says() -> None:
+    assert len(SOURCES) > 500
+    found = {str(path.relative_to(ROOT)): dangers(path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 DANGEROUS = (

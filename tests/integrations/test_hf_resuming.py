@@ -44,7 +44,7 @@ def settings(folder: Path, kind: Any = None, **change: Any) -> Any:
 
 def classifier(folder: Path, data: Any = None, **change: Any) -> Any:
     own = {name: change.pop(name) for name in ("eval_dataset", "public_eval", "callbacks") if name in change}
-    collate = transformers.DataCollatorWithPadding(tokenizer(), pad_to_multiple_of=8)
+    collate = transformers.DataCollatorWithPadding(tokenizer(), pad_to_multiple_of=32)
     return dc.hf.PrivateTrainer(
         model=bert(), args=settings(folder, **change), data_collator=collate,
         train_dataset=texts() if data is None else data, **own,

@@ -175,9 +175,9 @@ class TestOverACrash:
 
 class TestWhatNoRunTrained:
     def test_is_not_taken_for_it(self) -> None:
-        """New parameters in an old module were so in ten of twenty, by the address of those before."""
+        """New parameters in an old module were so in half of the cases, by the address of those before."""
         model = build()
-        for seed in range(20):
+        for seed in range(8):
             del model[0].weight, model[0].bias
             torch.manual_seed(seed)
             model[0].weight, model[0].bias = nn.Parameter(torch.randn(2, 3)), nn.Parameter(torch.zeros(2))

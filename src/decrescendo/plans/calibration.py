@@ -85,18 +85,18 @@ def calibrate(
     >>> plan = calibrate(
     ...     Budget(epsilon=1.2, delta=1e-6),
     ...     PoissonSampling(dataset_size=60_000, expected_batch_size=250),
-    ...     steps=500, privacy=curves.growing_mu(1.25), clip=curves.sensitivity_decay(1.5, rho_c=3.3),
+    ...     steps=20, privacy=curves.growing_mu(1.25), clip=curves.sensitivity_decay(1.5, rho_c=3.3),
     ... )
     >>> print(plan)
-    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
+    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.83... -> 0.67... · C 1.413 -> 0.4545 · 20 steps
 
     The same by a curve of noise multipliers: a noise that falls by a fifth.
 
     >>> falling = calibrate(
-    ...     Budget(1.2, 1e-6), PoissonSampling(60_000, 250), steps=500, noise=curves.linear(1.0, 0.8), clip=1.0
+    ...     Budget(1.2, 1e-6), PoissonSampling(60_000, 250), steps=20, noise=curves.linear(1.0, 0.8), clip=1.0
     ... )
     >>> print(falling)
-    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.97... -> 0.78... · C 1 · 500 steps
+    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.8... -> 0.6... · C 1 · 20 steps
 
     With noise that is correlated, for a learning rate that falls as a cosine:
 
@@ -110,11 +110,11 @@ def calibrate(
     With batches that double on the way:
 
     >>> moving = calibrate(
-    ...     Budget(epsilon=1.2, delta=1e-6), PoissonSampling(60_000, 250), steps=10,
+    ...     Budget(epsilon=1.2, delta=1e-6), PoissonSampling(60_000, 250), steps=2,
     ...     privacy=curves.constant(1.0), clip=curves.constant(1.0), batch=curves.linear(250, 500),
     ... )
     >>> print(moving)
-    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.76... · C 1 · B 275 -> 500 · 10 steps
+    (1.2, 1e-06)-DP per example, Pld upper bound · z 0.72... · C 1 · B 375 -> 500 · 2 steps
     """
     check_budget(budget)
     if not isinstance(sampling, RandomAllocation | StratifiedPoissonSampling):
