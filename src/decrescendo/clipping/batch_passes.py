@@ -78,7 +78,7 @@ class BatchPasses:
             found, finite = seen_of(factors.numbers, rows)
             if metered or not finite:
                 # (Also where memory is measured: the most that can be needed, so that sizes do not depend on values.)
-                # # 0 times infinity is NaN: gradients that are not finite are set to zero, not multiplied by zero.
+                # 0 times infinity is NaN: gradients that are not finite are set to zero, not multiplied by zero.
                 measured = measured.without(~factors.counted)
             try:
                 return measured.scaled_sums(factors.factors, self.keep), found

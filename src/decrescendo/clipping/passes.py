@@ -142,7 +142,7 @@ def output_gradients(losses: Float[Tensor, " batch"], tracer: Tracer, uses: list
         total = (losses * start).sum()
     tracer.assign(start, RowLayout(0))
     tracer.assign(total, Mixed("it is the sum of all losses"))
-    # (`opened`: dispatched to the mode, it would run without the mode, which watches Python's reads in hooks.)
+    # (`opened`: called directly, autograd.grad would switch off the mode that watches Python's reads in hooks.)
     return list(opened(torch.autograd.grad)(total, [use.edge for use in uses], allow_unused=True))
 
 
