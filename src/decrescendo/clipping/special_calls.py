@@ -62,8 +62,7 @@ def special(
     args: Any,
     kwargs: dict[str, Any],
 ) -> Any:
-    """The result of ``func``, one of `SPECIAL`. ``recording``: a context that records operations; ``run``: runs
-    one."""
+    """Run ``func``, one of `SPECIAL`. ``recording``: a context that records operations; ``run``: runs one."""
     if func in READS:
         tracer.read(func, args, kwargs)
     elif func in CTC:

@@ -163,7 +163,7 @@ def product_cost(rows: int, inner: int, columns: int) -> float:
 
 
 def kept_on(device: torch.device) -> int:
-    """Bytes that passes keep between norm and sum if nothing else is said: on a GPU an eighth of its memory.
+    """The default of ``cache_bytes`` on a device: 128 MiB, on a GPU an eighth of its memory, if that is more.
 
     >>> kept_on(torch.device("cpu"))
     134217728
@@ -179,8 +179,8 @@ def chunk_on(device: torch.device) -> int:
 
 
 def chunks(batch: int, elements: int, device: torch.device, times: float = 1.0) -> Iterator[slice]:
-    """Slices of the batch, equal up to one example, whose temporaries of ``elements`` an example have about ``times``
-    `chunk_on` elements or fewer.
+    """Slices of the batch, equal up to one example, whose temporaries (``elements`` an example) have about ``times``
+    `chunk_on` elements at most.
 
     >>> [(part.start, part.stop) for part in chunks(5, CHUNK // 2, torch.device("cpu"))]
     [(0, 1), (1, 3), (3, 5)]

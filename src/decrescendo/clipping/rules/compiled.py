@@ -70,8 +70,7 @@ def gradients(
 ) -> Float[Tensor, " batch"]:
     """Write g_i = D_i U_i^T into ``found``, columns ordered (kernel place, channel); returns the |g_i|^2.
 
-    The squares are rounded as those in `rule.square_rows` are (at most 64 added in float32), without its margin for
-    it.
+    The squares are rounded as in `rule.square_rows` (at most 64 added in float32), without its margin for it.
 
     Errors:
         InvalidValue: sizes that do not fit together: all are checked here, none in C.
@@ -153,8 +152,7 @@ def is_captured() -> bool:
 
 
 def loaded(source: Path, tensors: int = 4) -> Callable[..., None] | None:
-    """The function of a C file of this folder, of so many tensors, the sizes and what `call` adds; ``None`` if
-    absent."""
+    """The function of a C file of this folder, if it was built: of ``tensors``, the sizes and what `call` adds."""
     function = kernel(source)
     if function is not None:
         function.argtypes = (*(ctypes.c_void_p,) * (tensors + 2), ctypes.c_uint, ctypes.c_uint)
