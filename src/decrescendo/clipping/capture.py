@@ -1,11 +1,10 @@
 """Captured passes: the operations of a checked pass are replayed without the Python that started them.
 
-Checking and recording take longer, in Python, than a small model's operations. Once a pass over the same
-number of examples was checked, the next one is checked while its operations are captured (`tape` on a CPU, a
-CUDA graph on a GPU). From then on these are replayed on other rows, until the model moves in memory. Its
-value comparisons are replayed at every step; but Python code does not run again, so a change in it is not
-seen. Some passes in between run in Python, and must run the same operations. `capture_choice` decides whether to
-capture.
+Checking and recording take longer, in Python, than a small model's operations. Once a pass over the same number of
+examples was checked, the next one is checked while its operations are captured (`tape` on a CPU, a CUDA graph on a
+GPU). From then on these are replayed on other rows, until the model moves in memory. Its value comparisons are
+replayed at every step; but Python code does not run again, so a change in it is not seen. Some passes in between run
+in Python, and must run the same operations. `capture_choice` decides whether to capture.
 
 Batches are padded to a few sizes, captured or not: no setting and no timing changes a result.
 """
@@ -82,8 +81,7 @@ class Captures:
     _seen: dict[PassKey, int] = field(default_factory=dict[PassKey, int])
     # The program's Python state when passes were captured.
     _kept: Numbers | None = None
-    # Its state before the current pass in Python; whether a pass left it unchanged; how many were compared; the epoch
-    # of the accepted passes (`Comparison.epoch`).
+    # Its state before the current pass in Python; whether a pass left it unchanged; passes so compared; their epoch.
     _before: Numbers | None = None
     _steady: bool = False
     _unsteady: int = 0
@@ -167,8 +165,7 @@ class Captures:
         return captured.replay(batch, limit, seed)
 
     def _may_replay(self, held: Inventory) -> bool:
-        """Whether captured passes may be replayed: the program's Python state is unchanged, and no autocast or global
-        hook is on."""
+        """Whether captured passes may be replayed: unchanged Python state, no autocast, no hooks of all modules."""
         self.prover.comparison.follow_rules()
         if self._epoch != self.prover.comparison.epoch:  # e.g. data were withheld that a pass may read
             self._captured.clear()
