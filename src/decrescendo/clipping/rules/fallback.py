@@ -133,7 +133,7 @@ def fallback(call: Call) -> FallbackKernel | None:
         return None
     saved = tuple(value for value in leaves if isinstance(value, Tensor))
     constants = [value.detach() if isinstance(value, Tensor) else value for value in leaves]
-    # (`run` must not hold ``call``: it refers to the recorder, which holds this kernel.)
+    # (`run` must not hold ``call``: its ``layout_of`` refers to the pass, which holds this kernel.)
     in_place, function = is_in_place(call.name), call.function
 
     def run(values: list[Tensor], single: list[Tensor]) -> Tensor:
