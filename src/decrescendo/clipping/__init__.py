@@ -1,5 +1,4 @@
-"""Clipping: from a model, a loss and a batch to a `ClippedSum`, the only form in which gradients leave the
-private side."""
+"""Clipping: makes a `ClippedSum` of a model, a loss and a batch, to which `decrescendo.optim` adds noise."""
 
 from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics, Loss
 from decrescendo.clipping.engine import Engine

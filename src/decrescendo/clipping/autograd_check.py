@@ -28,25 +28,25 @@ from decrescendo.row_independence.tracing import (
 
 # Number of perturbed re-evaluations that estimate the rounding error where terms cancel.
 _SHAKES = 3
-# Examples that are passed alone where the program asks for truth values of the data.
+# Examples that are also passed alone where Python asks for truth values of the data (``if x > 0``).
 _ALONE = 8
 
 
 @dataclass(slots=True)
 class AutogradCheck:
-    """Passes of one model and loss as they are without the engine, to compare with."""
+    """Passes of one model and loss by plain autograd, which are compared with the engine's."""
 
     model: nn.Module
     loss: Loss
     memory: Memory
     held: Inventory
-    # Truth values of the data that were asked for, and on how many examples alone they made no difference.
+    # By the truth values that a pass was given: on how many examples alone they made no difference.
     idle: dict[tuple[bool, ...], int] = field(default_factory=dict[tuple[bool, ...], int])
 
     def compare_answers(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
-        """Whether examples alone, which get the truth values they have, come out as in the batch, which does not.
+        """Compare examples alone, which get their own truth values, with the batch, which gets others; or raise.
 
-        This is about doing what the program says: what no data answered is no secret.
+        This is about training the program's own loss: truth values that depend on no data reveal none.
         """
         tracer = done.tracer
         truths = tuple(tracer.reads.truths)
@@ -56,7 +56,7 @@ class AutogradCheck:
             return  # an example alone draws other numbers
         squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
         parameters = list(trainable_of(self.held).values())
-        # As many copies of the example as there are rows get the random numbers that its row got.
+        # Where numbers are drawn, a row of copies of the example draws what its row in the batch drew.
         copies = tracer.count if draws(tracer.trace) else 1
         for row in range(min(rows, _ALONE)):
             at = min(row, copies - 1)
@@ -79,15 +79,15 @@ class AutogradCheck:
     def _plain(
         self, batch: Batch, rows: int, count: int, seed: int, recorded: Tracer, *, natural: bool = True
     ) -> Tensor:
-        """The losses as the program computes them by itself."""
+        """The losses by plain autograd, without the recorder."""
         return self._both(batch, rows, count, seed, recorded, natural=natural)[0]
 
     def _both(
         self, batch: Batch, rows: int, count: int, seed: int, recorded: Tracer, *, natural: bool = True,
         exact: bool = True,
     ) -> tuple[Tensor, object]:  # fmt: skip
-        """Losses, and perhaps scores, as the program computes them by itself. What it keeps of them must not come back
-        either."""
+        """Losses, and perhaps scores, by plain autograd. Later passes must not read what the program keeps of this
+        one, either."""
         tracer = Tracer(count, self.memory, seed, natural=natural, replays=recorded.trace)
         # ``h[mask] = weight`` selects rows here, and is `torch.where` where it is recorded: the same numbers are drawn.
         tracer.stream.jumps = dict(recorded.stream.jumps)
@@ -110,7 +110,7 @@ class AutogradCheck:
             UnsupportedModel: they are not the same.
         """
         parameters = trainable_of(self.held)
-        # A program that reads numbers gets none of them here either: it could keep what is true.
+        # A program that reads numbers in Python gets no true ones here either: it could keep them.
         natural = not done.tracer.reads.poisoned
 
         def plain() -> tuple[Tensor, ...]:
@@ -122,7 +122,7 @@ class AutogradCheck:
         each = plain()
         losses = torch.stack(each).detach()
         if done.tracer.reads.asked:
-            return  # then examples alone are compared
+            return  # `compare_answers` compares examples alone
         self._compare_losses(losses, batch, rows, done, seed)
         dtypes = [losses.dtype, done.tracer.coarsest, *(p.dtype for p in parameters.values())]
         tolerance = 2 * max(map(_tolerance, dtypes))
@@ -136,10 +136,10 @@ class AutogradCheck:
                 found = _norms_and_errors(each[row], parameters, done, row)
             whole = math.hypot(*(norm for norm, _ in found.values()))
             if not math.isfinite(whole) or not all(torch.isfinite(norms[row]) for norms in squares.values()):
-                continue  # it counts for nothing, as squares that overflow do
+                continue  # such an example contributes zero
             for name, (norm, error) in found.items():
                 # A gradient that cancels to zero (a bias before a normalisation) is rounding of the rest.
-                # Measured is an upper bound, far above where the terms of a sum cancel.
+                # The measured norm is an upper bound, far above the norm where the terms of a sum cancel.
                 measured = float(squares[name][row])
                 allowed = tolerance * (max(norm, measured) + 0.02 * whole) + 1e-15
                 if done.tracer.reads.poisoned and not error <= allowed:
@@ -166,10 +166,10 @@ class AutogradCheck:
                 raise
 
     def _moved(self, name: str, batch: Batch, rows: int, done: Pass, seed: int, row: int) -> float:
-        """How far autograd's gradient of one parameter goes where data and weights move by a few of their roundings.
+        """How far autograd's gradient of one parameter moves where data and weights move by a few rounding units.
 
-        Positions whose gradients cancel leave what rounding makes of them, which no two orders of a sum agree on. A
-        gradient that is another one for the same data is no matter of rounding.
+        Where gradients of positions cancel, rounding is left, on which no two orders of a sum agree. A gradient that
+        differs for the same data is no matter of rounding: then 0.
         """
         parameter = trainable_of(self.held)[name]
 
@@ -186,11 +186,11 @@ class AutogradCheck:
     def _shaken(
         self, look: Callable[[Tensor], Tensor], batch: Batch, rows: int, done: Pass, seed: int
     ) -> list[Tensor]:
-        """What ``look`` makes of the plain losses: twice, and where data and weights move by a few of their roundings
-        (a student that is its teacher's copy moves away from it by weights alone)."""
+        """``look`` of the plain losses: twice unchanged, then with data and weights moved by a few rounding units (a
+        student that is a copy of its teacher moves away from it by weights alone)."""
         dice = torch.Generator().manual_seed(0)
         held = trainable_of(self.held).values()
-        parameters = [parameter for parameter in held if type(parameter) is nn.Parameter]  # no parts of one
+        parameters = [parameter for parameter in held if type(parameter) is nn.Parameter]  # not sharded
 
         def move(tensor: Tensor) -> Tensor:
             if not tensor.is_floating_point():
@@ -209,7 +209,7 @@ class AutogradCheck:
         try:
             for _ in range(_SHAKES):
                 for parameter, own in zip(parameters, before, strict=True):
-                    parameter.data.copy_(move(own))  # past autograd, whose graphs of before are still used
+                    parameter.data.copy_(move(own))  # unseen by autograd: earlier graphs are still used
                 found.append(passed(map_rows(move, batch)))
         finally:
             for parameter, own in zip(parameters, before, strict=True):
@@ -218,7 +218,7 @@ class AutogradCheck:
 
 
 def _drop_empty_hooks(parameters: Iterable[nn.Parameter]) -> None:
-    """torch calls none that are put beside hooks that are gone, once it has swapped the tensor (`swap_tensors`)."""
+    """Remove empty dicts of hooks: after `swap_tensors` torch does not call hooks that are added to such a dict."""
     for parameter in parameters:
         if not parameter._backward_hooks:
             parameter._backward_hooks = None
@@ -227,13 +227,13 @@ def _drop_empty_hooks(parameters: Iterable[nn.Parameter]) -> None:
 def _norms_and_errors(
     loss: Tensor, parameters: Mapping[str, nn.Parameter], done: Pass, row: int
 ) -> dict[str, tuple[float, float]]:
-    """Of each parameter: the norm of autograd's gradient of one loss, and how far from it what was measured is.
+    """For each parameter: the norm of autograd's gradient of one loss, and the engine's distance from that gradient.
 
-    One gradient after another is there, not all at once.
+    Gradients are compared one by one, so that they are never all in memory.
     """
     one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
     one[row] = 1
-    # Nothing times infinity is not nothing: one example must not spoil what is found of another.
+    # 0 times infinity is NaN: an example that is not finite must not spoil another's gradient.
     bad = ~torch.isfinite(torch.stack([square.cpu() for square in done.squares().values()]).sum(0))
     measured = done.measured.without(bad) if bool(bad.any()) else done.measured
     found: dict[str, tuple[float, float]] = {}
@@ -242,7 +242,7 @@ def _norms_and_errors(
         with full_precision(), torch.no_grad():
             error = (measured.scaled_sum(name, one) - gradient).norm()
             found[name] = float(_norm(gradient)), float(error)
-        # What a backward pass keeps in the gradient's place, without memory of its own.
+        # Stands for the gradient in the rest of the backward pass, without memory of its own.
         return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
 
     _drop_empty_hooks(parameters.values())

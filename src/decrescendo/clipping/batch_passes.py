@@ -24,13 +24,13 @@ from decrescendo.errors import OutOfMemory
 @final
 @dataclass(frozen=True, slots=True)
 class BatchPasses:
-    """What an engine does with one micro-batch after another.
+    """The passes of an engine over its micro-batches.
 
     Args:
-        checker: does a pass in Python, checked.
+        checker: runs a pass in Python, checked.
         workspace: memory for kept gradients.
         captures: replays of earlier passes.
-        factors: from norms to the factors that clip.
+        factors: computes clip factors from norms (`factors_of`).
         seeds: gives the seed of the random numbers of each pass; `no_seed` where passes draw none.
         keep: see `Engine`.
     """
@@ -55,10 +55,10 @@ class BatchPasses:
     def clipped(
         self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None, *, metered: bool
     ) -> tuple[dict[str, Tensor], PassNumbers]:
-        """The clipped sums of the rows by parameter, and what clipping saw.
+        """The clipped sums of the rows by parameter, and their diagnostics and telemetry.
 
         Args:
-            most: no more rows than these are passed at once; ``None`` where nothing forbids it.
+            most: the most rows of a pass, padding included; ``None`` for no limit.
             metered: whether the memory that the pass takes is measured: then it is not replayed.
         """
         seed, count = self.seeds(), self.captures.count(rows, most, held, batch)
@@ -77,8 +77,8 @@ class BatchPasses:
             factors = self.factors(done, joint_norms(done), rows, limit)
             found, finite = seen_of(factors.numbers, rows)
             if metered or not finite:
-                # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
-                # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
+                # (Also where memory is measured: the most that can be needed, so that sizes do not depend on values.)
+                # 0 times infinity is NaN: gradients that are not finite are set to zero, not multiplied by zero.
                 measured = measured.without(~factors.counted)
             try:
                 return measured.scaled_sums(factors.factors, self.keep), found
@@ -86,7 +86,7 @@ class BatchPasses:
                 if self.keep is None or not is_out_of_memory(error):
                     raise
                 what = str(error)
-            # What was handed on must not be handed on again: these examples are not passed a second time.
+            # ``keep`` may have got some of the sums: a second pass over these examples would hand them on again.
             raise OutOfMemory(
                 f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size"
             )

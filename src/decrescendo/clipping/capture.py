@@ -1,10 +1,10 @@
 """Captured passes: the operations of a checked pass are replayed without the Python that started them.
 
-Checking and recording take longer, in Python, than a small model's operations. Once a pass over the same
-number of examples was checked, the next one is checked while its operations are captured (`tape` on a CPU, a
-CUDA graph on a GPU). From then on these are replayed on other rows, until the model moves in memory. Its
-value comparisons are replayed at every step; but Python code does not run again, so a change in it is not
-seen. Some passes run in Python in between, and must do the same. `capture_choice` decides whether to capture.
+Checking and recording take longer, in Python, than a small model's operations. Once a pass over the same number of
+examples was checked, the next one is checked while its operations are captured (`tape` on a CPU, a CUDA graph on a
+GPU). From then on these are replayed on other rows, until the model moves in memory. Its value comparisons are
+replayed at every step; but Python code does not run again, so a change in it is not seen. Some passes in between run
+in Python, and must run the same operations. `capture_choice` decides whether to capture.
 
 Batches are padded to a few sizes, captured or not: no setting and no timing changes a result.
 """
@@ -45,14 +45,14 @@ from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError
 from decrescendo.row_independence.tracing import Numbers, changed_places, draws, without_keys
 
-# Passes that are captured down at once, those used last: each has memory for what it is given and what it gives.
+# Captured passes that are kept, those used last: each has memory for its inputs and its results.
 _MOST = 32
-# Passes that were seen once, and are captured when they come again.
+# Passes whose occurrences are counted.
 _SEEN = 512
-# A batch is filled up to a multiple of a sixteenth to a thirty-second of its rows, so that few numbers of rows occur.
+# Batches are padded to a multiple of 1/32 to 1/16 of their rows, so that few numbers of rows occur.
 _BITS = 5
-# Passes that may be done twice before captures are given up, and after that half of all; fewer where nobody asked for
-# captures.
+# Replays that may be repeated in Python before captures are given up, and beyond these half of all; fewer unless
+# capture=True.
 _MISSED, _MISSED_UNASKED = 8, 2
 _REPLAYED = assumed("replayed-passes")
 
@@ -62,10 +62,10 @@ class Captures:
     """The captured passes of one engine.
 
     Args:
-        prover: proves those in Python.
-        workspace: what the rules may spend.
-        factors: of losses and norms, as `factors_of`.
-        choice: whether any is captured.
+        prover: runs passes in Python, checked.
+        workspace: memory for the rules.
+        factors: computes clip factors from losses and norms (`factors_of`).
+        choice: decides whether passes are captured.
     """
 
     prover: Checker
@@ -77,24 +77,24 @@ class Captures:
     _borrowed: Tensor | None = None
     _make: Callable[[], Capture] | None = None
     _captured: dict[PassKey, Captured] = field(default_factory=dict[PassKey, Captured])
-    # How often each came.
+    # Occurrences of each pass.
     _seen: dict[PassKey, int] = field(default_factory=dict[PassKey, int])
-    # What Python kept when passes were captured; how often it was forgotten what they do.
+    # The program's Python state when passes were captured.
     _kept: Numbers | None = None
-    # What it kept before the pass in Python at hand; whether one left that as it was, and how many were asked.
+    # Its state before the current pass in Python; whether a pass left it unchanged; passes so compared; their epoch.
     _before: Numbers | None = None
     _steady: bool = False
     _unsteady: int = 0
     _epoch: int = 0
-    # Passes that were replayed, and those of them that had to be done in Python after that or instead.
+    # Replayed passes, and passes that had to run in Python after a replay or in its place.
     _done: int = 0
     _missed: int = 0
-    # Passes that were captured when they came, replayed or not, since a change of the program was last found.
+    # Occurrences of captured passes, replayed or not, since the program was last seen to change.
     _uses: int = 0
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """Inside, a pass may be replayed, and its result is used."""
+        """Hold the lock in which a pass may be replayed and its result is used; then return borrowed memory."""
         with self._one_at_a_time:
             try:
                 yield
@@ -104,10 +104,10 @@ class Captures:
                     self._borrowed = None
 
     def count(self, rows: int, most: int | None, held: Inventory, batch: Batch) -> int:
-        """How many rows a pass over so many is to have: where one may be replayed, a number that comes often, whether
-        any is or not.
+        """The number of rows to which a pass over ``rows`` is padded: few numbers occur where passes can be captured,
+        whether any is or not.
 
-        ``most``: no more than these, if there are not as many.
+        ``most``: no padding beyond these.
         """
         if rows < 2:
             return rows
@@ -120,8 +120,8 @@ class Captures:
         return count if most is None or count <= most else rows
 
     def again(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> Again | None:
-        """The pass over ``batch``, filled up to ``count`` rows, and its sums, clipped to ``limit``; ``None`` where it
-        has to be done in Python."""
+        """The replayed pass over ``batch``, padded to ``count`` rows, with sums clipped to ``limit``; ``None`` where
+        it must run in Python."""
         make = self._make if self.choice.on and count > 1 else None
         if make is None:
             return None
@@ -129,7 +129,7 @@ class Captures:
         if not self._may_replay(held):
             return None
         key, alike = pass_key(batch, count, held), pass_key(batch, 0, held)
-        if key not in self._seen and len(self._seen) >= _SEEN:  # of a model that lies elsewhere in each step
+        if key not in self._seen and len(self._seen) >= _SEEN:  # of a model whose memory moves at each step
             self._seen.clear()
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] > 1:
@@ -153,11 +153,11 @@ class Captures:
         captured.times += 1
         self._uses += 1
         if self.choice.measures and captured.times % 2 == 0:
-            return None  # both ways in turns
+            return None  # replays and passes in Python in turns, to time both
         if not self.choice.measures and self._uses & (self._uses - 1) == 0:
-            return None  # the first, the second, the fourth, ..
+            return None  # uses 1, 2, 4, .. run in Python, to be compared
         if not self.workspace.borrow(captured.block):
-            return None  # somebody holds on to a pass in Python
+            return None  # a `Pass` that is still referenced has it
         self._borrowed = captured.block
         self._done += 1
         self.choice.goes(alike, replayed=True)
@@ -165,14 +165,14 @@ class Captures:
         return captured.replay(batch, limit, seed)
 
     def _may_replay(self, held: Inventory) -> bool:
-        """Whether nothing around the model and the loss, or of what they keep, has changed since the last pass."""
+        """Whether captured passes may be replayed: unchanged Python state, no autocast, no hooks of all modules."""
         self.prover.comparison.follow_rules()
-        if self._epoch != self.prover.comparison.epoch:  # data are withheld that a pass may have used
+        if self._epoch != self.prover.comparison.epoch:  # e.g. data were withheld that a pass may read
             self._captured.clear()
             self._epoch = self.prover.comparison.epoch
         if self._kept is not None and (changed := changed_places(self._kept, self.prover.kept())):
             self._captured.clear()
-            if self.choice.asked == "auto":  # from here on it has to come as often again
+            if self.choice.asked == "auto":  # occurrences are counted anew
                 self._seen.clear()
             self._kept, self._uses = None, 0
             self.missed(
@@ -189,19 +189,19 @@ class Captures:
         return not around
 
     def end(self) -> None:
-        """A pass is done, in whichever way."""
+        """Note the end of a pass, replayed or not."""
         self.choice.end()
         if not self.choice.on and self._captured:
             self.forget()
 
     def forget(self) -> None:
-        """Captured passes and their memory; they may be captured again."""
+        """Drop the captured passes and their memory; they may be captured again."""
         with self._one_at_a_time:
             self._captured.clear()
 
     @contextmanager
     def ending(self) -> Generator[None]:
-        """Inside, a pass is done in Python: if it is refused, so are those that were captured."""
+        """Inside, a pass runs in Python: if it is refused, the captured passes are dropped."""
         try:
             yield
         except DecrescendoError:
@@ -214,8 +214,8 @@ class Captures:
         reason: str = "most of what they did had to be done in Python once more",
         why: str = capture_choice.SLOWER,
     ) -> None:
-        """A replayed pass has a gradient that is not finite, or constants that are not as they were; or none
-        could be."""
+        """Count a pass that had to run in Python after a replay or in its place (a gradient that is not finite, a
+        changed constant); stop captures after too many."""
         self._missed += 1
         self.choice.twice()
         few = _MISSED if self.choice.asked is True else _MISSED_UNASKED
@@ -223,8 +223,8 @@ class Captures:
             self._stop(reason, why)
 
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
-        """Whether a pass in Python did what the captured ones do, and leaves what Python keeps as it was: else none is
-        captured, for a capture is one more pass, which would show in what the program keeps."""
+        """Stop captures if a pass in Python ran other operations than its capture, or changed the program's Python
+        state again and again: a capture is one more pass, which would change it, too."""
         if self._before is not None:
             changed = changed_places(self._before, self.prover.kept())
             self._steady = not changed
@@ -258,10 +258,10 @@ class Captures:
         try:
             device = next(iter(held.parameters.values())).device
             if (block := self.workspace.reserved(device)) is None:
-                return None  # somebody holds on to a pass in Python
+                return None  # a `Pass` that is still referenced has it
             capture = make()
             if self.choice.asked == "auto" and capture.computes_later and not self._captured:
-                # What is broken off may have kept what was never computed: first without a capture.
+                # A program may keep uncomputed tensors of a capture that fails: the first time without one.
                 self.prover.again(rows, count, held, seed, self.workspace, nullcontext)
             own_count = torch.full((), count_rows(batch), device=device)
             limit = torch.ones((), dtype=torch.float64, device=device)
@@ -292,8 +292,8 @@ class Captures:
         return None
 
     def _stop(self, reason: str, why: str, *, wrong: bool = False) -> None:
-        """``reason`` for whoever trains; ``why`` for the run's record, in which nothing may be of the data. Who did not
-        ask for captures is warned only of replays that may have been ``wrong``."""
+        """Capture no more passes. ``reason``: for a warning; ``why``: for the run's record, which must hold nothing
+        of the data. Unless capture=True, only replays that may have been ``wrong`` are warned of."""
         self._captured.clear()
         self.choice.stop(why)
         if wrong or self.choice.asked is True:

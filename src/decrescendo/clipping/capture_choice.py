@@ -11,8 +11,8 @@ from typing import Literal
 
 import torch
 
-# Times that a number of rows comes before it is captured, which costs as much as two or three passes; passes each way
-# whose medians are compared; and numbers of rows that are captured for that.
+# Occurrences of a number of rows before its capture, which costs as much as two or three passes; passes each way
+# whose medians are compared; numbers of rows that are captured to compare.
 _FIRST, _EACH, _TRIED = 3, 3, 3
 _CLOCK = time.perf_counter
 
@@ -34,7 +34,7 @@ MEMORY = "passes ran in Python: there was no memory for a captured pass"
 
 
 def clock_on(device: torch.device) -> Callable[[], float]:
-    """Seconds, once all that was started on the device is done.
+    """A clock in seconds that first waits for the work that was started on the device.
 
     >>> clock_on(torch.device("cpu")) is time.perf_counter
     True
@@ -55,8 +55,8 @@ class Choice:
 
     Args:
         asked: `EngineSettings.capture`.
-        clock: in seconds.
-        parts: whether sums are taken over one by one as they come, so that they are never all there at once.
+        clock: see `clock_on`.
+        parts: whether the engine hands each sum on as it is made (``keep``), so that they are never all in memory.
 
     >>> Choice(False, clock_on(torch.device("cpu"))).why == OFF
     True
@@ -67,10 +67,10 @@ class Choice:
     parts: bool = False
     on: bool = field(init=False)
     why: str = field(init=False)
-    # The share of a pass's time in Python that a replay saves, once it is measured; what a capture costs, in passes.
+    # Once measured, in times of a pass in Python: what a replay saves, and what a capture costs.
     _saves: float | None = None
     _costs: float = 0.0
-    # Seconds of passes in Python, of replays and of captures, by what they have in common but for the number of rows.
+    # Seconds of passes in Python, of replays and of captures, by key without the number of rows.
     _seconds: dict[object, tuple[list[float], list[float], list[float]]] = field(
         default_factory=dict[object, tuple[list[float], list[float], list[float]]]
     )
@@ -87,7 +87,7 @@ class Choice:
 
     @property
     def measures(self) -> bool:
-        """Whether it is still to be decided."""
+        """Whether passes are still timed to decide."""
         return self.on and self.asked == "auto" and self._saves is None
 
     def pays(self, key: object, uses: int) -> bool:
@@ -114,12 +114,11 @@ class Choice:
             self._tried.add(key)
 
     def goes(self, alike: object, *, replayed: bool) -> None:
-        """Note how this pass runs. ``alike``: what passes over other numbers of rows have in common with
-        it."""
+        """Note how this pass runs. ``alike``: its key without the number of rows."""
         self._way = (alike, replayed)
 
     def end(self) -> None:
-        """Note the end of a pass that ran only once, and its time."""
+        """Note the end of a pass and, unless it ran twice, its time."""
         if not self.measures or self._way is None:
             return
         (alike, replayed), self._way = self._way, None
@@ -141,7 +140,7 @@ class Choice:
         self._way = None
 
     def stop(self, why: str) -> None:
-        """No pass is captured or replayed from here on."""
+        """Capture and replay no pass from here on; ``why``: for the run's record."""
         self.on, self.why = False, why
         self._seconds.clear()
         self._tried.clear()

@@ -16,7 +16,7 @@ from decrescendo.clipping.device_graphs import Capture
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.row_independence.tracing import Number, Trace, settings
 
-# What passes that do the same have in common.
+# Equal for passes that run the same kernels (`pass_key`).
 PassKey: TypeAlias = tuple[object, ...]
 
 
@@ -30,8 +30,8 @@ class Again:
 
 @dataclass(slots=True)
 class Captured:
-    """A captured pass: its rows, how many of them count, and the clip norm, in memory of its own; the names of its
-    sums; what it did, and whether that draws."""
+    """A captured pass: in its own memory its rows, how many of them count, and the clip norm; the names of its sums;
+    its trace, and whether the trace draws random numbers."""
 
     rows: Batch
     count: Int[Tensor, ""]
@@ -40,7 +40,7 @@ class Captured:
     trace: Trace
     draws: bool
     capture: Capture
-    # What it reads that was there before, which stays as long as it reads it; and what it may write to.
+    # Tensors from before the pass that it reads, kept alive; the workspace's block that it may write to.
     constants: list[Tensor]
     block: Tensor
     # How often it was replayed.
@@ -57,7 +57,7 @@ class Captured:
 
 
 def fill_rows(rows: Batch, batch: Batch) -> None:
-    """The rows, and the first of them once more where there is room."""
+    """Copy ``batch`` into ``rows``, and its first rows once more into what is left."""
     with torch.no_grad():
         for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
             own[: len(given)].copy_(given)
@@ -76,10 +76,10 @@ def pass_key(batch: Batch, count: int, held: Inventory) -> PassKey:
 
 
 def is_called_everywhere() -> bool:
-    """Whether torch calls something beside each module or each function, of which nothing is followed."""
+    """Whether hooks of all modules, or modes of all functions, are on: a replay would not call them."""
     return any(hooks_of_all_modules()) or any(type(mode) is not DeviceContext for mode in function_modes())
 
 
 def constant_numbers(trace: Trace) -> list[object]:
-    """The values of constants of one number, which are no kernel's memory."""
+    """The values of one-number constants in a trace, which a capture that ``bakes_numbers`` has read."""
     return [wire.content for event in trace.events for wire in event.wires if isinstance(wire, Number)]

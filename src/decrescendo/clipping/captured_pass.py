@@ -1,4 +1,4 @@
-"""Captures a pass of a model and loss that runs the same operations as an accepted one."""
+"""What `Checker.again` needs to capture a pass: errors, guards against changed values, a watch for transfers."""
 
 import math
 import random
@@ -22,15 +22,15 @@ CHANGES = (
 
 
 class DoneByHalves(UnsupportedModel):
-    """A program has kept what a broken capture would have computed."""
+    """The program keeps a tensor that a failed capture has never computed."""
 
 
 class DoesOtherwise(UnsupportedModel):
-    """A pass that was to be captured is none that was accepted."""
+    """A pass that was to be captured ran other operations than every accepted one."""
 
 
 def why_broken(error: BaseException) -> tuple[str, bool]:
-    """Why a pass was not captured, in a line: what we said of it, or its first cause; and whether memory ran out."""
+    """Why a capture failed, in a line (a refusal's message, else the first cause's); and whether memory ran out."""
     causes = [error]
     while (before := causes[-1].__context__) is not None:
         causes.append(before)
@@ -41,7 +41,7 @@ def why_broken(error: BaseException) -> tuple[str, bool]:
 
 @contextmanager
 def unaware() -> Generator[None]:
-    """Programs do the same whether or not they are captured."""
+    """Inside, ``torch.cuda.is_current_stream_capturing`` is false: programs do the same while captured."""
     told: Any = torch.cuda.is_current_stream_capturing
     cast("Any", torch.cuda).is_current_stream_capturing = lambda: False
     try:
@@ -54,7 +54,7 @@ def guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
     """The norms; infinite if a compared value has changed, so that the pass runs in Python instead.
 
     Raises:
-        UnsupportedModel: so it is now, in the processor's memory.
+        UnsupportedModel: a value in the host's memory has changed already.
     """
     host = [guard for guard in guards if guard.device != norms.device]
     if not all(map(bool, host)):
@@ -74,8 +74,8 @@ def is_on_cpu(held: Inventory) -> bool:
 
 
 class OnDevice(DispatchMode):
-    """Finds what comes from the processor's memory, or goes there, which a captured pass would do once; and what was
-    there before the pass, by its storage."""
+    """Finds transfers between device and host, which a captured pass would not repeat; and, by storage, the tensors
+    from before the pass that it reads."""
 
     def __init__(self, *, on_cpu: bool) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class OnDevice(DispatchMode):
         if not self._on_cpu and any(tensor.dim() for tensor in host):
             self.reason = self.reason or f"{func} is done in the processor's memory"
         elif len(places) > 1 and host:
-            # A number beside tensors is an argument of the kernel.
+            # A single host number beside tensors is passed as an argument of the kernel.
             copied = func.overloadpacket.__name__.strip("_") in ("to_copy", "copy")
             if copied or any(tensor.device.type == "cpu" for tensor in made):
                 self.reason = self.reason or f"{func} copies between the device and the processor's memory"

@@ -77,7 +77,7 @@ class _Program:
 
 
 class Checker:
-    """The passes of one model and loss."""
+    """Runs the passes of one model and loss, checked for row independence."""
 
     def __init__(
         self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = (), *, scored: bool = False
@@ -103,7 +103,7 @@ class Checker:
                 self._comparison.forget()
 
     def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
-        """A first pass over a few rows, if there was none over examples of their shape."""
+        """Run a first pass over a few rows, if there was none over examples of their shape."""
         with self._comparison.lock:
             self._turn_to(batch, held)
             self._comparison.begin(_Program(self._autograd, held, workspace, self._scored), batch, rows, seed)
@@ -111,10 +111,10 @@ class Checker:
     def run(
         self, batch: Batch, rows: int, count: int, held: Inventory, seed: int, workspace: Workspace
     ) -> Pass:
-        """A pass over ``batch``. One pass at a time: the global generators are everybody's.
+        """A checked pass over ``batch``; one at a time, as all passes seed the global generators.
 
-        ``count``: it is filled up to so many rows with those that it has, if these are more; one row is passed twice.
-        ``held``: what the model holds.
+        ``count``: the batch is padded with its own rows to so many, if that is more; one row is passed twice.
+        ``held``: the model's inventory.
         """
         with self._comparison.lock:
             self._turn_to(batch, held)
@@ -125,11 +125,12 @@ class Checker:
         self, batch: Batch, count: int, held: Inventory, seed: int, workspace: Workspace,
         record: Callable[[], AbstractContextManager[object]],
     ) -> tuple[Pass, Tensor, list[Tensor], set[int]] | None:  # fmt: skip
-        """A pass that does what an accepted one did, inside of ``record``, which captures it; the norms; what it reads
-        that was there before; and the storages of what the proof lets it read. ``None`` where none was accepted yet.
+        """A pass inside ``record``, which captures it, checked to run an accepted pass's operations. Returns it, its
+        norms, the tensors from before it that it reads, and the storages that it may read; ``None`` if none was
+        accepted yet.
 
         Raises:
-            UnsupportedModel: what is captured would not be the pass.
+            UnsupportedModel: replays would not repeat the pass.
         """
         with self._comparison.lock:
             self._turn_to(batch, held)

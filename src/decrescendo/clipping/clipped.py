@@ -17,7 +17,7 @@ from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 
 # One loss per example: loss(model, batch) has shape (batch,), and row i of it depends on row i of the batch
-# only. Perhaps with a score per example beside it (whether its class was right), of the same shape.
+# only. Or a pair: losses, and scores of the same shape (1 where the class was right).
 Loss: TypeAlias = Callable[[nn.Module, Batch], "Tensor | tuple[Tensor, Tensor]"]
 
 
@@ -62,8 +62,8 @@ class ClippedSum:
         sensitivity: C > 0: adding or removing one example moves the whole sum by at most this, in the joint
             Euclidean norm over all tensors. ``inf`` says that nothing was clipped.
         diagnostics: about the batch; private.
-        beside: further coordinates of the sum (`Telemetry`), in float64: the sensitivity is that of both together;
-            ``None`` for none.
+        beside: the sum's telemetry coordinates (`Telemetry`), in float64; ``sensitivity`` is of gradients and these
+            jointly; ``None`` for none.
 
     Guarantee:
         none by itself: this is private until `decrescendo.optim.noise.privatise` has added noise.
@@ -106,7 +106,7 @@ class Clipper(Protocol):
 
 
 def check_gradients(gradients: object) -> Mapping[str, Tensor]:
-    """A read-only mapping from names to tensors, or an error."""
+    """The gradients as a read-only mapping; raises unless they are real floating-point tensors by name."""
     if not isinstance(gradients, Mapping):
         raise InvalidType(
             f"gradients must be a mapping from names to tensors, got {type(gradients).__name__}"
@@ -119,8 +119,8 @@ def check_gradients(gradients: object) -> Mapping[str, Tensor]:
 
 
 def check_real_floats(what: str, tensor: Tensor) -> None:
-    """``tensor`` holds real floating-point numbers, or an error: a scaled whole number is cut off to another one, and
-    noise on the real part of a complex number leaves the imaginary part bare, or lost.
+    """Raise unless ``tensor`` is real floating point: a scaled integer is truncated, and noise on the real part of a
+    complex number leaves the imaginary part without noise, or drops it.
 
     >>> check_real_floats("update['w']", torch.tensor([3, 4]))
     Traceback (most recent call last):
@@ -136,7 +136,7 @@ def check_real_floats(what: str, tensor: Tensor) -> None:
 
 
 def check_clip_norm(name: str, value: object) -> float:
-    """A clip norm C: at least 1e-12 (squares of float32 vanish below), or ``inf`` for no clipping.
+    """A checked clip norm C: at least 1e-12 (float32 squares vanish below), or ``inf`` for no clipping.
 
     >>> check_clip_norm("clip_norm", float("inf"))
     inf
@@ -149,7 +149,7 @@ def check_clip_norm(name: str, value: object) -> float:
     return check_real(name, value, at_least=SMALLEST_CLIP_NORM)
 
 
-# A target below C by this part leaves room for the rounding of the factor and of its product with a gradient.
+# Gradients are clipped to C (1 - margin): room for the rounding of the factor and of its product with a gradient.
 MARGINS = {torch.float32: 2.0**-20, torch.float64: 2.0**-42}
 
 
@@ -182,7 +182,7 @@ def clip_factors(
     dtype = norms.dtype if dtype is None else dtype
     target = clip_norm * (1 - (MARGINS[dtype] if margin is None else margin))
     exact = norms.to(norm_dtype(norms.device))
-    # (What torch makes of a number over a tensor; where C is a tensor, so that both round alike.)
+    # (torch computes number / tensor in this way: a number C and a tensor C give the same rounding.)
     if gamma is None:
         factors = torch.where(exact > target, exact.reciprocal() * target, torch.ones_like(exact))
     else:
@@ -267,17 +267,17 @@ def losses_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype sums and norms are held in: float64 for float64, else float32."""
+    """The dtype of sums and norms: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def norm_dtype(device: torch.device) -> torch.dtype:
-    """The dtype per-example squares are added in: float64, wherever there is one."""
+    """The dtype in which per-example squares are added: float64; on mps, which has none, float32."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def norm_accumulator(parameters: Mapping[str, Tensor]) -> torch.dtype:
-    """The dtype per-example norms are shown in: float64 if any parameter is."""
+    """The dtype in which per-example norms are returned: float64 if any parameter is."""
     wide = any(parameter.dtype == torch.float64 for parameter in parameters.values())
     return torch.float64 if wide else torch.float32
 
@@ -286,9 +286,9 @@ def empty_sum(
     parameters: Mapping[str, Tensor], clip_norm: float, telemetry: Telemetry | None = None, *, wide: bool = False,
     stored: bool = True,
 ) -> ClippedSum:  # fmt: skip
-    """The clipped sum of an empty batch: zeros, with the sensitivity it would have with one example more.
+    """The clipped sum of an empty batch: zeros, with the sensitivity of any batch, ``clip_norm``.
 
-    Without ``stored`` they take no memory, and must not be written to.
+    Without ``stored`` each tensor expands a single zero: it takes no memory, and must not be written to.
     """
     zeros: dict[str, Tensor] = {}
     for name, parameter in parameters.items():

@@ -15,7 +15,7 @@ from decrescendo.row_independence.tracing import SECOND_DERIVATIVE
 def check_coverage(
     losses: Tensor, uses: Sequence[Use], parameters: Mapping[str, Tensor], *, twice: bool = False
 ) -> AbstractSet[Node]:
-    """The nodes that the losses depend on.
+    """Check that no use was missed; returns the autograd nodes that the losses depend on.
 
     Every path from the losses to a trainable parameter must pass a recorded operation as its parameter.
 
@@ -56,7 +56,7 @@ def check_coverage(
 
 
 def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> None:
-    """From a recorded output to its arguments: only the parameters it was recorded with are in between."""
+    """Raise if a parameter that was not recorded is between a recorded output and its arguments."""
     allowed = {edge.node for use in uses for edge in (*use.inner, *use.outer)}
     own = {id(item.tensor) for use in uses for item in use.parameters if item.root}
     for node, above in walk([top], lambda node: [n for n in behind(node) if n not in allowed]):

@@ -14,7 +14,7 @@ from decrescendo.clipping.tape import Operations
 class Capture(Protocol):
     """A pass and its sums, for replay.
 
-    ``bakes_numbers``: a number beside tensors, in the processor's memory, is read when the pass is captured.
+    ``bakes_numbers``: a single number in the host's memory, beside tensors, is read at capture, not at replay.
     ``computes_later``: nothing is computed while it is captured.
     """
 
@@ -26,20 +26,20 @@ class Capture(Protocol):
         ...
 
     def summing(self) -> AbstractContextManager[object]:
-        """Inside, its sums are."""
+        """Inside, its clipped sums are captured."""
         ...
 
     def finish(self, found: list[Tensor], allowed: Container[int]) -> None:
-        """What they are to give. ``allowed``: the storages of what they may read and do not make."""
+        """End the capture: replays give ``found``. ``allowed``: storages that they may read and do not make."""
         ...
 
     def run(self) -> list[Tensor]:
-        """What both give for the rows that are in their memory now; the first until the next time."""
+        """Replay pass and sums on the rows now in their memory; the first result is valid until the next replay."""
         ...
 
 
 class DeviceGraphs:
-    """The CUDA graphs of one engine, which share their memory and that of their results (``shared``)."""
+    """The CUDA graphs of one pass; those of an engine share their memory and that of their results (``shared``)."""
 
     bakes_numbers = computes_later = True
 
@@ -55,7 +55,7 @@ class DeviceGraphs:
         return self._recorded(self._sum)
 
     def finish(self, found: list[Tensor], allowed: Container[int]) -> None:  # noqa: ARG002
-        # (A graph holds no memory of others, but reads it where it was: all that the proof lets a pass read is held.)
+        # (A graph reads others' memory by address: all that the check lets a pass read is kept alive.)
         for at, tensor in enumerate(found):
             key = at, tensor.shape, tensor.stride(), tensor.dtype
             if key not in self._shared:
@@ -76,17 +76,18 @@ class DeviceGraphs:
         generator: Any = torch.cuda.default_generators[self._device.index or 0]
         kept = generator.clone_state()
         try:
-            # (Of other threads, which load data, nothing is captured down.)
+            # (thread_local: other threads, which load data, are not captured.)
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 yield
-            graph.replay()  # nothing was computed yet, and the program may have kept something
+            graph.replay()  # compute what was captured: the program may have kept a tensor
         except BaseException:
-            generator.graphsafe_set_state(kept)  # what was broken off would hold on to its state
+            generator.graphsafe_set_state(kept)  # a failed capture would keep the generator's state
             raise
 
 
 def capturing_on(tensors: list[Tensor]) -> Callable[[], Capture] | None:
-    """Makes captures where these tensors are; ``None`` where they are on several devices, or on one of another kind.
+    """A function that makes captures for these tensors; ``None`` unless they are dense and all on one CPU or CUDA
+    device.
 
     >>> capturing_on([torch.zeros(1), torch.zeros(1, device="meta")]) is None
     True

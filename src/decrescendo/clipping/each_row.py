@@ -50,9 +50,9 @@ class PerExample(TorchFunctionMode):
     def __init__(self, rows: int) -> None:
         super().__init__()
         self.rows = rows
-        # Loss functions that were met.
+        # The names of loss functions that were replaced.
         self.met: list[str] = []
-        # Of what a mask selected: all the places, and the mask.
+        # By the result of a masked selection: the whole tensor, and the mask.
         self._selected: Any = WeakIdKeyDictionary()
 
     def __torch_function__(
@@ -77,7 +77,7 @@ class PerExample(TorchFunctionMode):
             return self._transcripts(given)
         mask: Tensor | None = None
         names = [name for name in ("input", "target") if given.get(name) in self._selected]
-        for name in names:  # at all places, of which those count that the mask takes
+        for name in names:  # evaluate at all places; those in the mask count
             given[name], mask = self._selected[given[name]]
         if len(names) == 1:
             raise UnsupportedModel(
@@ -100,7 +100,7 @@ class PerExample(TorchFunctionMode):
         return total / torch.where(among == 0, torch.ones_like(among), among)
 
     def _by_row(self, values: Tensor, name: str) -> Tensor:
-        """Of n times k places, n rows of k."""
+        """The values of n times k places as n rows of k."""
         if values.dim() == 0 and self.rows == 1:
             return values.reshape(1, 1)
         if values.dim() == 0 or values.shape[0] % self.rows:

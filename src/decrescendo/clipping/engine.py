@@ -42,19 +42,18 @@ from decrescendo.errors import InvalidType, OutOfMemory, UnsupportedModel, check
 from decrescendo.row_independence.tracing import Memory, naming
 
 T = TypeVar("T")
-# What a refusal of rows that may depend on each other says at its end, unless `mixes_rows`.
+# The end of a message that refuses rows which may depend on each other; `OWN_LOSS` if `mixes_rows`.
 WAY_OUT = "Or pass the examples one by one, which is slower: EngineSettings(one_example_a_pass=True)"
 
 
 class Engine:
     """sum_i g_i min(1, C / |g_i|) with g_i the gradient of example i over all trainable parameters jointly.
 
-    Each use of a trainable parameter is recorded as its operation in the forward pass; one backward pass
-    brings the gradients of their outputs; rules turn these into norms and weighted sums. The model is left
-    as it was.
+    The forward pass records each operation that uses a trainable parameter; one backward pass gives the gradients at
+    the outputs of these operations; rules turn them into norms and weighted sums. The model is not changed.
 
-    At every pass the engine checks that examples are independent: each operation, forward and backward,
-    seen at torch's dispatcher, moves on what every tensor may depend on. Losses and gradients that may depend on
+    At every pass the engine checks that examples are independent: it sees each operation, forward and backward, at
+    torch's dispatcher and labels every tensor with what it may depend on. Losses and gradients that may depend on
     another example, on the place in the batch or on the number of examples are refused.
 
     Args:
@@ -63,10 +62,11 @@ class Engine:
         settings: speed and memory only, and what you declare.
         seeds: gives the seed (from 0 on) of the random numbers of each pass, such as dropout's, from a stream that
             nobody can predict: with masks that are known, one more row shows in all of them. Without it, a pass that
-            draws random numbers is refused. torch's global generators are afterwards where they were.
-        telemetry: what stands beside the sum, in one vector of at most ``clip_norm`` an example.
-        keep: called with the name and the sum of each parameter of a micro-batch as soon as it is there; what it
-            returns is added up in its place. For ranks that hold a part of each sum; ``None`` keeps all.
+            draws random numbers is refused. torch's global generators are restored afterwards.
+        telemetry: coordinates released with the sum: an example's gradient and coordinates have joint norm at most
+            ``clip_norm``.
+        keep: called with a parameter's name and its sum over a micro-batch as soon as that is computed; what it
+            returns is accumulated instead. For ranks that hold a part of each sum; ``None`` keeps all.
 
     Guarantee:
         adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm. What each
@@ -147,7 +147,7 @@ class Engine:
         """The clipped sum over ``batch``; see the class."""
         limit = check_clip_norm("clip_norm", clip_norm)
         if self._telemetry is not None:
-            check_real("clip_norm with telemetry", limit)  # an infinite one leaves nothing to measure by
+            check_real("clip_norm with telemetry", limit)  # coordinates are in units of it: it must be finite
         held = Inventory.of(self._model)
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
@@ -182,12 +182,12 @@ class Engine:
     def withhold(
         self, data: Iterable[Tensor | np.ndarray], beside: Iterable[tuple[str, Tensor]] = ()
     ) -> None:
-        """Refuse passes that use these tensors and arrays: the training data, of which a pass gets its batch only.
+        """From now on refuse passes that read these training data, except through their batch.
 
-        ``beside``: what is trained with the model (an optimiser's numbers), by name.
+        ``beside``: the optimiser's tensors, by name.
 
         Raises:
-            UnsupportedModel: one of these, a parameter or a buffer of the model, that lies in their memory.
+            UnsupportedModel: a parameter, a buffer or a tensor of ``beside`` shares memory with the data.
         """
         self._checker.withhold(data)
         self.memory.check_apart([*Inventory.of(self._model).tensors(), *beside])
@@ -210,7 +210,7 @@ class Engine:
 
     @property
     def workspace(self) -> Workspace:
-        """Memory for kept gradients, and the choice of methods."""
+        """The memory for kept per-example gradients, and the choice between closed forms."""
         return self._workspace
 
     def prove(self, batch: Batch) -> Pass:
@@ -219,8 +219,8 @@ class Engine:
             return self._passes.proven(batch, Inventory.of(self._model))
 
     def check(self, batch: Batch) -> None:
-        """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it. Warns of rows whose
-        gradient is not finite: a training counts them as zero in silence, for their number is private.
+        """Check one pass over these rows, as every `clipped_sum` does, and keep no result. Warns of rows whose
+        gradient is not finite: a training counts them as zero without a warning, as their number is private.
 
         Raises:
             UnsupportedModel: with the reason and the remedy.
@@ -233,7 +233,7 @@ class Engine:
         return self._checker.memory
 
     def _in_parts(self, batch: Batch, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
-        """``work`` on one micro-batch after another, each of one shape."""
+        """The result of ``work`` for each micro-batch of ``batch``, each with rows of one shape."""
         if isinstance(batch, OneByOne):
             raise InvalidType(f"a batch must have rows, got examples of any form. {WAY_OUT}")
         at_once = self._sizes.at_once(count_rows(batch))
@@ -247,7 +247,8 @@ class Engine:
     def _cut(
         self, batch: Batch, rows: int, at_once: int, held: Inventory, work: Callable[[Batch, int], T]
     ) -> Iterator[T]:
-        """``work`` on one micro-batch after another, on smaller ones where memory runs out."""
+        """The result of ``work`` for each micro-batch of rows of one shape; where memory runs out, smaller ones are
+        tried."""
         start, key = 0, signature(held, batch)
         device = next(iter(trainable_of(held).values())).device
         while start < rows:
@@ -256,8 +257,8 @@ class Engine:
             found: list[T] = []
             failure = ""
             try:
-                # Before anything is measured, what only the first pass needs.
-                # Nothing of it is released: its random numbers are not those of the stream, whose place is the run's.
+                # The first pass's extra checks run before memory is measured. Nothing of them is released: they take
+                # a fixed seed, and none of the run's stream.
                 seed = -1 if self._seeds is no_seed else 0
                 self._checker.begin(part, size, held, seed, self._workspace)
                 with metered(device) if self._sizes.measures(key, size) else nullcontext() as self._peak:

@@ -18,10 +18,9 @@ class EngineSettings:
         declared: lines of code (``"modeling.py:12"``) or files of which you declare that what they read of the data
             in Python (``.item()``, ``if``) steers nothing in a way that depends on several examples. Each that is
             met is listed in the run's assumptions.
-        cache_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
-            operations together; what does not fit is computed from inputs and output gradients again. ``None``:
-            128 MiB on a processor, an eighth of its memory on a GPU, where only what is needed is taken, and less
-            where memory runs out.
+        cache_bytes: at most so many bytes of per-example gradients, of all operations together, are kept from the
+            norm to the sum; what does not fit is computed twice. ``None``: 128 MiB on a CPU, an eighth of its memory
+            on a GPU, where only what is needed is allocated, and less where memory runs out.
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
             engine measures what the first micro-batches take and cuts batches so that it is kept;
             ``None`` for no limit.

@@ -28,14 +28,14 @@ class Watch(DispatchMode):
     def __init__(self, memory: Memory) -> None:
         super().__init__()
         self._memory, self._own = memory, Memory()
-        # What this pass and the one before computed from their examples. A storage is the key to itself while it is
-        # alive; a weak reference is kept, so that no other one gets its address.
+        # Storages that this pass and the one before computed from their examples, by address; weak references keep
+        # the addresses from being reused.
         self._made: dict[int, StorageWeakRef] = {}
         self._before: dict[int, StorageWeakRef] = {}
 
     def of(self, example: Batch, gradients: list[Tensor]) -> "Watch":
-        """The same, for a pass of another example, which may lie in one storage with the one before. ``gradients``: of
-        parameters, which are looked at after the passes."""
+        """This watch, set for a pass of another example, which may share a storage with the one before.
+        ``gradients``: the parameters' ``.grad``, which `gradients_kept` checks after the passes."""
         self._own = Memory()
         self._own.withhold(tensors := _tensors_in(example))
         own = set(map(key_of, (*tensors, *gradients)))
@@ -74,7 +74,7 @@ class Watch(DispatchMode):
 
 
 def refuse(why: str) -> NoReturn:
-    """``why``: what must hold, what was got, what to do."""
+    """Raise `UnsupportedModel`; ``why``: what must hold, what was got, what to do."""
     raise UnsupportedModel(why)
 
 

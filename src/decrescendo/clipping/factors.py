@@ -15,8 +15,8 @@ from decrescendo.clipping.telemetry import Telemetry
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Which examples count, the factor of each, and numbers about all of them for `seen_of`: four for whoever holds the
-    data, and the coordinates beside the sum."""
+    """Which examples count, their clip factors, and sums over the batch for `seen_of`: four private diagnostics, and
+    the telemetry coordinates."""
 
     counted: Bool[Tensor, " batch"]
     factors: Float[Tensor, " batch"]
@@ -24,17 +24,17 @@ class Factors:
 
 
 def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
-    """The norm over all parameters, in float64; never below the exact one."""
+    """Each example's gradient norm over all parameters, in float64; never below the exact one."""
     squares = list(done.squares().values())
     total = squares[0].clone()
     for square in squares[1:]:
         total += square.to(total.device)
-    # A sum of float64 squares and its root: far below what is added.
+    # The rounding of the float64 sum and of its root is far below the 2^-40 that is added.
     return total.sqrt() * (1 + 2.0**-40)
 
 
 def warn_of_lost(batch: Batch, lost: int) -> None:
-    """Tell whoever gave these rows that some of them would count as zero, and whether it may be by missing values."""
+    """Warn that ``lost`` of these rows would count as zero, and say whether missing values may be the cause."""
     if not lost:
         return
     floats = [value for value in leaves_of(batch) if value.is_floating_point()]
@@ -72,10 +72,9 @@ def factors_of(
 ) -> Factors:  # fmt: skip
     """The clip factors of a pass; those after the first ``rows`` (padding) are zero.
 
-    ``wide``: it is summed in float64. As tensors, rows and clip norm may be others when the same operations are
-    replayed.
+    ``wide``: gradients are summed in float64. ``rows`` and ``clip_norm`` given as tensors may change between replays.
     """
-    losses = done.losses.to(norms.device)  # of a model that lies on several
+    losses = done.losses.to(norms.device)  # of a model on several devices
     narrow = (
         done.narrow if isinstance(done, OnePass) else done.measured.narrow
     )  # whether anything in it has the rounding of float32
@@ -118,8 +117,8 @@ class PassNumbers:
 
 
 def seen_of(numbers: Float[Tensor, " numbers"], rows: int) -> tuple[PassNumbers, bool]:
-    """What there is of ``rows`` beside their gradients, and whether every norm was finite, that of padding too. The
-    device is waited for once."""
+    """Diagnostics and telemetry sums of ``rows``, and whether every norm was finite, that of padding too. The device
+    is waited for once."""
     whole, counted, clipped, loss_sum, *beside = numbers.tolist()
     seen = Diagnostics(rows, rows - int(counted), int(clipped), loss_sum)
     return PassNumbers(seen, tuple(beside)), bool(whole)

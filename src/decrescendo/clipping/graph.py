@@ -7,14 +7,15 @@ from torch.autograd.graph import Node
 
 
 def behind(node: Node) -> Iterable[Node]:
-    """The nodes that gradients go to from a node."""
+    """The nodes to which a node passes gradients on."""
     return [following for following, _ in node.next_functions if following is not None]
 
 
 def walk(
     starts: Iterable[Node], onwards: Callable[[Node], Iterable[Node]] = behind
 ) -> Iterator[tuple[Node, Node]]:
-    """Each node once, with one from which it was reached (itself, at the start); ``onwards``: where to go from it."""
+    """Each reachable node once, with the node it was reached from (a start: itself); ``onwards``: a node's next
+    nodes."""
     stack, seen = [(node, node) for node in starts], set[Node]()
     while stack:
         node, above = stack.pop()
@@ -25,7 +26,7 @@ def walk(
 
 
 def leaf_of(node: Node) -> int:
-    """The ``id`` of the tensor at which gradients end; 0 of a node that is no leaf.
+    """The ``id`` of the leaf tensor whose gradient a node accumulates; 0 for other nodes.
 
     >>> import torch
     >>> weight = torch.ones(1, requires_grad=True)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from decrescendo.base.storages import pieces
 
-# Which modules are in training mode: dropout, statistics, whatever else a model does differently then.
+# Whether each module is in training mode (dropout, batch statistics, ..).
 Mode: TypeAlias = tuple[bool, ...]
 
 
@@ -28,7 +28,7 @@ class Inventory:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Inventory":
-        """As the model is now.
+        """The inventory of the model as it is now.
 
         >>> model = nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.BatchNorm1d(1).eval()))
         >>> held = Inventory.of(model)

@@ -1,4 +1,4 @@
-"""Brings tensors into the form (batch, ...), by the row layout that the check found."""
+"""Reshapes tensors to (batch, ...), by the row layout that the tracer found."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,8 +12,7 @@ from decrescendo.row_independence.tracing import Owners, RowLayout, Tracer
 
 # rows: (batch, ...)   folded: (batch * k, ...), example-major   columns: (k, batch, ...)
 # interleaved: (k * batch, ...), one example after another at each place
-# packed: rows of packed data, of which each example has its own number
-# deep: in another dimension, with places within it and rounds over all of it
+# packed: rows of packed data, a different number for each example; deep: any other, (.., outer * batch * inner, ..)
 Kind = Literal["rows", "folded", "interleaved", "columns", "packed", "deep"]
 
 
@@ -47,7 +46,8 @@ class Layout:
         return cls(kind, batch, place, packing)
 
     def split(self, tensor: Tensor) -> Tensor:
-        """``tensor`` as (batch, ...); a view where that is possible. Shorter sequences repeat their first row."""
+        """``tensor`` as (batch, ...); a view where that is possible. Packed sequences are padded with their first
+        row."""
         if self.packing is not None:
             return self.packing.pad(tensor.movedim(self.place.dim, 0), self.batch)
         dim, outer, inner = self.place.dim, self.place.outer, self.place.inner
@@ -57,7 +57,7 @@ class Layout:
         return tensor.unflatten(dim, sizes).movedim(dim + (outer > 1), 0)
 
     def split_gradient(self, gradient: Tensor) -> Tensor:
-        """A gradient as (batch, ...): where a sequence has ended there is none."""
+        """A gradient as (batch, ...); packed sequences are padded with zeros."""
         if self.packing is not None:
             return self.packing.pad_zeros(gradient.movedim(self.place.dim, 0), self.batch)
         return self.split(gradient)
@@ -72,13 +72,13 @@ class Layout:
 
 @dataclass(slots=True)
 class Layouts:
-    """The layouts of tensors in one pass, as the tracer says, and how packed rows are padded."""
+    """The layouts of one pass's tensors, from the tracer's labels, and the padding of packed rows."""
 
     tracer: Tracer
     packings: dict[int, tuple[Owners, Packing]] = field(default_factory=dict)
 
     def of(self, tensor: Tensor) -> Layout | None:
-        """Where the examples are in a tensor, if there are any."""
+        """The layout of a tensor; ``None`` if it has no rows of examples."""
         label = self.tracer.label(tensor)
         if not isinstance(label, RowLayout):
             return None
@@ -87,8 +87,8 @@ class Layouts:
         return Layout.of(label, self.tracer.count, packed)
 
     def packing(self, owners: Owners, device: torch.device, sizes: tuple[int, ...] | None = None) -> Packing:
-        """How rows on ``device`` that belong to these examples are padded; ``sizes``: of a packed sequence, at each
-        step."""
+        """The padding of rows on ``device`` that belong to ``owners``; ``sizes``: of a `PackedSequence`, the number
+        of sequences at each step."""
         known = self.packings.get(id(owners))
         if known is None or (sizes is not None and not known[1].sizes):
             with paused():

@@ -23,7 +23,7 @@ class Measured:
         parameters: the trainable ones, by name.
         batch: number of examples.
         parts: what each recorded operation contributes.
-        dtype: per-example norms are shown in it.
+        dtype: of per-example norms.
         wide: measured and summed in float64 whatever the gradients are.
     """
 
@@ -70,7 +70,7 @@ class Measured:
         return {name: total if keep is None else keep(name, total) for name, total in sums}
 
     def scaled_sum(self, name: str, factors: Float[Tensor, " batch"]) -> Tensor:
-        """The same for one parameter."""
+        """sum_i w_i g_i for one parameter, by name."""
         parameter, closed = self.parameters[name], self._find_closed()
         local = factors.to(parameter.device)
         if name in closed:
@@ -94,7 +94,8 @@ class Measured:
         return replace(self, parts=parts, bad=bad, whole=whole, closed=None)
 
     def _find_closed(self) -> dict[str, list[Part]]:
-        """Parameters whose contributions are theirs alone, up to a reshaping, and few enough for closed forms."""
+        """The parts of each parameter whose norms have closed forms: one part, or a product and a lookup of one
+        matrix."""
         if self.closed is None:
             self.closed = self._sort()
         return self.closed
@@ -112,7 +113,7 @@ class Measured:
         }
 
     def _merge(self) -> None:
-        """Contributions to one tensor become one where that has a closed form; once."""
+        """Merge the contributions to one tensor where that has a closed form."""
         self.parts = [
             part
             for parts in _by_source(self.parts)
@@ -120,7 +121,7 @@ class Measured:
         ]
 
     def _materialise(self, names: set[str]) -> None:
-        """Per-example gradients of parameters that several operations use, or one in another form."""
+        """Compute the per-example gradients of these parameters, which have no closed form, into ``whole``."""
         for parts in _by_source(part for part in self.parts if names.intersection(part.source.roots)):
             source = parts[0].source
             total = parts[0].kernel.per_example(parts[0].slot, parts[0].d)
@@ -158,7 +159,7 @@ class Measured:
 
 
 def _by_source(parts: Iterable[Part]) -> Iterable[list[Part]]:
-    """Those of each tensor that is made from parameters."""
+    """The parts, grouped by the tracked tensor that they are contributions to."""
     found: dict[int, list[Part]] = {}
     for part in parts:
         found.setdefault(id(part.source.tensor), []).append(part)
@@ -166,7 +167,7 @@ def _by_source(parts: Iterable[Part]) -> Iterable[list[Part]]:
 
 
 def _without(part: Part, bad: Tensor) -> Tensor:
-    """The output gradient with those of some examples zero."""
+    """A part's output gradient, with those of the examples ``bad`` zero."""
     kernel = part.kernel
     return kernel.zeroed(part.d, bad.to(part.d.device)) if is_packed(kernel) else _zeroed(part.d, bad)
 
@@ -176,7 +177,7 @@ def _zeroed(rows: Tensor, bad: Tensor) -> Tensor:
 
 
 def parts_of(uses: Sequence[Use], arrived: Sequence[Tensor | None]) -> list[Part]:
-    """Each recorded use with its output gradient, as (batch, ...) of at least float32."""
+    """A part for each parameter of each use whose output gradient, (batch, ...) of at least float32, arrived."""
     return [
         Part(use.kernel, slot, source, d)
         for use, d in zip(uses, arrived, strict=True)

@@ -32,7 +32,7 @@ _MESSAGES = (
 
 
 def too_large(error: BaseException) -> str:
-    """Why an example that does not fit into memory by itself is refused."""
+    """The message of `OutOfMemory` for an example that does not fit into memory by itself."""
     failure = (str(error).strip() or type(error).__name__).splitlines()[0]
     return (
         f"one example alone must fit into memory, got: {failure}. Make the model or the example smaller, use "
@@ -78,10 +78,10 @@ class Sizes:
     """How many rows the next micro-batch has.
 
     Args:
-        microbatch_size: at most so many.
+        microbatch_size: at most so many rows.
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch.
         held: bytes that the running sum takes between micro-batches.
-        parts: a batch is cut into so many at least.
+        parts: a batch is split into so many micro-batches at least.
 
     >>> sizes = Sizes(None, 1000, 100)
     >>> sizes.next((), 64, 64)
@@ -101,7 +101,7 @@ class Sizes:
     known: dict[Signature, Known] = field(default_factory=dict)
 
     def at_once(self, rows: int) -> int:
-        """The most rows of a batch of so many that one micro-batch has, if nothing is known of its memory.
+        """The most rows of one micro-batch of a batch of ``rows``, before its memory is measured.
 
         >>> Sizes(None, None, 0, parts=2).at_once(25), Sizes(8, None, 0).at_once(25)
         (13, 8)
@@ -122,7 +122,7 @@ class Sizes:
         return -(-remaining // parts)
 
     def most(self, key: Signature) -> int | None:
-        """No more rows than these at once; ``None`` where nothing is known that forbids it."""
+        """The most rows that a micro-batch may have; ``None`` if no limit is known."""
         found = self.known.get(key, Known()).most, self.microbatch_size
         return min((most for most in found if most is not None), default=None)
 
@@ -132,7 +132,7 @@ class Sizes:
         return self.memory_limit is not None and not known.settled and rows > max(known.bytes, default=0)
 
     def learn(self, key: Signature, rows: int, peak: int) -> None:
-        """A micro-batch of ``rows`` took ``peak`` bytes: how many fit?
+        """Estimate how many rows fit from a micro-batch of ``rows`` that took ``peak`` bytes.
 
         Raises:
             InvalidValue: one example alone takes more than the limit.
@@ -156,7 +156,7 @@ class Sizes:
         more = int((room - peak) / slope) if slope > 0 else rows * (_GROWTH - 1)
         fits = max(rows, rows + more)
         known.most = fits if known.most is None or smaller else min(fits, known.most)
-        # What was extrapolated by less than two is trusted.
+        # An extrapolation by less than a factor of two is final.
         known.settled = fits < 2 * rows
 
     def failed(self, key: Signature, rows: int) -> None:
@@ -167,7 +167,7 @@ class Sizes:
 
 
 class Peak(DispatchMode):
-    """Bytes taken at once, at most, by the tensors made inside `metered`.
+    """The peak of the bytes taken by tensors made inside `metered`.
 
     On CUDA the allocator says so. Elsewhere the storages of what each operation returns are added up, and taken off
     when they are freed; what an operation allocates and frees within itself is not seen there.

@@ -22,7 +22,7 @@ from decrescendo.clipping.restored import gradients_kept, unchanged
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import Stored, drawing
 
-# Rows that are exchanged, and how far from zero, as a part of the losses, a sum of parts may be by its rounding.
+# The most rows that are compared, and the relative rounding of differences that are zero for a sum of parts.
 _ROWS, _ROUNDING = 8, 1e-4
 
 OWN_LOSS = (
@@ -44,7 +44,7 @@ def mixes_rows(model: nn.Module, loss: Loss, batch: Batch) -> bool:
     forms, a loss that raises an error or is not finite, branches of Python by the data, random numbers whose count
     depends on the data. Model, loss and generators are afterwards as they were.
     """
-    # Whatever a program raises on rows that nobody gave it says nothing about the rows that it was given.
+    # An error on rearranged rows says nothing about the rows that were given.
     with suppress(Exception), Stored(model, loss).again():
         rows = _rows(batch)
         return rows is not None and _mixed(model, loss, rows)
@@ -52,7 +52,7 @@ def mixes_rows(model: nn.Module, loss: Loss, batch: Batch) -> bool:
 
 
 def _rows(batch: Batch) -> Batch | None:
-    """Several rows of one form."""
+    """At most `_ROWS` rows of one form; ``None`` if there are no two."""
     if isinstance(batch, OneByOne):
         if any(count_rows(example) != 1 for example in batch.examples):
             return None  # one image in a list is no row
@@ -71,7 +71,7 @@ def _mixed(model: nn.Module, loss: Loss, rows: Batch) -> bool:
 
     for seed, other in enumerate((own.flip(0), own.roll(1))):
         (one, took), (four, last), (again, _) = (losses(order, seed) for order in (own, other, own))
-        # Any two rows are told apart by a bit of their numbers: one is exchanged there, and the other is not.
+        # The indices of any two rows differ in a bit: for that bit one is exchanged, and the other is not.
         for bit in range((count - 1).bit_length()):
             chosen = (own >> bit & 1).bool()
             two, other_way = losses(torch.where(chosen, other, own), seed)
@@ -80,14 +80,14 @@ def _mixed(model: nn.Module, loss: Loss, rows: Batch) -> bool:
             most = rounding * torch.stack([one, two, three, four]).abs().max()
             comparable = took == last == one_way == other_way and bool(((one - again).abs() <= most).all())
             if comparable and bool(((one - two - three + four).abs() > most).any()):
-                # Numbers that Python reads and the loss is indifferent to may be what it branches by.
+                # Floats that Python reads, and whose change leaves the loss equal, may be what it branches by.
                 values, _ = losses(own, seed, reads := _Reads(other=True))
                 return not (reads.floats and torch.equal(values, one))
     return False
 
 
 class _Reads(DispatchMode):
-    """What Python reads of tensors. ``other``: numbers with decimals are larger ones."""
+    """Records what Python reads of tensors. ``other``: floats are returned larger than they are."""
 
     def __init__(self, *, other: bool = False) -> None:
         super().__init__()
@@ -109,15 +109,15 @@ class _Reads(DispatchMode):
 def _losses(
     model: nn.Module, loss: Loss, rows: Batch, seed: int, reads: _Reads
 ) -> tuple[Tensor, tuple[object, ...]]:
-    """What the loss returns; the answers it branched by, and the random numbers that come next. The model is
-    afterwards as it was."""
+    """The losses; and the truth values that Python read, with the next random numbers, by which passes are
+    comparable. The model is restored."""
     held = Inventory.of(model)
     stored = [(buffer, buffer.detach().clone()) for buffer in held.buffers.values()]
     devices = {torch.device("cpu"), *(tensor.device for _, tensor in held.tensors())}
     found = torch.zeros(())
     try:
         with drawing(devices, seed), torch.enable_grad(), eager(), gradients_kept(held.parameters.values()):
-            # Statistics that a batch moves are put back: what they do to the losses of this pass is to be seen.
+            # No error for batch statistics that move: they are put back, and their effect on the losses counts.
             with suppress(UnsupportedModel), unchanged(model, held), reads:
                 found = losses_of(loss, model, rows).detach()
             torchs = [float(torch.rand((), device=device)) for device in devices]

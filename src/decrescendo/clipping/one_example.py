@@ -45,15 +45,15 @@ from decrescendo.row_independence.tracing import (
 
 # Gradients by the name of their parameter, of one example.
 _Gradients: TypeAlias = dict[str, Tensor]
-# What is done with each example, and the joint norm of its gradients.
+# Called with the pass of each example, and the joint norm of its gradients.
 _Take: TypeAlias = Callable[[OnePass, Float[Tensor, " 1"]], None]
 ONE_BY_ONE = "each example was passed by itself, in Python, as one_example_a_pass=True asks for"
-# How far the gradient of an example may be from itself when it is passed again: sums of a GPU have no fixed order.
+# How far, relatively, a repeated example's gradient may be off: sums on a GPU have no fixed order.
 _AGAIN = {"cpu": 1e-5}
 _ELSEWHERE = 1e-3
-# Batches whose rows are also passed together, to see whether the loss of one alone is its part of theirs.
+# The first batches, in which rows are also passed together to warn of a loss that mixes them.
 _TOGETHER = 3
-# Of a counter that grows by fractions.
+# Relative rounding of a counter that grows by fractions.
 _ROUNDING = 1e-9
 
 _CARRIED = (
@@ -69,11 +69,11 @@ class OneExamplePasses:
     Args:
         model: its parameters with ``requires_grad`` are trained.
         loss: ``loss(model, batch)`` returns the loss of one example, shape () or (1,).
-        memory: of the engine: the training data, and what is assumed.
+        memory: the engine's records of the training data and of assumptions.
         seeds: the seed of each pass's random numbers; negative: torch may draw none.
         factors: `factors_of`, of one example.
         settings: of the engine.
-        telemetry: what stands beside the sum.
+        telemetry: coordinates that are summed with the gradients.
 
     Guarantee:
         a pass is given one example and random numbers of its own. In each batch the first example is passed again
@@ -95,7 +95,7 @@ class OneExamplePasses:
     ) -> None:
         self._model, self._loss, self._memory, self._seeds = model, loss, memory, seeds
         self._factors, self._wide, self._scored = factors, settings.wide, is_scored(telemetry)
-        # The global generators are everybody's.
+        # One pass at a time: all passes seed the global generators.
         self._lock = threading.RLock()
         self._depends, self._together = False, _TOGETHER
 
@@ -137,12 +137,12 @@ class OneExamplePasses:
             for at, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
                 is_last = at == len(examples) - 1
                 before = self._numbers() if is_last else before
-                # What it leaves shows even if its values are those that it found (a maximum over all examples).
+                # (`Watch` sees a stored tensor even if its values stay the same: a maximum over all examples.)
                 done = passed(example, seed, watch if is_last else None)
                 first = first or [done]
                 take(done, _norm(done.gradients))
                 if is_last and len(examples) > 1:
-                    # As if it were the first: what it found may have been changed for good (a maximum).
+                    # Repeated with the state before the first example: a maximum, once moved, would not move again.
                     with began.again():
                         _check_same(done, passed(example, seed))
             between = self._numbers()
@@ -164,7 +164,7 @@ class OneExamplePasses:
         parameters: dict[str, nn.Parameter],
         watch: Watch | None,
     ) -> OnePass:
-        """One example; ``watch``: refuses reads of training data beside it."""
+        """The pass of one example; ``watch`` refuses reads of other training data."""
         versions = [tensor._version for _, tensor in held.tensors()]
         stream = Stream(seed, refuse)
         try:
@@ -191,7 +191,7 @@ class OneExamplePasses:
         except Exception as error:
             if is_out_of_memory(error):
                 raise OutOfMemory(too_large(error)) from None
-            # BatchNorm counts a batch, and then finds that one example is too few.
+            # (BatchNorm counts a batch before it raises, as one example is too few.)
             changed = [
                 name
                 for (name, tensor), before in zip(held.tensors(), versions, strict=True)
@@ -205,7 +205,7 @@ class OneExamplePasses:
         return numbers_of(self._model, self._loss)
 
     def _check_stored(self, before: Numbers, between: Numbers, after: Numbers) -> None:
-        """Compare what Python keeps round two passes, the second of an example that was passed before."""
+        """Compare the Python numbers before, between and after two passes, of which the second repeats an example."""
         if UNSEARCHED in after:
             self._memory.assumed.add(assumed("stored-unsearched"))
         for name in changed_places(between, after):
@@ -220,7 +220,7 @@ class OneExamplePasses:
 
 
 def _copied(example: Batch) -> Batch:
-    """In memory of its own: what a pass writes to it, or puts into its objects, no other pass finds."""
+    """A copy of an example: no other pass finds what a pass writes to it, or puts into its objects."""
 
     def own(tensor: Tensor) -> Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
@@ -245,7 +245,7 @@ def _norm(gradients: Mapping[str, Tensor]) -> Float[Tensor, " 1"]:
 
 
 def _check_same(first: OnePass, again: OnePass) -> None:
-    """Refuse an example whose loss or gradient is another one when it is passed again."""
+    """Raise if a repeated example has another loss or gradient."""
     one, other, its = first.losses, again.losses, first.gradients
     norm = float(_norm(its))
     if not math.isfinite(norm):

@@ -1,6 +1,6 @@
-"""Parameters written into a part of a tensor, by operations that the rules know.
+"""Writes of a parameter into a part of a tensor, replaced by operations that have rules.
 
-``recording``: inside, operations are recorded.
+``recording`` is a context in which operations are recorded.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from torch import Tensor
 from decrescendo.clipping.rules import masks
 from decrescendo.clipping.rules.fallback import is_in_place
 
-# They leave nothing of what was there.
+# Operations that overwrite all of their target.
 _OVERWRITES = frozenset({Tensor.copy_, Tensor.fill_})
 
 
 def is_part(func: Callable[..., Any], name: str, args: tuple[Any, ...]) -> bool:
-    """Whether an operation writes to entries of its first argument, or to all of one that is a view: what autograd
-    keeps of it lies behind the tensor that the view is of."""
+    """Whether an operation writes to entries of its first argument, or to all of one that is a view: autograd then
+    has the write in the graph of the view's base."""
     return func is Tensor.__setitem__ or (is_in_place(name) and bool(args) and args[0]._base is not None)
 
 
@@ -30,7 +30,7 @@ def set_masked(
     value: Tensor,
     shape: Sequence[int],
 ) -> None:
-    """A value that is the same at each place of a mask, by operations of which the rules know."""
+    """Write ``value`` to each place of a mask, the same at all, by operations that have rules."""
     with recording:
         target.copy_(torch.where(mask, value.reshape(tuple(shape)), target.clone()))
 
@@ -42,7 +42,7 @@ def write_part(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Tensor:
-    """A parameter written into a part of a tensor: into a copy, of which the rules know, that is then put there."""
+    """Write a parameter into a part of a tensor: into a copy, in a recorded operation, which is then copied there."""
     target, *rest = args
     if func is Tensor.__setitem__:
         index, value = rest

@@ -62,7 +62,7 @@ def run(
 ) -> Pass:  # fmt: skip
     """One recorded forward pass and one backward pass, every operation of both watched.
 
-    ``held`` is what the model holds; ``batch`` is in memory of its own, and the tracer knows where its examples are.
+    ``held``: the model's inventory; ``batch``: a copy in its own memory, whose rows the tracer has labelled.
     ``scored``: the loss returns a score per example, too.
 
     Raises:
@@ -137,12 +137,12 @@ def output_gradients(losses: Float[Tensor, " batch"], tracer: Tracer, uses: list
     if not uses:
         return []
     with paused(), torch.enable_grad():
-        # Of a vector torch would ask for the gradient, and import sympy to look at its shape.
+        # For a vector torch would want ``grad_outputs``, and import sympy to compare shapes.
         start = torch.ones_like(losses)
         total = (losses * start).sum()
     tracer.assign(start, RowLayout(0))
     tracer.assign(total, Mixed("it is the sum of all losses"))
-    # By itself it would take the mode off that watches what Python reads in hooks and functions of its own.
+    # (`opened`: called directly, autograd.grad would switch off the mode that watches Python's reads in hooks.)
     return list(opened(torch.autograd.grad)(total, [use.edge for use in uses], allow_unused=True))
 
 
@@ -152,8 +152,7 @@ def _arrived(use: Use, gradient: Tensor | None, tracer: Tracer, *, wide: bool) -
 
 @contextmanager
 def _nothing_cached() -> Generator[None]:
-    """Weights that `parametrize.cached()` round a pass keeps belong to the graph of another one; inside of it each pass
-    keeps its own."""
+    """Give a pass its own `parametrize.cached()` cache: weights in an outer cache belong to another pass's graph."""
     before, parametrize._cache = parametrize._cache, dict[Any, Any]()
     try:
         yield
@@ -163,8 +162,8 @@ def _nothing_cached() -> Generator[None]:
 
 @contextmanager
 def eager() -> Generator[None]:
-    """Ignore torch.compile inside, and what torch.jit makes faster: a compiled region hides its operations. And
-    contract from left to right in torch.einsum: the package opt-einsum takes an order by the number of examples."""
+    """Switch off torch.compile and torch.jit's optimisations inside: a compiled region hides its operations. And
+    opt-einsum, which orders contractions by the number of examples: torch.einsum goes from left to right."""
     einsum: Any = torch.backends.opt_einsum
     with ExitStack() as stack:
         stack.enter_context(cast("Any", torch.jit).optimized_execution(False))

@@ -41,13 +41,13 @@ from decrescendo.row_independence.tracing import BACKWARD, SIZES, Tracer, is_giv
 RULES: dict[Callable[..., Any], Rule] = {
     **linear.RULES, **conv.RULES, **embedding.RULES, **bag.RULES, **lookup.RULES, **norm.RULES, **elementwise.RULES,
 }  # fmt: skip
-# Looked at whether or not a trainable parameter takes part.
+# Checks of arguments, made whether or not a trainable parameter takes part.
 CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, Any]], None]]] = {
     functional.embedding_bag: (bag.NAMES, embedding.check_embedding),
     functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
 }
 EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
-# Which argument says that a gradient is going to be differentiated; of the others it is the fourth.
+# The position of ``create_graph``; 3 in the other backward functions.
 _CREATES: dict[Callable[..., Any], int] = {torch.autograd.grad: 4}
 
 
@@ -58,7 +58,7 @@ class Recorder(TorchFunctionMode):
     Args:
         parameters: the trainable ones, by name.
         tracer: says where the examples are in each tensor.
-        workspace: what the rules may spend.
+        workspace: memory for the rules.
     """
 
     parameters: Mapping[str, Tensor]
@@ -69,7 +69,7 @@ class Recorder(TorchFunctionMode):
     layouts: Layouts = field(init=False)
     uses: list[Use] = field(default_factory=list)
     calls: int = 0
-    # Whether the loss differentiates what it is going to be differentiated through.
+    # Whether the loss calls autograd with ``create_graph``.
     twice: bool = False
 
     def __post_init__(self) -> None:
@@ -98,8 +98,7 @@ class Recorder(TorchFunctionMode):
         except (DecrescendoError, AttributeError):
             raise
         except Exception as error:
-            # Functions in Python raise others of their own, after answers that do not depend on the data; but they see
-            # how many rows there are.
+            # Python functions raise other errors after checks that read no data, but may read the number of rows.
             told = not isinstance(func, FunctionType) or isinstance(error, (RuntimeError, IndexError))
             if told or self.tracer.counts.given_selected_rows:
                 self.tracer.raised = self.tracer.raised or f"{name_of(func)} raised {type(error).__name__}"
@@ -152,7 +151,7 @@ class Recorder(TorchFunctionMode):
     def attach(
         self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel
     ) -> None:
-        """Note a use of ``tracked`` whose output gradient is that of ``output``."""
+        """Record a use of ``tracked``: its output gradient is the gradient of ``output``."""
         items = tuple(self.tracking.items[id(tensor)] for tensor in tracked)
         self._add(name, output, items, layout, kernel, inner_edges(items))
 
@@ -179,7 +178,7 @@ class Recorder(TorchFunctionMode):
         given, data = args, data_in(self.tracer, (*args, *kwargs.values()))
         if not data:
             args, kwargs, data = self.guesses.laid_out(name, self.calls, args, kwargs)
-        # What data were written into is theirs from then on.
+        # A tensor that data were written into counts as data from then on.
         found = [item for item in found if all(item.tensor is not tensor for tensor in data)]
         if found and data and is_part(func, name, given):
             return write_part(self, self._run, func, given, kwargs)
@@ -222,7 +221,7 @@ class Recorder(TorchFunctionMode):
         return output
 
     def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Layout, Kernel] | None:
-        """One copy of a parameter for each example."""
+        """An expanded parameter as one copy for each example, with its layout and kernel; ``None`` if it is none."""
         found = self.guesses.copied(name, self.calls, source, output)
         if found is None:
             return None
@@ -255,7 +254,7 @@ class Recorder(TorchFunctionMode):
         )
         kernel = None
         with paused():
-            # Rules for products are of real numbers.
+            # Rules for products take real numbers only.
             real = not output.is_complex() or func in elementwise.RULES
             if rule is not None and real and layout.kind in rule.layouts:
                 kernel = rule.build(call, call.bind(rule.names))

@@ -37,7 +37,7 @@ class Reference:
         loss: ``loss(model, batch)`` returns one loss per example, shape (batch,). It is given one example, whose loss
             may be a number, too.
         gamma: as `EngineSettings.gamma`.
-        telemetry: what stands beside the sum.
+        telemetry: coordinates that are summed with the gradients.
 
     Edge cases:
         an empty batch (``None`` or no rows) gives zeros; a gradient that is not finite contributes zero; each
@@ -116,7 +116,8 @@ class Reference:
 
 
 def _norm(example: dict[str, Tensor]) -> Float[Tensor, " 1"]:
-    """The joint norm over all parameters, as a batch of one: squares as they are stored, their sum in float64."""
+    """The joint norm over all parameters, as a batch of one: squares in the gradient's dtype, their sum in
+    float64."""
     squares = [gradient.square().cpu().sum(dtype=torch.float64) for gradient in example.values()]
     return torch.stack(squares).sum().sqrt().reshape(1)
 
@@ -124,7 +125,7 @@ def _norm(example: dict[str, Tensor]) -> Float[Tensor, " 1"]:
 def beside_one(
     telemetry: Telemetry, length: float, loss: float, score: float, clip_norm: float
 ) -> Float64[Tensor, " size"]:
-    """What one example adds to the telemetry coordinates, for each example in turn; see `Telemetry`."""
+    """What one example adds to the telemetry coordinates, in plain Python; see `Telemetry`."""
     norm_unit, unit = telemetry.units(clip_norm)
     left = telemetry.norms * (1 - min(length / telemetry.gradient_limit(clip_norm), 1.0))
     found = [norm_unit * min(max(left - j, 0.0), 1.0) for j in range(telemetry.norms)]
@@ -135,12 +136,12 @@ def beside_one(
 
 
 def is_scored(telemetry: Telemetry | None) -> bool:
-    """Whether a score per example is needed."""
+    """Whether the loss must return a score per example."""
     return telemetry is not None and telemetry.accuracy
 
 
 def in_a_row(returned: object) -> object:
-    """The result of a loss for one example as a row; it may be a scalar."""
+    """The result of a loss for one example, with scalars as rows of one."""
     if isinstance(returned, tuple):
         return tuple(map(in_a_row, cast("tuple[object, ...]", returned)))
     return returned[None] if isinstance(returned, Tensor) and returned.dim() == 0 else returned

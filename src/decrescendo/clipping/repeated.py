@@ -32,7 +32,7 @@ class Part:
 
 
 def merged(parts: list[Part]) -> list[Part]:
-    """The same contributions to one tensor in as few parts as closed forms allow."""
+    """The contributions to one tensor, merged into as few parts as closed forms allow."""
     found: list[Part] = []
     lookups: list[Part] = []
     groups: dict[bool, list[Part]] = {False: [], True: []}
@@ -49,7 +49,7 @@ def merged(parts: list[Part]) -> list[Part]:
 
 
 def _padded(part: Part) -> Part:
-    """On padded rows what is on packed ones: positions of several operations can be put side by side."""
+    """A part on packed rows as one on padded rows, so that positions of several operations can be concatenated."""
     if not isinstance(part.kernel, PackedKernel):
         return part
     kernel, d = part.kernel.padded(part.d)
@@ -57,7 +57,7 @@ def _padded(part: Part) -> Part:
 
 
 def is_tied(parts: list[Part]) -> bool:
-    """Whether these are one straight product and one lookup of the same matrix."""
+    """Whether these are one untransposed product and one lookup of the same matrix."""
     if len(parts) != 2 or parts[0].source.tensor is not parts[1].source.tensor:
         return False
     product, lookup = parts[0].kernel, parts[1].kernel
@@ -123,7 +123,7 @@ def _is_product(part: Part) -> bool:
 
 
 def _one_product(parts: list[Part]) -> Part:
-    """Products with one weight as one, over the positions of all."""
+    """Products with one weight as one product over the positions of all."""
     sides = [part.kernel.positions(part.d) for part in parts if isinstance(part.kernel, LinearKernel)]
     first = parts[0]
     assert isinstance(first.kernel, LinearKernel)
@@ -139,7 +139,7 @@ def _one_product(parts: list[Part]) -> Part:
 
 
 def _one_lookup(parts: list[Part]) -> Part:
-    """Lookups in one matrix as one, of the ids of all."""
+    """Lookups in one matrix as one lookup of the ids of all."""
     kernels = [part.kernel for part in parts if isinstance(part.kernel, EmbeddingKernel)]
     ids = torch.cat([kernel.ids for kernel in kernels], 1)
     d = [part.d.reshape(*kernel.ids.shape, -1) for part, kernel in zip(parts, kernels, strict=True)]

@@ -1,5 +1,4 @@
-"""Refuses a pass that replaced the model's tensors, their memory or their layout in it; restores the
-model."""
+"""Restores the model after a pass that replaced its tensors, their memory or their layout, and refuses that pass."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     """Refuse a forward pass that changes a buffer or a parameter: private data in it would be released
     without noise.
 
-    ``held`` is what the model holds on entry. What is written to their memory the proof sees; this sees the rest:
-    other tensors in their place, and other memory.
+    ``held``: the model's inventory on entry. The tracer sees writes into the memory of its tensors; this function
+    finds other tensors in their place, and other memory.
     """
     before = [(name, tensor, tensor._version, tensor.detach()) for name, tensor in held.tensors()]
     trained = [(name, tensor, tensor.requires_grad) for name, tensor in held.tensors()]
@@ -37,7 +36,7 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
 def _restored(
     model: nn.Module, before: list[tuple[str, Tensor, int, Tensor]], trained: list[tuple[str, Tensor, bool]]
 ) -> list[str]:
-    """Put everything back where it was, but for numbers that were written in place; what was another one."""
+    """Put back tensors, memory and ``requires_grad``, but not values written in place; returns what had changed."""
     after = dict(Inventory.of(model).tensors())
     changed: list[str] = []
     for name, tensor, version, own in before:
@@ -59,22 +58,22 @@ def _restored(
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
-    """Where a tensor lies, and how."""
+    """The memory and layout of a tensor."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return tensor.dtype, *(part.data_ptr() for part in parts_of(tensor) if isinstance(part, Tensor))
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _put_back(model: nn.Module, name: str, tensor: Tensor) -> None:
-    """A tensor where another one was put in its place, or none."""
+    """Put a tensor back under its name, where the pass put another one or none."""
     if name.endswith("]"):
-        return  # a part of a wrapper, whose code says what it is made of
+        return  # a part of a wrapper tensor, which only the wrapper can set
     held, last = _holder(model, name, is_parameter=isinstance(tensor, nn.Parameter))
     held[last] = tensor
 
 
 def _take_away(model: nn.Module, name: str) -> None:
-    """A parameter or buffer that was not there."""
+    """Remove a parameter or buffer that the pass added."""
     if name.endswith("]"):
         name = name.partition("[")[0]
     for is_parameter in (True, False):
@@ -90,7 +89,7 @@ def _holder(model: nn.Module, name: str, *, is_parameter: bool) -> tuple[dict[st
 
 @contextmanager
 def gradients_kept(parameters: Iterable[nn.Parameter]) -> Generator[None]:
-    """``.grad`` afterwards as it was; refuse what was put there meanwhile."""
+    """Restore the parameters' ``.grad`` afterwards, and refuse a pass that has replaced one."""
     before = [(parameter, parameter.grad) for parameter in parameters]
     try:
         yield

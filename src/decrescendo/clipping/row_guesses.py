@@ -1,4 +1,4 @@
-"""Guesses the row layout of tensors that no example reaches: constants, and copies of a parameter for each
+"""Guesses the row layout of tensors that depend on no example: constants, and copies of a parameter for each
 example."""
 
 import functools
@@ -22,7 +22,7 @@ class RowGuesses:
 
     Args:
         tracer: checks a guess, by the passes over two and three rows.
-        tracking: what is no constant.
+        tracking: the tensors made from parameters, which are no constants.
     """
 
     tracer: Tracer
@@ -31,13 +31,13 @@ class RowGuesses:
     def laid_out(
         self, name: str, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """The arguments with constants that have one row per example (first states, types of tokens) as rows."""
+        """The arguments, with constants of one row per example (first states, token types) labelled so; and these."""
         laid: list[Tensor] = []
         lay = functools.partial(self._lay, name, call, itertools.count(), laid)
         return tuple(map(lay, args)), {key: lay(value) for key, value in kwargs.items()}, laid
 
     def _lay(self, name: str, call: int, numbers: Iterator[int], laid: list[Tensor], value: Any) -> Any:
-        """One argument, by its number among all; what was laid out comes to ``laid``."""
+        """One argument, or a labelled copy of it, which is appended to ``laid``; ``numbers`` counts arguments."""
         if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in cast("list[Any]", value)):
             return [self._lay(name, call, numbers, laid, item) for item in cast("list[Any]", value)]
         number = next(numbers)
@@ -50,7 +50,7 @@ class RowGuesses:
                 filled = constant_of(self.tracer.label(value)) is Public.FILL
                 uniform = filled or is_uniform(value, place, self.tracer.count)
             if uniform and self.tracer.guess(call, number, place):
-                # What is written to stays the same tensor; only one that the pass made has a label.
+                # A tensor that is written to is not copied; only one that the pass made has a label.
                 own = number == 0 and is_in_place(name) and is_whole(value) and self.tracer.made(value)
                 with paused():
                     laid.append(value if own else value.clone(memory_format=torch.contiguous_format))

@@ -31,16 +31,16 @@ from decrescendo.row_independence.tracing import (
 _SHAPE = cast("Callable[..., Any]", shape_as_tensor)
 _PACK = cast("Callable[..., Any]", pack_padded_sequence)
 _PAD = cast("Callable[..., Any]", pad_packed_sequence)
-# Of their second argument they take the shape alone.
+# They use only the shape of their second argument.
 _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
 _CALLING = functional.triplet_margin_with_distance_loss
-# Torch 2.13 has it.
+# New in torch 2.13.
 _LINEAR_ENTROPY = getattr(functional, "linear_cross_entropy", None)
 _NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING, _LINEAR_ENTROPY}
 _USE = "use_input_stats"
-# Instance norms, with the batch norm that does the same by kept statistics, and the names of their arguments.
+# Instance norms, the batch norms that equal them with running statistics, and the names of their arguments.
 _BY_KEPT: dict[Callable[..., Any], tuple[Callable[..., Any], tuple[str, ...]]] = {
     functional.instance_norm: (
         functional.batch_norm, ("input", "running_mean", "running_var", "weight", "bias", _USE, "momentum", "eps")
@@ -62,7 +62,7 @@ def special(
     args: Any,
     kwargs: dict[str, Any],
 ) -> Any:
-    """Do one of `SPECIAL`. ``recording``: inside, operations are recorded; ``run``: does an operation."""
+    """Run ``func``, one of `SPECIAL`. ``recording``: a context that records operations; ``run``: runs one."""
     if func in READS:
         tracer.read(func, args, kwargs)
     elif func in CTC:
@@ -84,13 +84,13 @@ def special(
     elif func in _BY_KEPT and not (given := dict(zip(_BY_KEPT[func][1], args, strict=False)) | kwargs).get(
         _USE, True
     ):
-        # By kept statistics torch lays them along all examples; it is what batch norm does by them, each alone.
+        # torch repeats running statistics for all examples; batch norm gives the same, independently per example.
         return run(_BY_KEPT[func][0], (), {_RENAMED.get(name, name): at for name, at in given.items()})
     elif func is _LINEAR_ENTROPY:
-        # In chunks of rows it is one kernel, of which nothing inside is seen.
+        # By chunks of rows it is one kernel, whose operations are not seen.
         kwargs = {**kwargs, "options": None}
     elif func is _CALLING:
-        with recording:  # what it is given to call is seen
+        with recording:  # its ``distance_function`` is recorded
             return opened(func)(*args, **kwargs)
     elif func in CHAINS and len(args[0]) > 2:
         # By default torch chooses the order of the products by the number of rows.
@@ -99,11 +99,11 @@ def special(
     elif func is _PACK and isinstance(tracer.label(args[0]), RowLayout):
         return packed_up(tracer, *args)
     elif func is Tensor.__setitem__ and tracer.labels.counting and _is_rows(*args):
-        # torch would leave out a first dimension of size one: then nothing says whose one row is.
+        # torch would drop a first dimension of size one, and with it whose row it is.
         func, args = Tensor.index_put_, (args[0], (args[1],), args[2])
     elif func is functional.one_hot:
         classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
-        if classes > 0:  # torch looks at the largest id, to refuse it
+        if classes > 0:  # torch would read the largest id, to check it
             return (args[0].unsqueeze(-1) == torch.arange(classes, device=args[0].device)).long()
     elif func is _PAD and isinstance(tracer.label(args[0]), RowLayout):
         return padded_again(tracer, *args)

@@ -26,14 +26,14 @@ from decrescendo.row_independence.tracing import Public, Tracer, constant_of, is
 
 @dataclass(slots=True)
 class Arrival:
-    """What came of the output gradient of one use: ``d`` has no columns where nothing of it is kept."""
+    """A hook that takes one use's output gradient: ``d``, without columns if the kernel absorbed it."""
 
     use: Use
     tracer: Tracer
     wide: bool
     fired: bool = False
     d: Tensor | None = None
-    # The gradient, where it is read again, and what was written to it last.
+    # The gradient, if it is read again, and the number of the last write to it.
     kept: Tensor | None = None
     written: int = 0
 
@@ -44,7 +44,7 @@ class Arrival:
         kernel = self.use.kernel
         if gradient is None or not is_absorbing(kernel):
             return
-        # The model's backward pass has the precision that its user set; what is made of it here has all of it.
+        # The backward pass has the precision that the user set; norms and sums are computed in full precision.
         with full_precision(), paused(), FUNCTIONS_OFF():
             d = arrived(self.use, gradient, self.tracer, wide=self.wide)
             absorbed = kernel.absorb(d)
@@ -54,12 +54,12 @@ class Arrival:
 
 
 def arrived(use: Use, gradient: Tensor, tracer: Tracer, *, wide: bool) -> Tensor:
-    """The output gradient as the use's kernel takes it; in float64 where sums are.
+    """A use's output gradient in the form of its kernel, with its label checked; in float64 if ``wide``.
 
     Raises:
-        UnsupportedModel: a gradient whose examples are not where those of the output are.
+        UnsupportedModel: the gradient has not the row layout of the use's output.
     """
-    # Which of several uses is trained, and of which parameters, no operation tells.
+    # Recorded, as no operation shows which use, and which parameters, the gradient is for.
     tracer.consume(f"the gradient of {use.name}", gradient, numbers=(use.place, use.roots))
     label, place = tracer.label(gradient), use.layout.place
     if constant_of(label) is not Public.FILL and not (is_data(label) and place.same(label)):
@@ -75,7 +75,7 @@ _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 @contextmanager
 def stream(uses: Sequence[Use], tracer: Tracer, *, wide: bool = False) -> Generator[dict[int, Arrival]]:
-    """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
+    """Hooks, while inside, on the uses that allow it, by index; the other gradients must be asked of autograd.
 
     A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
     behind them are taken.
@@ -100,7 +100,7 @@ def stream(uses: Sequence[Use], tracer: Tracer, *, wide: bool = False) -> Genera
 
 
 def check_arrived(arrivals: Sequence[Arrival], reached: AbstractSet[Node]) -> None:
-    """Refuse if the gradient of a use that the losses depend on did not come."""
+    """Raise if a hook got no gradient of a use that the losses depend on, or one that was overwritten since."""
     for arrival in arrivals:
         if arrival.kept is not None and arrival.tracer.written(arrival.kept) != arrival.written:
             raise UnsupportedModel(
@@ -116,6 +116,6 @@ def check_arrived(arrivals: Sequence[Arrival], reached: AbstractSet[Node]) -> No
 
 
 def _leads_to(use: Use, nodes: AbstractSet[Node]) -> bool:
-    """Whether the node of another use is behind this one."""
+    """Whether a use passes gradients on to another use."""
     found = walk(edge.node for edge in use.outer)
     return any(node in nodes and node is not use.edge.node for node, _ in found)

@@ -1,7 +1,8 @@
-"""The operations of a CPU pass in order, to replay them on other rows; Python only calls them.
+"""Records the operations of a CPU pass and replays them on other rows, without the Python code that issued them.
 
-Every operation comes by torch's dispatcher, also those of the engine itself, and the compiled forms say that they were
-called. What a pass reads that is neither its rows nor the model, nor a constant that the proof compares, is refused.
+torch's dispatcher shows every operation, the engine's own included; compiled kernels report their calls to
+``compiled.WATCHING.tape``, which is set while recording. A pass that reads a tensor other than its rows, the model's
+and constants that the check compares is refused.
 """
 
 from collections.abc import Callable, Container, Generator
@@ -21,7 +22,7 @@ _STORAGE = cast("Any", torch.UntypedStorage)
 
 
 class Tape(DispatchMode):
-    """Operations as they come. Tensors are numbered by where they lie and how they are read."""
+    """The operations of a pass, in order. Tensors are numbered by their memory and layout (`place_of`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,8 +30,8 @@ class Tape(DispatchMode):
         self.constants: dict[int, Tensor] = {}
         self._numbers: dict[object, int] = {}
         self._count = 0
-        # Storages that were met, whose addresses no others get meanwhile; and those of single numbers of Python's (of
-        # the engine's own, which can read none of the data here).
+        # Storages that were seen, referenced so that no other gets their address; and those of Python numbers made
+        # tensors (by the engine: Python reads no data here).
         self._held: set[int] = set()
         self._lifted: set[int] = set()
 
@@ -58,7 +59,7 @@ class Tape(DispatchMode):
         values, slots, lists = self._given((*args, *named.values()))
         output, function = func(*args, **named), func._op
         if torch.Tag.inplace_view in func.tags:
-            # (Of a tensor that lies otherwise from here on there is one more; others may be it as it was.)
+            # (Replayed out of place, as a new view: other steps may read the old layout.)
             if name not in TURNED:
                 raise UnsupportedModel(f"{func} changes how a tensor lies in its memory")
             function = getattr(torch.ops.aten, name[:-1])._op
@@ -77,7 +78,7 @@ class Tape(DispatchMode):
         elif tensors_of((output,)):
             raise UnsupportedModel(f"{func} gives tensors in lists")
         else:
-            return output  # dtypes and the like, which follow from those of its arguments
+            return output  # dtypes and the like, which follow from its arguments
         single = isinstance(output, Tensor)
         pure = not schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
         self.steps.append(Step(function, values, slots, lists, tuple(named), made, single, pure))
@@ -86,16 +87,16 @@ class Tape(DispatchMode):
     def called(
         self, function: Callable[..., None], tensors: tuple[Tensor | None, ...], *rest: object
     ) -> None:
-        """A compiled form was called."""
+        """Record a call of a compiled kernel."""
         values, slots, lists = self._given((function, tensors, *rest))
         self.steps.append(Step(compiled.call, values, slots, lists, (), (), single=False, pure=False))
 
     def number(self, tensor: Tensor) -> int:
-        """Of a tensor that was made, or is a constant."""
+        """The number of a tensor; a tensor that no step made becomes a constant."""
         return self._known(tensor)
 
     def check(self, allowed: Container[int]) -> None:
-        """Refuse constants whose storage is none of these."""
+        """Raise for a constant whose storage is not ``allowed``, unless it is a Python number's."""
         for tensor in self.constants.values():
             if (key := storage_key(tensor)) not in allowed and key not in self._lifted:
                 raise UnsupportedModel(
@@ -103,7 +104,7 @@ class Tape(DispatchMode):
                 )
 
     def end(self) -> None:
-        """Other storages may have the addresses now."""
+        """Release the storages that were seen: their addresses may be reused."""
         for key in self._held:
             _STORAGE._free_weak_ref(key)
         self._held.clear()
@@ -112,8 +113,8 @@ class Tape(DispatchMode):
     def run(
         self, steps: list[Step], takes: list[int], gives: list[int]
     ) -> Callable[[list[Tensor]], list[Tensor]]:
-        """These steps as a function of numbered tensors, which takes them out of the list that it is given, and lets go
-        of each after its last use."""
+        """The steps as a function from the tensors ``takes`` to the tensors ``gives``. It empties the list that it is
+        given, and drops each tensor after its last use."""
         last = dict[int, int]()
         for at, step in enumerate(steps):
             last |= dict.fromkeys((*step.given, *(number for number in step.made if number is not None)), at)
@@ -157,8 +158,8 @@ class Tape(DispatchMode):
         return run
 
     def _is_there(self, output: Tensor, args: tuple[Any, ...]) -> bool:
-        """Whether a tensor that an operation gave is a view that there is already (it needs no replay),
-        or is one of a constant, and so a constant, too."""
+        """Whether an operation's output needs no replay: a view that has a number already, or a view of a constant,
+        which becomes a constant."""
         key = storage_key(output)
         of = next((one for one in args if isinstance(one, Tensor) and storage_key(one) == key), None)
         if of is None:
@@ -174,7 +175,7 @@ class Tape(DispatchMode):
 
     @staticmethod
     def needed(steps: list[Step], gives: list[int]) -> list[Step]:
-        """Those of which something is used, or that do more than to give it."""
+        """The steps on whose results the tensors ``gives`` depend, and steps with other effects."""
         used, needed = set[int | None](gives), list[Step]()
         for step in reversed(steps):
             if not step.pure or not used.isdisjoint(step.made):
@@ -183,7 +184,7 @@ class Tape(DispatchMode):
         return needed[::-1]
 
     def free_of(self, steps: list[Step]) -> list[int]:
-        """The tensors that these steps take and neither make nor have as constants."""
+        """The numbers of tensors that these steps read, neither made by them nor constants."""
         made: set[int | None] = set()
         found: dict[int, None] = {}
         for step in steps:
@@ -194,7 +195,7 @@ class Tape(DispatchMode):
     def _given(
         self, values: tuple[Any, ...]
     ) -> tuple[list[Any], list[tuple[int, int]], list[tuple[int, type, list[tuple[bool, Any]]]]]:
-        """As `Step` has it."""
+        """An operation's arguments as ``values``, ``slots`` and ``lists`` of a `Step`."""
         left: list[Any] = []
         slots: list[tuple[int, int]] = []
         lists: list[tuple[int, type, list[tuple[bool, Any]]]] = []
@@ -233,7 +234,7 @@ class Tape(DispatchMode):
 
 
 class Operations:
-    """A captured pass on a CPU, and its sums."""
+    """A captured pass on a CPU and its clipped sums: a `Capture` that replays a `Tape`."""
 
     bakes_numbers = computes_later = False
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from decrescendo.base.storages import kind_of, storage_key
 from decrescendo.errors import UnsupportedModel
 
-# Of these the numbers of the data decide a shape, or something in Python.
+# Tags of operations whose output shape, or result in Python, depends on values.
 READS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
-# Those that turn a tensor around where it lies, which is a view for each that knows it as it was.
+# Operations that change a tensor's layout in place: replayed as the view that their out-of-place form makes.
 TURNED = frozenset(
     {"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_"}
 )
@@ -23,10 +23,11 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Step(NamedTuple):
-    """A call. What it is given: ``values``, in which tensors have no place yet; ``slots``: the place of each and its
-    number; ``lists``: the same of tensors in lists, with all that is in these; ``names``: of the last values.
+    """One recorded call. ``values``: its arguments, ``None`` for tensors; ``slots``: position and number of each
+    tensor; ``lists``: position, type and items of each list with tensors; ``names``: of the last values, given by
+    keyword.
 
-    ``made``: the numbers of what it makes; ``single``: it returns one tensor; ``pure``: it does nothing else.
+    ``made``: the numbers of its results; ``single``: it returns one tensor; ``pure``: it neither writes nor draws.
     """
 
     function: Callable[..., Any]
@@ -40,7 +41,7 @@ class Step(NamedTuple):
 
     @property
     def given(self) -> list[int]:
-        """The numbers of the tensors in it."""
+        """The numbers of its tensor arguments."""
         inside = [value for *_, items in self.lists for is_tensor, value in items if is_tensor]
         return [number for _, number in self.slots] + inside
 

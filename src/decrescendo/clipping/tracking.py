@@ -13,13 +13,12 @@ from decrescendo.clipping.uses import Tracked, edge_of, roots_of
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import Tracer
 
-# Views of one tensor with the same entries: norms do not change under them, nor under a choice of entries
-# (`lookup.selects`).
+# Operations that only rearrange a tensor's entries: norms do not change, nor by a selection (`lookup.selects`).
 ISOMETRIES = frozenset({
     "t", "T", "mT", "transpose", "permute", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
     "contiguous", "clone", "swapaxes", "movedim",
 })  # fmt: skip
-# How autograd calls the step from a tensor to the same one of another class.
+# autograd's node for ``as_subclass``.
 _ALIAS = "AliasBackward0"
 
 
@@ -29,13 +28,13 @@ class Tracking:
 
     Args:
         parameters: by name.
-        tracer: says what was written to.
+        tracer: numbers the writes to tensors.
     """
 
     parameters: Mapping[str, Tensor]
     tracer: Tracer
     items: dict[int, Tracked] = field(default_factory=dict)
-    # What the uses and the graphs of derived weights go back to: version, and what was written there last.
+    # Tensors that are read again after the forward pass: operation, tensor, version, number of the last write.
     kept: list[tuple[str, Tensor, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -55,7 +54,7 @@ class Tracking:
         return found
 
     def _changed(self, item: Tracked) -> Tracked:
-        """A tensor that was written to since, perhaps through a view: made from whatever its graph says."""
+        """A tracked tensor that was written to since, perhaps through a view: its roots, by its autograd graph."""
         reached = {self.items[key].roots[0] for key in leaves(item.tensor) if key in self.items}
         self.items[id(item.tensor)] = found = Tracked(
             item.tensor, tuple(sorted(reached)), item.tensor._version
@@ -63,7 +62,7 @@ class Tracking:
         return found
 
     def _subclassed(self, tensor: Tensor) -> Tracked | None:
-        """A parameter as a tensor of another class (`as_subclass`), which no torch function shows."""
+        """A tracked tensor made by `as_subclass`, which no torch function shows; ``None`` for other tensors."""
         if type(tensor) in ORDINARY or is_hollow(tensor):
             return None
         with FUNCTIONS_OFF():
@@ -75,7 +74,7 @@ class Tracking:
             ((node, output),) = node.next_functions
         if node is None:
             return None
-        # Of several tensors that one operation gave (chunks of a weight) the one of this number.
+        # Of several outputs of one operation (chunks of a weight) the one with this index.
         source = self.items.get(leaf_of(node)) or next(
             (
                 item
@@ -101,7 +100,7 @@ class Tracking:
     ) -> None:
         """Note tensors that an operation made from parameters only."""
         self.keep(name, (*tensors_of((*args, *kwargs.values())), *made))
-        with paused(), FUNCTIONS_OFF():  # what it compares is no operation of the program's
+        with paused(), FUNCTIONS_OFF():  # its comparisons are no operations of the program
             chosen = lookup.selects(name, args, kwargs, self.tracer.same)
         chosen = chosen or (name in ISOMETRIES and len(made) == 1)
         kept = chosen and len(found) == 1 and found[0].isometric and found[0].tensor.dtype == made[0].dtype

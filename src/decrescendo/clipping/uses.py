@@ -20,10 +20,10 @@ from decrescendo.row_independence.tracing import SECOND_DERIVATIVE, Tracer, is_d
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A tensor made from trainable parameters only: from which, and how it was selected from one of them.
+    """A tensor made from trainable parameters only; ``roots``: their names.
 
-    ``parent``: where it has the entries of one tensor in another order, or some of them, that one; else none.
-    ``ids``: the rows of the parent that it has, where it is no view.
+    ``parent``: the tensor whose entries, or some of them, are its own, each at most once; else ``None``.
+    ``ids``: its rows of the parent, if they were looked up.
     """
 
     tensor: Tensor
@@ -35,17 +35,17 @@ class Tracked:
 
     @property
     def isometric(self) -> bool:
-        """Whether norms of gradients do not change on the way back to the parameter."""
+        """Whether a gradient of it has the same norm as the parameter's gradient that it gives."""
         return self.root or self.parent is not None
 
     def chain(self) -> Iterator[Tensor]:
-        """This tensor, and those it was chosen from."""
+        """This tensor, its parent, and so on to the parameter."""
         yield self.tensor
         if self.parent is not None:
             yield from self.parent.chain()
 
     def back(self, total: Tensor) -> Tensor:
-        """A gradient of this tensor as one of the parameter it was chosen from, exactly: no entry comes twice."""
+        """A gradient of this tensor as a gradient of its last parent, exactly: no entry occurs twice."""
         if self.parent is None:
             return total.reshape(self.tensor.shape)
         source, own = self.parent.tensor, self.tensor
@@ -72,7 +72,7 @@ class Use:
     """One recorded operation: its kernel, and the positions of its output and arguments in the autograd
     graph.
 
-    ``inner``: of what is made from parameters; ``outer``: of what is made from data.
+    ``inner``: edges of arguments made from parameters; ``outer``: of all other arguments.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Use:
     versions: tuple[int, ...]
     inner: tuple[GradientEdge, ...]
     outer: tuple[GradientEdge, ...]
-    # After which operation of the pass.
+    # How many operations the tracer saw before it.
     place: int
 
     @property
@@ -92,7 +92,7 @@ class Use:
         return tuple(root for parameter in self.parameters for root in parameter.roots)
 
     def arrived(self, gradient: Tensor) -> Tensor:
-        """The gradient of its output as its kernel takes it, (batch, ...) if it is not packed, of at least float32."""
+        """The output gradient in the form that the kernel takes: (batch, ...) if not packed, at least float32."""
         self.check_saved()
         d = gradient if is_packed(self.kernel) else self.layout.split_gradient(gradient)
         return d if d.is_complex() else d.to(accumulator(d.dtype))
@@ -109,7 +109,7 @@ class Use:
 
 
 def watched(kernel: Kernel) -> tuple[Tensor, ...]:
-    """What must not be written to between the forward pass and the rules: inputs, and the forms of parameters used."""
+    """The tensors that must not be written to until the kernel has run: its inputs and parameters."""
     return (*kernel.saved, *kernel.parameters)
 
 
@@ -118,7 +118,7 @@ def answered(kernel: Kernel) -> set[int]:
 
 
 def inner_edges(items: Iterable[Tracked]) -> tuple[GradientEdge, ...]:
-    """Where what is made from parameters is in the graph."""
+    """The gradient edges of tensors made from parameters, without those of the parameters."""
     return tuple(edge_of(item.tensor) for item in items if not item.root)
 
 
@@ -127,7 +127,7 @@ def roots_of(found: list[Tracked]) -> tuple[str, ...]:
 
 
 def edge_of(tensor: Tensor) -> GradientEdge:
-    """Where its gradient goes to in the graph."""
+    """The edge of the autograd graph to which a tensor's gradient goes."""
     try:
         return get_gradient_edge(tensor)
     except AssertionError:
@@ -157,7 +157,7 @@ def data_in(tracer: Tracer, values: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _check_wrapped(tracer: Tracer, values: Iterable[Any]) -> None:
-    """Refuse tensors that wrap others, of which what the examples have is not seen."""
+    """Refuse tensors that wrap tensors of the examples, as their labels are not seen."""
     for tensor in tensors_of(values):
         if is_hollow(tensor) and data_in(tracer, tuple(vars(tensor).values())):
             raise UnsupportedModel(
@@ -167,7 +167,7 @@ def _check_wrapped(tracer: Tracer, values: Iterable[Any]) -> None:
 
 
 def check_recordable(tracer: Tracer, name: str, found: list[Tracked], values: tuple[Any, ...]) -> None:
-    """Refuse an operation on parameters where nothing says whose rows are where."""
+    """Refuse an operation on parameters in a torch.func transform, or with nested or wrapper tensors."""
     transform = running_transform()
     if transform is not None and transform.key() == TransformType.Grad:
         raise UnsupportedModel(SECOND_DERIVATIVE)

@@ -2,8 +2,8 @@
 methods.
 
 One gradient often has several closed forms: Gram matrices, or the product itself, kept for the sum or computed
-twice. Which one is taken follows from shapes by a count of operations, the same on every machine that has the compiled
-forms, or has not.
+twice. The choice follows from shapes by a count of operations: the same on all machines with the compiled kernels,
+and on all without.
 """
 
 import itertools
@@ -21,11 +21,11 @@ CHUNK = 2**20
 # On other devices, whose many units want large products.
 _CHUNK_THERE = 2**24
 
-# Bytes: where a kept tensor may start.
+# The alignment of kept tensors, in bytes.
 _ALIGNED = 64
-# Bytes that a processor's passes keep if nothing else is said, and what part of its memory those of another device do.
+# Defaults of the bytes that passes keep: on a CPU; on a GPU, its memory divided by this.
 _KEPT, _KEPT_THERE = 2**27, 8
-# A batch of more rows than any before needs more: how much is asked for beyond what was needed.
+# Room for larger batches: a block is so many times what was needed.
 _SPARE = 1.25
 
 # What it costs to read or write one number, in multiplications of a large matrix product.
@@ -36,12 +36,12 @@ _TILE = 16
 
 @dataclass(slots=True)
 class _Block:
-    """The memory that the passes of one engine have in turn.
+    """The block of memory that the passes of one engine use in turn.
 
     Args:
-        own: it; ``None`` before the first pass, and where a pass needed more.
-        free: it, while no pass has it; else empty. (A list, for taking out of it is one step to other threads.)
-        most: bytes that a pass took.
+        own: the block; ``None`` before the first pass, and after a pass that needed more.
+        free: the block, while no pass uses it; else empty. (A list, as ``pop`` is atomic for threads.)
+        most: the most bytes that a pass took.
     """
 
     own: Tensor | None = None
@@ -51,13 +51,13 @@ class _Block:
 
 @dataclass(slots=True, weakref_slot=True)
 class Workspace:
-    """Bytes of per-example gradients that may still be kept between norm and sum, and how methods are chosen.
+    """Memory for per-example gradients that are kept from the norm to the sum, and the choice of methods.
 
-    A processor gives memory only when it is written to, so one block of all that may be kept is asked for; elsewhere
-    the first pass takes piece by piece, and the next ones a block of what that needed.
+    The host commits memory only when it is written to, so on a CPU one block of all that may be kept is allocated;
+    elsewhere the first pass allocates piece by piece, and the next ones a block of what that needed.
 
     Args:
-        left: bytes; of all operations of one pass together.
+        left: bytes that may still be kept, by all operations of one pass together.
         wide: output gradients are widened to float64 before anything is made of them.
 
     >>> workspace = Workspace(100).fresh()
@@ -73,7 +73,7 @@ class Workspace:
     _taken: int = 0
 
     def fresh(self) -> "Workspace":
-        """The workspace of one pass; the memory of passes that have ended is used again, and not asked for anew."""
+        """A workspace for one pass, which reuses the engine's block if no other pass has it."""
         made = replace(self)
         self._forget_small()
         if self._shared.free:
@@ -81,7 +81,7 @@ class Workspace:
         return made
 
     def reserved(self, device: torch.device) -> Tensor | None:
-        """The memory of the next pass, before it begins; ``None`` while another pass has it."""
+        """The block of the next pass, before it begins; ``None`` while another pass has it."""
         shared = self._shared
         self._forget_small()
         if shared.own is None:
@@ -90,27 +90,27 @@ class Workspace:
         return shared.free[0] if shared.free else None
 
     def shrink(self) -> bool:
-        """Keep no more than a processor's passes do, as memory ran out; whether that is less than before."""
+        """As memory ran out, keep no more than the default of a CPU; returns whether that is less than before."""
         less = self.left > _KEPT
         self.left = min(self.left, _KEPT)
         self._shared = _Block()
         return less
 
     def outgrown(self, block: Tensor) -> bool:
-        """Whether passes have other memory now than this, which was too small."""
+        """Whether ``block`` was too small, and the engine's block is another one now."""
         return block is not self._shared.own
 
     def borrow(self, block: Tensor) -> bool:
-        """Take that memory, if no pass has it, until `return_to`."""
+        """Take the engine's block until `return_to`; returns whether it was ``block``, and no pass had it."""
         return block is self._shared.own and bool(self._shared.free) and self._shared.free.pop() is block
 
     def return_to(self, block: Tensor) -> None:
-        """It is anybody's again."""
+        """Free a borrowed block for other passes."""
         if block is self._shared.own:
             self._shared.free.append(block)
 
     def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
-        """An uninitialised tensor of that shape, or ``None`` where it is not to be had any more."""
+        """An uninitialised tensor of that shape, or ``None`` where too few bytes are left."""
         size = math.prod(shape) * like.element_size()
         start = -(-self._taken // _ALIGNED) * _ALIGNED
         if start - self._taken + size > self.left:
@@ -137,7 +137,7 @@ class Workspace:
         return torch.empty(size, dtype=torch.uint8, device=device)
 
     def _hold(self, block: Tensor) -> None:
-        """The block is this pass's until it ends, and then the next one's, if it is the first of all."""
+        """Use ``block`` until this workspace is freed; the engine's block is then free for the next pass."""
         self._block, shared = block, self._shared
         if shared.own is None:
             shared.own = block
@@ -154,7 +154,7 @@ class Workspace:
 
 
 def product_cost(rows: int, inner: int, columns: int) -> float:
-    """Multiplications of one matrix product, and what those of a small one cost more.
+    """The cost of one matrix product in multiplications, with each side longer by a tile.
 
     >>> product_cost(1000, 1000, 1000) / 1000**3 < 1.05, product_cost(16, 16, 16) / 16**3
     (True, 8.0)
@@ -163,7 +163,7 @@ def product_cost(rows: int, inner: int, columns: int) -> float:
 
 
 def kept_on(device: torch.device) -> int:
-    """Bytes that passes keep between norm and sum if nothing else is said: on a GPU an eighth of its memory.
+    """The default of ``cache_bytes`` on a device: 128 MiB, on a GPU an eighth of its memory, if that is more.
 
     >>> kept_on(torch.device("cpu"))
     134217728
@@ -174,13 +174,13 @@ def kept_on(device: torch.device) -> int:
 
 
 def chunk_on(device: torch.device) -> int:
-    """Elements of one temporary there."""
+    """The number of elements of one temporary on a device."""
     return CHUNK if device.type == "cpu" else _CHUNK_THERE
 
 
 def chunks(batch: int, elements: int, device: torch.device, times: float = 1.0) -> Iterator[slice]:
-    """Slices of the batch whose temporaries, ``elements`` an example, are so many `chunk_on` the device at most; equal
-    up to one example.
+    """Slices of the batch, equal up to one example, whose temporaries (``elements`` an example) have about ``times``
+    `chunk_on` elements at most.
 
     >>> [(part.start, part.stop) for part in chunks(5, CHUNK // 2, torch.device("cpu"))]
     [(0, 1), (1, 3), (3, 5)]

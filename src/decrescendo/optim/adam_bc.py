@@ -15,7 +15,7 @@ class AdamBC(torch.optim.Optimizer):
     """DP-AdamBC with a correction that follows the noise; steps only through `decrescendo.optim.apply`.
 
     The mean of noisy gradients g_t that Adam squares has noise of variance s_t^2 = (z_t C_t / B)^2 on every coordinate,
-    which would drown what Adam wants to know. The same moving average of what is known to be noise is taken off::
+    which would drown what Adam wants to know. The same moving average of this known variance is subtracted::
 
         m_t   = beta1 m_{t-1}   + (1 - beta1) g_t
         v_t   = beta2 v_{t-1}   + (1 - beta2) g_t^2
@@ -28,7 +28,7 @@ class AdamBC(torch.optim.Optimizer):
         params: parameters or groups of them, float32 or float64.
         lr: learning rate >= 0.
         betas: (beta1, beta2), each in [0, 1).
-        floor: gamma' > 0, the smallest square that is divided by. What a coordinate's v^_t - phi^_t is off by is about
+        floor: gamma' > 0, the smallest square that is divided by. The error of a coordinate's v^_t - phi^_t is about
             s^2 sqrt(2 (1 - beta2) / (1 + beta2)): a floor well below it lets single coordinates leap.
         relative_floor: >= 0, a floor as a share of phi^_t, which falls with the noise; 0 as published. With constant
             noise it is the published gamma' = relative_floor s^2.
@@ -94,7 +94,8 @@ class AdamBC(torch.optim.Optimizer):
                 )
 
     def expect_noise(self, std: float | None) -> None:
-        """Said by `apply`: the noise on every coordinate of the next gradient; good for one step."""
+        """Called by `apply` with the noise's standard deviation on every coordinate of the next gradient; good for
+        one step."""
         self._noise_std = None if std is None else check_real("noise_std", std, at_least=0)
 
     @torch.no_grad()

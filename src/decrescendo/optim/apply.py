@@ -1,4 +1,4 @@
-"""A noisy mean into ``.grad``, and one step of any ``torch.optim`` optimiser on it: the only way to the weights."""
+"""Puts a noisy mean into ``.grad`` for one step of any ``torch.optim`` optimiser: the only way to the weights."""
 
 import functools
 import inspect
@@ -94,7 +94,7 @@ def fill_gradients(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Op
 
 
 def clear_gradients(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Clear every ``.grad``, and what the optimiser was told of the noise of one step."""
+    """Clear ``.grad`` of all trainable parameters, and the noise that the optimiser was told for one step."""
     told = as_noise_aware(optimizer)
     if told is not None:
         told.expect_noise(None)
@@ -130,7 +130,7 @@ def check_optimizer(
         _check_kind(part)
     held = {id(tensor): tensor for group in optimizer.param_groups for tensor in group["params"]}
     everything = {id(parameter): name for name, parameter in model.parameters.items()}
-    # (A frozen parameter that was exchanged for another since does not move.)
+    # (A frozen parameter that the model has replaced since then does not move.)
     strangers = sum(
         key not in everything and (tensor.requires_grad or tensor.grad is not None)
         for key, tensor in held.items()

@@ -36,13 +36,13 @@ from decrescendo.errors import FileRefused, InvalidType, PlanViolation, check_in
 from decrescendo.optim.noise_drawing import DTYPES, NoiseStream, like, own_part
 from decrescendo.plans.strategy import Strategy
 
-# Coordinates on a GPU at once.
+# Coordinates that are drawn on a GPU at once.
 _PIECE = 2**24
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Coordinates that are here, side by side: so many, from one place on of all that have the same dtype."""
+    """A run of this rank's coordinates: ``count``, from index ``first`` of all coordinates of the same dtype."""
 
     dtype: torch.dtype
     first: int
@@ -55,9 +55,9 @@ class _Layout:
 
     Args:
         names: of the tensors.
-        own: how many numbers of each are here.
-        totals: coordinates of each dtype, here or elsewhere.
-        segments: those that are here.
+        own: how many numbers of each are on this rank.
+        totals: coordinates of each dtype, on all ranks.
+        segments: this rank's coordinates.
     """
 
     names: tuple[str, ...]
@@ -90,8 +90,9 @@ class _Layout:
 class CorrelatedNoise:
     """The noise of one run with several bands; it keeps b - 1 steps of it, which are as secret as the seed.
 
-    The noise of b - 1 steps is drawn at once, at the first of them: each coordinate for all of these steps while what
-    it depends on is in the cache. Until the last of them nothing is forgotten, and then all that is needed is there.
+    The noise of b - 1 steps is drawn at once, at the first of them: each coordinate for all of these steps while the
+    earlier noise that it depends on is in the cache. No noise is overwritten until the next draw, which needs just
+    these b - 1 steps.
 
     Args:
         strategy: of the plan.
@@ -120,7 +121,7 @@ class CorrelatedNoise:
         self.taken: int | None = 0
         self._drawn = 0
         self._layout: _Layout | None = None
-        # Names and sizes of what is stored, of which a checkpoint has no more.
+        # Names and sizes of the tensors whose noise is stored: all that a checkpoint has of the layout.
         self._stored: tuple[tuple[str, ...], tuple[int, ...]] = (), ()
         self._rows = torch.zeros(0, 0, dtype=torch.int32)  # in units of the grid; of step t at t mod (b - 1)
 
@@ -166,7 +167,7 @@ class CorrelatedNoise:
             self._draw(stream, device)
         stream.reserve(
             1
-        )  # noise beside the gradients' is keyed by its place, which must be another at each step
+        )  # telemetry's noise is keyed by the stream's position, which must be another at each step
         row, unit = self._rows[step % (self.bands - 1)], self.grid * clip_norm
         parts = dict(zip(layout.names, row.split(layout.own), strict=True))
         noisy = {
@@ -177,7 +178,7 @@ class CorrelatedNoise:
         return noisy, float(self._std[step] * self.wider * clip_norm / divisor)
 
     def skip(self, step: int, stream: Keystream | SecureStream) -> None:
-        """Nothing is released of the step after ``step`` steps: its noise counts all the same for later steps."""
+        """Note that the step after ``step`` steps releases nothing: later steps still depend on its noise."""
         self._check_next(step)
         stream.reserve(1)
         self.taken = step + 1
@@ -191,8 +192,8 @@ class CorrelatedNoise:
 
     @property
     def wider(self) -> float:
-        """What the noise is multiplied by, as sums are rounded to the grid: by half of it, and by float64's part of
-        them before, on each coordinate."""
+        """The factor on the noise that pays for rounding sums to the grid: by half a unit, and by float64's rounding
+        before, on each coordinate."""
         assert self._layout is not None
         count = sum(self._layout.totals)
         return 1 + math.sqrt(count) * (self.grid + self._records * 2.0**-51) + 2.0**-50
@@ -231,10 +232,10 @@ class CorrelatedNoise:
         self._drawn = steps.stop
 
     def state(self, held: Mapping[str, Tensor]) -> dict[str, Any]:
-        """What the noise to come depends on beside the stream; as secret as the seed.
+        """The state on which later noise depends, beside the stream; as secret as the seed.
 
         Args:
-            held: parameters by name: noise of one that ranks hold in parts is given in such parts.
+            held: parameters by name: noise of a sharded one is sharded alike.
         """
         if self.taken is None:
             raise PlanViolation(
@@ -250,7 +251,7 @@ class CorrelatedNoise:
         }
 
     def load_state(self, state: Mapping[str, Any], step: int) -> None:
-        """Back to a `state` after ``step`` steps, of which each rank is given its own parts.
+        """Restore a `state` after ``step`` steps; each rank is given its own parts of it.
 
         Raises:
             FileRefused: the state of another run's noise.

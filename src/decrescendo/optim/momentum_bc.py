@@ -1,4 +1,4 @@
-"""Gradient descent along a moving average of the gradients that has no bias towards zero, as Hong et al. take it."""
+"""Descent along a moving average of the gradients, corrected for its bias towards zero (Hong et al. 2022)."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, final

@@ -27,13 +27,13 @@ from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class NoisyMean:
-    """(sum + N(0, (z C)^2)) / B with B the declared expected batch size, and the release it is.
+    """(sum + N(0, (z C)^2)) / B with B the declared expected batch size, and its `Release`.
 
     Args:
         gradients: one tensor for each trainable parameter, by name, at least float32.
         release: what accountants must count for it.
         noise_std: z C / B >= 0, the standard deviation of the noise on each coordinate; as public as the plan.
-            `privatise` sets it; ``None`` where a mean was put together by hand and nobody said.
+            `privatise` sets it; ``None`` where a mean was put together by hand without it.
         beside: further coordinates of the same release (`clipping.Telemetry`), with the same noise; ``None`` for none.
 
     >>> import torch
@@ -79,7 +79,6 @@ def privatise(
             ``torch.Generator`` draws once a parameter in that order, where it lives. Noise of the coordinates beside
             the gradients comes from a stream of its own, keyed by this one's key and position (of a generator, after
             the gradients): that of the gradients does not depend on them.
-            ``torch.Generator`` draws once a parameter in that order, where it lives.
         correlated: the noise of a run in which records take turns, for `CyclicPoissonSampling` of several bands; z then
             is 1 over the norm of the strategy's column. ``None`` for independent noise.
 
@@ -134,7 +133,7 @@ def privatise(
         std *= correlated.wider
     else:
         gradients, noise_std = with_noise(clipped.gradients, std, divisor, stream), std / divisor
-    # Beside the gradients noise is independent, at correlated steps too: a record moves a column of the strategy there
+    # Telemetry's noise is independent, at correlated steps too: a record moves a column of the strategy there
     # and one number here, by vectors of one length: both together are the release that is counted. What rounding adds
     # to the first is paid for by noise that is larger for both: (|v| + e)^2 + |s|^2 <= (1 + e)^2.
     own = {} if clipped.beside is None else with_noise({"beside": clipped.beside}, std, divisor, others)
@@ -150,7 +149,7 @@ def _check_stream(stream: object) -> None:
 
 
 def _noise_std(z: float, sensitivity: float) -> float:
-    """z C, or an error where it is no normal number."""
+    """z C; raises unless it is finite, and above zero for z > 0."""
     if z > 0 and sensitivity == math.inf:
         raise InvalidValue(
             "a sum must have a finite sensitivity to be noised, got sensitivity=inf with "

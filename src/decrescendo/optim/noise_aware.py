@@ -1,4 +1,4 @@
-"""`NoiseAware`, the seam of optimisers that use how much noise is on their gradient."""
+"""`NoiseAware`, the protocol of optimisers that use the noise level of their gradient."""
 
 from typing import Protocol, runtime_checkable
 
@@ -16,11 +16,11 @@ class NoiseAware(Protocol):
 
 
 def as_noise_aware(optimizer: object) -> NoiseAware | None:
-    """``optimizer`` where it wants to be told, else ``None``."""
+    """``optimizer`` if it is `NoiseAware`, else ``None``."""
     several: tuple[object, ...] | None = getattr(optimizer, "optimizers", None)
     if isinstance(several, tuple) and not any(map(as_noise_aware, several)):
-        return None  # `Several`, of which none uses it
-    # (Asking a protocol takes long, and most optimisers have nothing of the kind.)
+        return None  # `Several` without a `NoiseAware` one
+    # (A protocol check takes long, and most optimisers have no such method.)
     if getattr(optimizer, "expect_noise", None) is None:
         return None
     return optimizer if isinstance(optimizer, NoiseAware) else None

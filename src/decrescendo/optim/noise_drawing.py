@@ -1,4 +1,4 @@
-"""Draws the noise of a sum, tensor by tensor or side by side, and divides."""
+"""Draws noise, adds it to a sum, tensor by tensor or small ones side by side, and divides."""
 
 import hmac
 import math
@@ -16,21 +16,23 @@ from decrescendo.base.rng.rounded import add_gaussian
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.errors import InvalidValue
 
+# Where noise is drawn from: unpredictable, repeatable, or on a device of its own.
 NoiseStream: TypeAlias = SecureStream | Keystream | torch.Generator
 
 # In the order of draws.
 DTYPES = torch.float32, torch.float64
-# Numbers of small tensors that are laid side by side. On a CPU larger blocks come fresh from the operating system each
-# time, which takes as long as the noise; on a GPU each block is waited for, which takes as long as ten million of them.
+# The most numbers of small tensors that are laid side by side. On a CPU larger blocks come fresh from the operating
+# system each time, which takes as long as the noise; on a GPU each block is waited for, as long as ten million
+# numbers take.
 _TOGETHER = {"cpu": 2**20, "cuda": 2**24}
 
 
 @runtime_checkable
 class Adder(Protocol):
-    """Adds noise to numbers in one line."""
+    """Adds noise to a one-dimensional tensor."""
 
     def __call__(self, values: Tensor, words: ReservedWords, *, fresh: bool) -> Tensor:
-        """What is released of ``values``, float32 or float64, on the CPU or CUDA; ``fresh``: it may be overwritten."""
+        """``values`` (float32 or float64, on the CPU or CUDA) with noise; ``fresh``: they may be overwritten."""
         ...
 
 
@@ -58,9 +60,10 @@ def with_noise(
 
 
 def beside(stream: NoiseStream) -> NoiseStream:
-    """Where noise beside a sum's comes from: a stream of its own for each place of ``stream``, which is not moved.
+    """The stream of telemetry's noise, keyed by the key and position of ``stream``, which is not moved.
 
-    No place is drawn from twice, so no two sums share one. A ``torch.Generator``, which has no key, is its own.
+    No position is drawn from twice, so no two sums share a stream. A ``torch.Generator``, which has no key, is its
+    own.
     """
     if isinstance(stream, torch.Generator):
         return stream
@@ -75,7 +78,7 @@ def in_order(gradients: Mapping[str, Tensor]) -> list[str]:
 def drawn_in_order(
     gradients: Mapping[str, Tensor], stream: SecureStream | Keystream, add: Adder
 ) -> dict[str, Tensor]:
-    """What ``add`` makes of all tensors, by name, drawn `in_order`."""
+    """The tensors with the noise that ``add`` adds, by name, drawn `in_order`."""
     noisy: dict[str, Tensor] = {}
     for dtype, names in groupby(in_order(gradients), lambda name: accumulator(gradients[name].dtype)):
         noisy |= _drawn_at_once({name: gradients[name] for name in names}, dtype, stream, add)
@@ -96,13 +99,15 @@ def _add_independent(
 def _drawn_at_once(
     gradients: Mapping[str, Tensor], dtype: torch.dtype, stream: SecureStream | Keystream, add: Adder
 ) -> dict[str, Tensor]:
-    """The same of tensors of one dtype, small ones laid side by side.
+    """`drawn_in_order` for tensors of one dtype, small ones laid side by side.
 
-    Of what ranks hold in parts (DTensors) this rank's part gets the noise that is its in the whole.
+    This rank's part of a sharded tensor (DTensor) gets the noise that these entries have in the whole tensor.
     """
     words = stream.reserve(sum(gradient.numel() for gradient in gradients.values()))
     noisy: dict[str, Tensor] = {}
-    runs: list[tuple[int, list[tuple[str, Tensor]]]] = []  # the first number of a run, and what lies in it
+    runs: list[
+        tuple[int, list[tuple[str, Tensor]]]
+    ] = []  # the index of a run's first number, and its tensors
     count = end = filled = 0
     for name, gradient in gradients.items():
         own, before = own_part(gradient)
@@ -124,7 +129,7 @@ def _drawn_at_once(
 
 
 def own_part(gradient: Tensor) -> tuple[Tensor, int]:
-    """The numbers of a tensor that are here, in order, and how many of it come before them."""
+    """This rank's numbers of a tensor, flattened, and how many numbers of the tensor come before them."""
     if not hasattr(gradient, "device_mesh"):
         return gradient.detach().reshape(-1), 0
     part = cast("Any", gradient.detach())
@@ -139,7 +144,7 @@ def own_part(gradient: Tensor) -> tuple[Tensor, int]:
 
 
 def like(gradient: Tensor, numbers: Tensor) -> Tensor:
-    """Numbers in the shape and the place of a tensor."""
+    """``numbers`` in the shape, device and sharding of ``gradient``."""
     if not hasattr(gradient, "device_mesh"):
         return numbers.view(gradient.shape).to(gradient.device)
     part = cast("Any", gradient)
@@ -147,6 +152,3 @@ def like(gradient: Tensor, numbers: Tensor) -> Tensor:
     return part.from_local(
         local.to(part.device), part.device_mesh, part.placements, shape=part.shape, stride=part.stride()
     )
-
-
-# Where noise is drawn from: unpredictable, repeatable, or on a device of its own.

@@ -65,7 +65,7 @@ class Several(torch.optim.Optimizer):
 
     @param_groups.setter
     def param_groups(self, groups: object) -> None:
-        """Nothing: each optimiser keeps its own."""
+        """Ignored: each optimiser keeps its own."""
 
     @property
     def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
@@ -74,7 +74,7 @@ class Several(torch.optim.Optimizer):
 
     @state.setter
     def state(self, state: object) -> None:
-        """Nothing: each optimiser keeps its own."""
+        """Ignored: each optimiser keeps its own."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: add it to one of the optimisers instead."""
@@ -92,7 +92,7 @@ class Several(torch.optim.Optimizer):
             optimizer.step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Each optimiser's part of what ``state_dict`` gave."""
+        """Load into each optimiser its part of a ``state_dict`` of several."""
         groups, state = list(state_dict["param_groups"]), state_dict["state"]
         if len(groups) != len(self.param_groups):
             raise ValueError("the state of several optimizers has another number of parameter groups")
@@ -122,7 +122,7 @@ def parts_of(optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer, .
 
 
 def name_of(optimizer: torch.optim.Optimizer) -> str:
-    """The class of an optimiser, of several those of each.
+    """The class name of an optimiser; of `Several`, those of all.
 
     >>> weights = torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)
     >>> name_of(Several([torch.optim.Muon([weights[0]]), torch.optim.AdamW([weights[1]])]))

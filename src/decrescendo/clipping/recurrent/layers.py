@@ -41,7 +41,7 @@ _PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
 
 @runtime_checkable
 class Tape(Protocol):
-    """What is asked of the recorder."""
+    """The part of the `Recorder` that recurrent layers use."""
 
     tracer: Tracer
     workspace: Workspace
@@ -59,7 +59,7 @@ class Tape(Protocol):
     def attach(
         self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel
     ) -> None:
-        """Note a use of ``tracked`` whose output gradient is that of ``output``."""
+        """Record a use of ``tracked``: its output gradient is the gradient of ``output``."""
         ...
 
 
@@ -75,7 +75,7 @@ def run_recurrent(
     bound = dict(zip(_PACKED if is_packed else _PADDED, args, strict=False)) | dict(kwargs)
     given: Tensor = bound["data"] if is_packed else bound["input"]
     if given.dim() != (2 if is_packed else 3) or given.numel() == 0:
-        return func(*args, **kwargs)  # torch has the message
+        return func(*args, **kwargs)  # torch raises the error
     mode, name = MODES[func], getattr(func, "__name__", "recurrent layer")
     states: tuple[Tensor, ...] = tuple(bound["hx"]) if mode == "lstm" else (bound["hx"],)
     weights = cast("Sequence[Tensor]", bound["params"])
@@ -124,7 +124,7 @@ def run_recurrent(
 
 
 def _laid(outputs: Tensor, *, by_steps: bool) -> Tensor:
-    """In memory as torch's layers lay their outputs, whatever ``batch_first`` is: one step after another."""
+    """Outputs in the memory layout of torch's layers: step by step, whatever ``batch_first`` is."""
     return outputs.contiguous() if by_steps else outputs.transpose(0, 1).contiguous().transpose(0, 1)
 
 
@@ -147,7 +147,7 @@ class _Run:
         weights: Sequence[Tensor],
         bound: Mapping[str, Any],
     ) -> tuple[Tensor, list[list[Tensor]]]:
-        """Through all layers: the outputs, and the last states of each layer and direction."""
+        """Run all layers; returns the outputs, and the last states of each layer and direction."""
         directions, layers = 1 + bool(bound["bidirectional"]), bound["num_layers"]
         each = len(weights) // (layers * directions)
         last: list[list[Tensor]] = [[] for _ in first]
@@ -177,13 +177,13 @@ class _Run:
         return functional.dropout(by_steps, probability, training=True).transpose(0, 1).contiguous()
 
     def view(self, tensor: Tensor) -> Tensor:
-        """(sequences, length, ...) of what is laid out as the user's inputs are; packed data as it is."""
+        """A tensor in the layout of the user's inputs as (sequences, length, ...); packed data as it is."""
         return tensor.transpose(0, 1) if self.turned else tensor
 
     def direction(
         self, inputs: Tensor, first: list[Tensor], weights: Mapping[str, Tensor], *, reverse: bool
     ) -> tuple[Tensor, ...]:
-        """One layer in one direction: outputs, and the last states."""
+        """Run one layer in one direction; returns the outputs, and the last states."""
         plain = {role: weight.detach().to(inputs.dtype) for role, weight in weights.items()}
         bias, back_bias = plain.get("bias"), plain.get("back bias")
         if self.mode != "gru" and bias is not None and back_bias is not None:
@@ -193,7 +193,7 @@ class _Run:
         layer = Recurrence(
             self.mode, fed_back, self.steps, reverse, self.tape.tracer, self.layout.place, self.ranks
         )
-        # What has the inputs as the other factor, what the state before each step, what the unprojected output.
+        # Weights whose other factor is the inputs, the state before each step, the unprojected output.
         groups: list[tuple[str, ...]] = [("weight", "bias"), ("back weight", "back bias"), ("projection",)]
         if self.mode != "gru":
             groups = [("weight", "bias", "back bias"), ("back weight",), ("projection",)]
@@ -220,7 +220,7 @@ class _Run:
         shared = SharedGrams() if self.mode != "gru" else None
         for number, (slots, factor, tap) in enumerate(zip(used, factors, at, strict=True)):
             if slots and factor is not None and tap is not None:
-                # The states are ours alone; the inputs could be written to.
+                # A program can write to the inputs, but not to these copies of states.
                 saved = (inputs,) if number == 0 and "weight" in slots else ()
                 self.attach(slots, factor, tap, saved, shared if number < 2 else None)
         return (self.view(made[0]), *made[1:])

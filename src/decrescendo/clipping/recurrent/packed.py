@@ -23,7 +23,8 @@ from decrescendo.clipping.workspace import Workspace, chunks
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """A few sequences: which, and the row of the data at each step, the first of its own where it has ended."""
+    """A few sequences: their numbers, their row of the data at each step (after the end their first), and where they
+    have ended."""
 
     which: Int[Tensor, " sequences"]
     rows: Int[Tensor, "sequences length"]
@@ -89,11 +90,12 @@ class PackedKernel:
         )
 
     def zeroed(self, d: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:
-        """Packed rows, with those of some examples zero."""
+        """Packed rows ``d``, with those of the examples ``rows`` zero."""
         return d.masked_fill(rows[self._owners()].unsqueeze(1), 0)
 
     def padded(self, d: Tensor) -> tuple[LinearKernel, Float[Tensor, "batch length outputs"]]:
-        """The same as a linear layer on padded rows, for forms that need all positions of an example side by side."""
+        """Kernel and ``d`` of a linear layer on padded rows, for forms that need an example's positions side by
+        side."""
         batch = self.packing.sizes[0]
         inputs = self.packing.pad(self.inputs, batch)
         kernel = LinearKernel(

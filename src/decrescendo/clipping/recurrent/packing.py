@@ -59,7 +59,7 @@ class Packing:
 def make_packing(
     sizes: tuple[int, ...], order: Int[Tensor, " sequences"] | None, device: torch.device | None = None
 ) -> Packing:
-    """From the number of sequences at each step, and which sequence is at each rank (``None``: in order)."""
+    """The `Packing` of ``sizes`` sequences at each step, with sequence ``order[r]`` at rank r (``None``: r)."""
     if order is None:
         order = torch.arange(sizes[0], device=device)
     example = torch.cat([order[:size] for size in sizes])
@@ -67,7 +67,7 @@ def make_packing(
 
 
 def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
-    """From the example of each row, in any order and number.
+    """The `Packing` of rows that belong to these examples, in any order and number.
 
     >>> packing_of(torch.tensor([1, 0, 1]), 2).source.tolist()
     [[1, 1], [0, 2]]
@@ -89,7 +89,7 @@ def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
 
 
 def in_order(example: Int[Tensor, " sequences"], batch: int) -> Int[Tensor, " sequences"]:
-    """The number of each sequence, where those of one example, as many as of any other, come one after another.
+    """New numbers of sequences, sorted by example, if each example can have as many; else ``example`` itself.
 
     >>> in_order(torch.tensor([1, 0, 0, 1]), 2).tolist()
     [2, 0, 1, 3]

@@ -28,11 +28,11 @@ class Move:
     made: Label
 
     def out_of(self, padded: Tensor) -> Tensor:
-        """The rows."""
+        """The rows at ``slots`` of the padded form."""
         return padded.flatten(0, 1)[self.slots]
 
     def into(self, rows: Tensor, value: float) -> Tensor:
-        """The padded form, with one value at all other places."""
+        """The padded form of ``rows``, with ``value`` at all other places."""
         padded = rows.new_full((self.sequences * self.length, *rows.shape[1:]), value)
         return padded.index_copy_(0, self.slots, rows).unflatten(0, (self.sequences, self.length))
 
@@ -76,7 +76,7 @@ def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]
     """How many sequences have each step, read from the tensor that packing rows of that label made, or from a constant.
 
     Raises:
-        UnsupportedModel: the data made it in another way, or the rows are not those of so many sequences.
+        UnsupportedModel: the sizes depend on data in another way, or do not fit the rows of this label.
     """
     if (
         is_data(tracer.label(sizes))

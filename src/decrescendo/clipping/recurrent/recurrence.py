@@ -24,20 +24,20 @@ from decrescendo.row_independence.tracing import (
 
 @dataclass(slots=True)
 class Recurrence:
-    """One layer in one direction on its way through autograd."""
+    """One recurrent layer in one direction, which `Scan` hands from its forward to its backward pass."""
 
     mode: Mode
     weights: Weights
     steps: Steps
     reverse: bool
     tracer: Tracer
-    # Where the examples are in the gates and outputs, and in the states.
+    # The labels of gates and outputs, and of states.
     place: Label
     ranks: Label
     trace: Trace | None = None
 
     def found(self, given: Sequence[tuple[Tensor | None, Label]]) -> tuple[Label, Label]:
-        """Labels of what is like the outputs, and like the states, made from what should have these labels."""
+        """The labels of outputs and states; `Mixed` where a ``given`` tensor has not the label beside it."""
         for tensor, expected in given:
             label = Public.FILL if tensor is None else self.tracer.label(tensor)
             if isinstance(label, Mixed):
@@ -60,6 +60,6 @@ def named_weights(weights: Sequence[Tensor], *, biases: bool) -> dict[str, Tenso
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[object]:
-    """Autocast off: sums through time are held in the precision of norms."""
+    """Switch autocast off inside: sums through time have the precision of norms."""
     kind = like.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

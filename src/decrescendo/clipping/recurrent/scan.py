@@ -2,7 +2,7 @@
 
 What the rules need afterwards (states before each step, gradients of all gates) comes in one piece. A step works on
 the first ``size`` sequences only: sequences of different lengths come longest first, as
-`torch.nn.utils.rnn.PackedSequence` holds them, and nothing is computed for padding. The way back is written out:
+`torch.nn.utils.rnn.PackedSequence` holds them, and nothing is computed for padding. The backward pass is written out:
 autograd's copies the gradient of each gate twice, and took a third of the whole step of an LSTM on a CPU.
 """
 
@@ -49,14 +49,14 @@ class Weights:
     projection: Tensor | None = None
 
     def versions(self) -> tuple[int, ...]:
-        """How often torch has written to those that the way back reads, in their memory."""
+        """The version counters of the weights that the backward pass reads."""
         read = [weight for weight in (self.hidden, self.projection) if weight is not None]
         return tuple(0 if weight.is_inference() else weight._version for weight in read)
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Of the buffer of gates (before their nonlinearities), of what the hidden state contributes to it, of the
+    """Gradients of the gates (before their nonlinearities), of what the hidden state contributes to them, of the
     projection's output, and of the first states."""
 
     gates: Tensor
@@ -76,8 +76,8 @@ class Trace:
         before: the output state before each step.
         unprojected: of LSTM with a projection only: the output before it.
         last, last_cell: states after the last step.
-        kept: at each step what its way back reads.
-        versions: of the weights, as the pass through time read them.
+        kept: for each step the tensors that its backward pass reads.
+        versions: of the weights in the forward scan.
     """
 
     mode: Mode
@@ -96,10 +96,10 @@ class Trace:
     def gradients(
         self, outputs: Tensor | None, last: Tensor | None, last_cell: Tensor | None, *, first: bool = True
     ) -> Gradients:
-        """From gradients of the outputs and of the last states. ``first``: whether the first states want theirs.
+        """The backward scan, from gradients of outputs and last states. ``first``: whether first states need theirs.
 
         Errors:
-            UnsupportedModel: the weights are not what they were.
+            UnsupportedModel: the weights were written to since the forward scan.
         """
         if self.weights.versions() != self.versions:
             raise UnsupportedModel(
@@ -139,12 +139,12 @@ class Trace:
 
 
 def _over(live: Tensor, state: Tensor) -> Tensor:
-    """The first rows of a state replaced."""
+    """A state with its first rows replaced by ``live``."""
     return live if len(live) == len(state) else torch.cat([live, state[len(live) :]])
 
 
 def _lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Output and cell, from what all gates get, which becomes what they are, and the cell before."""
+    """New output and cell, and what `_lstm_back` reads; ``gates`` is overwritten with its nonlinearities."""
     enter, keep, new, leave = gates.chunk(4, 1)
     gates[:, : 2 * cell.shape[1]].sigmoid_()
     leave.sigmoid_()
@@ -155,7 +155,7 @@ def _lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ..
 
 
 def _lstm_back(live: Tensor, moved: Tensor, kept: tuple[Tensor, ...], found: Tensor) -> Tensor:
-    """The gradient of the cell before; that of the gates goes to ``found``."""
+    """The gradient of the old cell state; the gradient of the gates is written to ``found``."""
     gates, cell, squashed = kept
     (enter, keep, new, leave), parts = gates.chunk(4, 1), found.chunk(4, 1)
     _BACK.sigmoid_backward(live * squashed, leave, grad_input=parts[3])
@@ -167,7 +167,8 @@ def _lstm_back(live: Tensor, moved: Tensor, kept: tuple[Tensor, ...], found: Ten
 
 
 def _gru(given: Tensor, fed_back: Tensor, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The output in the form of torch's layers, from what inputs and state give to the gates, and the state."""
+    """The new state in torch's form of GRU, from the inputs' and the state's parts of the gates, and the old state;
+    and what `_gru_back` reads."""
     width = state.shape[1]
     both = (given[:, : 2 * width] + fed_back[:, : 2 * width]).sigmoid_()
     reset, update = both.chunk(2, 1)
@@ -177,8 +178,8 @@ def _gru(given: Tensor, fed_back: Tensor, state: Tensor) -> tuple[Tensor, tuple[
 
 
 def _gru_back(live: Tensor, kept: tuple[Tensor, ...], found: Tensor, fed_back: Tensor) -> Tensor:
-    """The gradient of the state but for what it feeds back, whose gradient goes to ``fed_back``, the inputs' to
-    ``found``."""
+    """The gradient of the old state, without that through the gates, which is written to ``fed_back`` (the state's
+    part of the gates) and ``found`` (the inputs')."""
     reset, update, new, candidate, state = kept
     parts, straight = found.chunk(3, 1), live * update
     own = _BACK.tanh_backward(live - straight, new, grad_input=parts[2])
@@ -201,11 +202,11 @@ def forward(
     *,
     reverse: bool,
 ) -> Trace:
-    """The pass through time. ``gates`` holds what the inputs and biases contribute.
+    """The scan over time. ``gates`` holds what the inputs and biases contribute.
 
     Last states are (sequences, width), in the order of the buffer.
     """
-    # (What the way back reads is ours alone: nothing that a program writes meanwhile may get there.)
+    # (Copies: the backward pass must not read what a program writes meanwhile.)
     state, cell = state.clone(), None if cell is None else cell.clone()
     parts = steps.of(gates)
     order = range(len(parts) - 1, -1, -1) if reverse else range(len(parts))

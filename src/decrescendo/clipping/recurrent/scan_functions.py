@@ -14,7 +14,7 @@ from decrescendo.errors import UnsupportedModel
 
 
 class Scan(torch.autograd.Function):
-    """The pass through time. The taps are zeros that stand for what each weight matrix contributes."""
+    """A layer's scan over time. The taps are zeros that get the gradients of what weight matrices contribute."""
 
     @staticmethod
     def forward(  # pyrefly: ignore[bad-override]
@@ -34,7 +34,7 @@ class Scan(torch.autograd.Function):
             layer.trace = trace = forward(
                 layer.mode, gates, state, cell, layer.weights, layer.steps, reverse=layer.reverse
             )
-            # (Outputs and last states may be written to, and the way back reads them.)
+            # (Outputs and last states may be written to, and the backward pass reads them.)
             ends = [end.clone() for end in (trace.last, trace.last_cell) if end is not None]
             outputs = trace.outputs.detach()
         made = [(tensor, place) for tensor in (outputs, trace.before, trace.unprojected)]
@@ -67,7 +67,7 @@ class Scan(torch.autograd.Function):
 
 
 class _Tap(torch.autograd.Function):
-    """Zeros in whose place the contribution of some parameters stands: their gradient edge, no more."""
+    """Zeros that stand for the contribution of some parameters, as a gradient edge for it, no more."""
 
     @staticmethod
     # pyrefly: ignore[bad-override]

@@ -112,9 +112,7 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     if offsets is None:
         sizes = torch.full((count,), ids.shape[1], device=ids.device)
         owner = torch.arange(count, device=ids.device).unsqueeze(1).expand(ids.shape).flatten()
-    elif not bound.get(
-        "include_last_offset"
-    ):  # of no number of the data a length is made, so passes are captured
+    elif not bound.get("include_last_offset"):  # no length is made of values, so that passes can be captured
         starts = offsets.detach().long()
         sizes = torch.cat([starts[1:], starts.new_full((1,), len(ids))]) - starts
         owner = torch.searchsorted(starts, torch.arange(len(ids), device=ids.device), right=True) - 1
@@ -126,7 +124,7 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     flat = ids.flatten()[: len(owner)]
     live = torch.ones_like(flat, dtype=torch.bool) if padding is None else flat != padding
     filled = torch.zeros_like(sizes).index_add_(0, owner, live.long())
-    # Where each bag is when d is taken apart by examples.
+    # The order of the bags when d is split by examples.
     split = call.layout.split(torch.arange(count, device=ids.device)).reshape(call.layout.batch, -1)
     saved = tuple(value for value in (bound["input"], offsets, weights) if value is not None)
     if bound.get("mode", "mean") == "max":

@@ -1,7 +1,7 @@
 """An optional compiled kernel (products.c) for the per-example gradients of a convolution.
 
 It is built by `hatch_build.py` when the package is installed on a machine with a C compiler. Set
-``DECRESCENDO_COMPILED=0`` to leave it aside.
+``DECRESCENDO_COMPILED=0`` to switch it off.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ LANES = 8  # of products.c
 
 
 class Sizes(ctypes.Structure):
-    """As in products.c."""
+    """The struct of sizes in products.c."""
 
     _fields_ = [
         (name, ctypes.c_int64)
@@ -36,12 +36,12 @@ class Sizes(ctypes.Structure):
 
 @functools.cache
 def library() -> Callable[..., None] | None:
-    """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
+    """The function of products.c; ``None`` where it was not built from that source, or is switched off."""
     return loaded(SOURCE)
 
 
 def covers(geometry: Geometry, d: Float[Tensor, "batch outputs *places"]) -> bool:
-    """Whether `gradients` can do it: one or two dimensions, one group, no dilation, float32 on a CPU.
+    """Whether `gradients` supports a convolution: one or two dimensions, one group, no dilation, float32 on a CPU.
 
     >>> geometry = Geometry(kernel=(2, 2), stride=(1, 1), dilation=(2, 2), pad=(0, 0, 0, 0), groups=1)
     >>> covers(geometry, torch.zeros(1, 1, 1, 1))
@@ -68,12 +68,12 @@ def gradients(
     geometry: Geometry,
     found: Float[Tensor, "batch outputs columns"],
 ) -> Float[Tensor, " batch"]:
-    """Writes g_i = D_i U_i^T into ``found``, columns ordered (kernel place, channel); the sums of its squares.
+    """Write g_i = D_i U_i^T into ``found``, columns ordered (kernel place, channel); returns the |g_i|^2.
 
-    The squares are rounded as those in `rule.square_rows` are (at most 64 added in float32), without its room for it.
+    The squares are rounded as in `rule.square_rows` (at most 64 added in float32), without its margin for it.
 
     Errors:
-        InvalidValue: sizes that do not fit together: they are all looked at here, none in C.
+        InvalidValue: sizes that do not fit together: all are checked here, none in C.
 
     >>> geometry = Geometry(kernel=(2,), stride=(1,), dilation=(1,), pad=(0, 0), groups=1)
     >>> images, d = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 10.0]]])
@@ -118,7 +118,7 @@ def gradients(
 def _channels_last(
     images: Float[Tensor, "batch channels *pixels"], geometry: Geometry, pixels: list[int], *, beyond: bool
 ) -> Float[Tensor, "batch *padded channels"]:
-    """The images with zeros round them and their channels last; ``beyond``: with numbers to read after the last."""
+    """The zero-padded images, channels last; ``beyond``: followed by `LANES` zeros, which the kernel may read."""
     last = images.movedim(1, -1)
     if not beyond and not any(geometry.pad) and last.is_contiguous() and images.dtype == torch.float32:
         return last
@@ -136,23 +136,23 @@ def _channels_last(
 
 
 def _strides(d: Float[Tensor, "batch outputs *places"], count: int) -> tuple[Tensor, tuple[int, int]]:
-    """Output gradients and how far apart their outputs and their places lie."""
+    """Output gradients, and the strides of their outputs and places."""
     if d.movedim(1, -1).is_contiguous():
         return d, (1, d.shape[1])
     return d.contiguous(), (count, 1)
 
 
-# What wants to know that a compiled form is called (`clipping.tape`), thread by thread.
+# By thread, the `clipping.tape.Tape` that records calls of compiled kernels.
 WATCHING = threading.local()
 
 
 def is_captured() -> bool:
-    """Whether operations are being captured for replay on other numbers, so that none may be read."""
+    """Whether this thread's operations are recorded for replay on other rows, so that Python must read no value."""
     return getattr(WATCHING, "tape", None) is not None
 
 
 def loaded(source: Path, tensors: int = 4) -> Callable[..., None] | None:
-    """The function of a C file of this folder: so many tensors, the sizes, and what `call` adds."""
+    """The function of a C file of this folder, if it was built: of ``tensors``, the sizes and what `call` adds."""
     function = kernel(source)
     if function is not None:
         function.argtypes = (*(ctypes.c_void_p,) * (tensors + 2), ctypes.c_uint, ctypes.c_uint)
@@ -161,7 +161,7 @@ def loaded(source: Path, tensors: int = 4) -> Callable[..., None] | None:
 
 
 def check_room(found: Tensor, d: Tensor, shape: tuple[int, int, int]) -> None:
-    """``found`` is a tensor that products of ``d`` can be written to, or an error."""
+    """Raise unless ``found`` can take products of ``d``: contiguous, of this shape, and of its device and dtype."""
     same = found.device == d.device and found.dtype == d.dtype
     if not same or tuple(found.shape) != shape or not found.is_contiguous():
         raise InvalidValue(f"products go to a contiguous float32 tensor {shape}, got {tuple(found.shape)}")
@@ -170,7 +170,7 @@ def check_room(found: Tensor, d: Tensor, shape: tuple[int, int, int]) -> None:
 def call(
     function: Callable[..., None], tensors: tuple[Tensor | None, ...], sizes: ctypes.Structure, best: int
 ) -> None:
-    """Call what `loaded` gives, on torch's threads."""
+    """Call a function of `loaded` on torch's threads, and record the call if there is a tape."""
     if (tape := getattr(WATCHING, "tape", None)) is not None:
         tape.called(function, tensors, sizes, best)
     pointers = [None if tensor is None else pointer(tensor) for tensor in tensors]
@@ -178,7 +178,7 @@ def call(
 
 
 def pointer(tensor: Tensor) -> int:
-    """Where its numbers lie; some tensors have none (made up, or known to be zero).
+    """The address of a tensor's numbers; some tensors have none (fake, or known to be zero).
 
     Errors:
         InvalidValue: such a tensor.

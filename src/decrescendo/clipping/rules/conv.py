@@ -75,7 +75,7 @@ class ConvKernel:
             return square_rows(self._bias(d))
         method = self._method(d)
         if method in ("keep", "compiled"):
-            # Memory for the product: what it replaces, if that is more, or out of the workspace.
+            # Memory for the product: its own if it replaces as much (d), else out of the workspace.
             shape = self._product_shape()
             kept = d.new_empty(shape) if self._replaces(d) else self.workspace.take(shape, d)
             if kept is not None:
@@ -171,12 +171,12 @@ class ConvKernel:
         return torch.cat(norms)
 
     def _passing_norms(self, d: Tensor) -> Float[Tensor, " batch"]:
-        """One part after another in the same memory, which stays in the cache."""
+        """|g_i|^2 from compiled products, part by part in the same memory, which stays in the cache."""
         parts = list(chunks(self.batch, math.prod(self.shape), d.device))
         found = d.new_empty(max(part.stop - part.start for part in parts), *self._product_shape()[1:])
         squares = [self._compiled(d, part, found[: part.stop - part.start]) for part in parts]
-        # As in `product_norms`, for the sum is made of other roundings of the gradients: the lengths of patches times
-        # those of output gradients add up to no more than the whole of both; a pixel is in so many patches.
+        # Slack as in `product_norms`, as the sum rounds gradients differently: (sum_s |u_s||d_s|)^2 is at most |d|^2
+        # times sum_s |u_s|^2, in which a pixel is in at most ``often`` patches u_s.
         steps = zip(self.geometry.kernel, self.geometry.stride, strict=True)
         often = math.prod(-(-size // step) for size, step in steps)
         lengths = often * square_rows(self.inputs.to(d.dtype)) * square_rows(d)
@@ -196,7 +196,7 @@ class ConvKernel:
         return self.batch, self.shape[0], math.prod(self.shape[1:])
 
     def _fill(self, method: str, d: Tensor, kept: Tensor) -> Float[Tensor, " batch"]:
-        """Writes the product to ``kept``; |g_i|^2."""
+        """Write the product to ``kept``; returns |g_i|^2."""
         if method != "compiled":
             return self._products(d, kept)[1]
         # In parts, so that what has to be copied first (zeros round the images, channels last) stays small.
@@ -244,7 +244,7 @@ class ConvKernel:
         dimensions = len(geometry.kernel)
         total = torch.zeros(self.shape, dtype=d.dtype, device=d.device)
         scale = factors.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
-        # One zero more on one side is padded by hand: the weight gradient takes the same on both.
+        # Unequal padding is done by hand: the weight gradient takes the same on both sides.
         even = geometry.pad[::2] == geometry.pad[1::2]
         padding = list(geometry.pad[::2][::-1]) if even else [0] * dimensions
         for part in chunks(self.batch, d[0].numel(), d.device):

@@ -11,7 +11,7 @@ Given = Tensor | None
 
 
 def cell(step: Callable[[Tensor, Tensor, Any], Any]) -> Callable[..., Any]:
-    """One step of a recurrence: two linear maps, and what is element-wise."""
+    """A recurrent cell as two linear maps and the elementwise ``step``."""
 
     def run(
         input: Tensor, hx: Tensor | Sequence[Tensor], w_ih: Tensor, w_hh: Tensor,
@@ -24,14 +24,14 @@ def cell(step: Callable[[Tensor, Tensor, Any], Any]) -> Callable[..., Any]:
 
 
 def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and cell, from what all gates get and the cell before."""
+    """New output and cell state, from the gates before their nonlinearities and the old cell state."""
     enter, keep, new, leave = gates.chunk(4, 1)
     cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
     return leave.sigmoid() * cell.tanh(), cell
 
 
 def gru_step(gates: Tensor, fed_back: Tensor, state: Tensor) -> Tensor:
-    """The output in the form of torch's layers, from what inputs and state give to the gates, and the state."""
+    """The new state in torch's form of GRU, from the inputs' and the state's parts of the gates and the old state."""
     (reset, update, new), (own, other, candidate) = gates.chunk(3, 1), fed_back.chunk(3, 1)
     new = (new + (reset + own).sigmoid() * candidate).tanh()
     return (state - new) * (update + other).sigmoid() + new
@@ -52,12 +52,12 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,  # noqa: ARG001
 ) -> Tensor:
-    """Normalised, then scaled and moved."""
+    """Group norm without weights, then scaled and shifted."""
     return _affine(functional.group_norm(input, num_groups, eps=eps), weight, bias)
 
 
 def statistics_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``torch.instance_norm`` or ``torch.batch_norm``: normalised, then scaled and moved."""
+    """``torch.instance_norm`` or ``torch.batch_norm`` without weights, then scaled and shifted."""
 
     def norm(input: Tensor, weight: Given, bias: Given, *rest: Any, **named: Any) -> Tensor:
         return _affine(function(input, None, None, *rest, **named), weight, bias)
@@ -66,7 +66,7 @@ def statistics_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """One slope below zero for all channels, or one for each entry of dimension 1."""
+    """PReLU with one slope for all channels, or one for each entry of dimension 1."""
     slope = weight.reshape(-1, *[1] * (input.dim() - 2)) if input.dim() > 2 else weight
     return torch.where(input > 0, input, input * slope)
 

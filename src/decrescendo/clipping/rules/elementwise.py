@@ -16,7 +16,7 @@ from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, scale_and_sum, square_rows, zero_rows
 from decrescendo.clipping.workspace import chunks
 
-# From d of some examples, and which these are, to d * df/dp entry by entry.
+# A function of d of some examples, and of their slice, that gives d * df/dp entry by entry.
 Factor: TypeAlias = Callable[[Tensor, slice], Tensor]
 
 
@@ -30,7 +30,7 @@ class Slot:
 
 @dataclass(slots=True)
 class ElementKernel:
-    """An operation entry by entry; ``None`` as factor where df/dp is one."""
+    """An elementwise operation; a slot's factor is ``None`` where df/dp is one."""
 
     parameters: tuple[Tensor, ...]
     saved: tuple[Tensor, ...]
@@ -54,7 +54,7 @@ class ElementKernel:
         if smaller:
             for slot in range(len(self.slots)):
                 self.per_example(slot, d)
-            # What the factors hold is not needed any more.
+            # Frees the tensors that the factors hold.
             self.slots = tuple(replace(slot, factor=None) for slot in self.slots)
         return smaller
 
@@ -82,7 +82,7 @@ class ElementKernel:
 
 
 def align(shape: tuple[int, ...], output: tuple[int, ...], layout: Layout) -> tuple[int, ...] | None:
-    """The shape of an argument beside ``Layout.split`` of the output; ``None`` where it has the examples in it.
+    """The shape in which an argument broadcasts with ``Layout.split`` of the output; ``None`` if it has rows itself.
 
     >>> from decrescendo.row_independence.tracing import RowLayout
     >>> align((4,), (6, 5, 4), Layout.of(RowLayout(0), 6))
@@ -132,12 +132,12 @@ def kernel_of(
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """The other argument of an operation: a number, or a tensor spread out beside the split output."""
+    """The other argument of an operation: a number, or a tensor broadcast to the split output."""
 
     value: Any
 
     def near(self, d: Tensor, part: slice) -> Any:
-        """The entries of some examples, of the kind of number that d is."""
+        """The entries of some examples; real floating-point ones in the dtype of d."""
         if not isinstance(self.value, Tensor):
             return self.value
         rows = self.value[part]
@@ -150,7 +150,7 @@ class Operand:
 
 
 def operand_of(call: Call, value: Any) -> Operand:
-    """An argument spread out beside the split output."""
+    """An argument as an `Operand`, broadcast to the split output."""
     if not isinstance(value, Tensor):
         return Operand(value)
     return Operand(call.layout.split(value.detach().broadcast_to(call.output)))
@@ -175,7 +175,7 @@ def _product(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
 
 
 def _any(function: Callable[..., Any]) -> Callable[[Call, Mapping[str, Any]], Kernel | None]:
-    """Any other operation entry by entry: its own backward pass, with every parameter spread out beforehand."""
+    """The builder for any other elementwise operation: autograd of it, with every parameter broadcast beforehand."""
 
     def build(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         parameters = [value for value in bound.values() if call.is_tracked(value)]
@@ -205,7 +205,7 @@ def _any(function: Callable[..., Any]) -> Callable[[Call, Mapping[str, Any]], Ke
 
 
 def _ordered(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
-    """``function`` of its arguments by these names."""
+    """``function`` with keyword arguments, which it gets by position in the order of ``names``."""
 
     def call(**values: Any) -> Any:
         return function(*(values[name] for name in names))

@@ -90,12 +90,12 @@ def sort_ids(
     [[[2, 5, 5]], [[1, 0, 2]]]
     """
     positions = ids.shape[1]
-    if is_captured():  # in the order that follows below
+    if is_captured():  # in the same order as below
         return cast("tuple[Tensor, Tensor]", torch.sort(ids, dim=1, stable=True))
     bits = max(positions - 1, 1).bit_length()
     if ids.device.type != "cpu" or ids.numel() == 0 or not 0 <= int(ids.min()) <= int(ids.max()) < 2**31:
         return cast("tuple[Tensor, Tensor]", torch.sort(ids, dim=1))
-    # NumPy sorts plain numbers twenty times faster than torch sorts numbers with their places: both in one number.
+    # NumPy sorts integers twenty times faster than torch sorts with positions: both are packed in one integer.
     dtype = torch.int32 if int(ids.max()).bit_length() + bits < 32 else torch.int64
     keys = (ids.to(dtype) << bits) + torch.arange(positions, dtype=dtype, device="cpu")
     cast("Any", keys.numpy()).sort(axis=1)
@@ -114,7 +114,7 @@ def _embedding(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
 
 
 def check_embedding(bound: Mapping[str, Any]) -> None:
-    """Refuse the options that look at, or change, what other examples share."""
+    """Refuse the options that rescale shared weights, or count ids over the batch."""
     if bound.get("max_norm") is not None:
         raise UnsupportedModel(
             "an embedding must not rescale its weights in the forward pass, got max_norm set. "

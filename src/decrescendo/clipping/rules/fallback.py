@@ -28,7 +28,7 @@ class FallbackKernel:
     parameters: tuple[Tensor, ...]
     saved: tuple[Tensor, ...]
     rows: list[Tensor]
-    # The shape of each with one example.
+    # The shapes of ``rows`` with one example.
     shapes: list[tuple[int, ...]]
     workspace: Workspace
     roots: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class FallbackKernel:
         return replace(self, saved=(), bad=rows, kept=None)
 
     def _parts(self, d: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Gradients of a few examples at a time; kept where there is room, else made again to the same bits."""
+        """Gradients of a few examples at a time; kept where there is room, else computed again with the same bits."""
         if self.kept is not None:
             yield from self.kept
             return
@@ -133,7 +133,7 @@ def fallback(call: Call) -> FallbackKernel | None:
         return None
     saved = tuple(value for value in leaves if isinstance(value, Tensor))
     constants = [value.detach() if isinstance(value, Tensor) else value for value in leaves]
-    # (What asks the recorder would hold on to the pass that holds this.)
+    # (`run` must not hold ``call``: its ``layout_of`` refers to the pass, which holds this kernel.)
     in_place, function = is_in_place(call.name), call.function
 
     def run(values: list[Tensor], single: list[Tensor]) -> Tensor:

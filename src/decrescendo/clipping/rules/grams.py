@@ -29,20 +29,20 @@ from decrescendo.clipping.rules.compiled import call, loaded
 from decrescendo.clipping.workspace import MOVED, chunk_on, chunks, product_cost
 from decrescendo.errors import InvalidValue
 
-# Features whose products are added by one matrix product; more come in blocks of so many: rounding grows with them.
+# The most features of one matrix product; more are added in blocks: rounding grows with the number of terms.
 _BLOCK = 256
-# For the rounding of the bound itself.
+# A factor for the rounding of the bound itself.
 _ROOM = 1.01
 # How often each entry of two Gram matrices is read or written.
 _PASSES = 16
 SOURCE = Path(__file__).with_name("grams.c")
-# What a multiplication of the compiled form costs, and how many more each of its inner products does.
+# Costs of the compiled form: of one multiplication, and what each inner product costs besides.
 _COST, _EACH = 1.6, 200.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """At least |a_s|, and g_s with g_s g_t at least the error of the inner product of a_s and a_t."""
+    """Upper bounds: ``sizes`` of |a_s|; ``errors`` g_s, with g_s g_t at least the error of a_s . a_t."""
 
     sizes: Float[Tensor, "batch positions"]
     errors: Float[Tensor, "batch positions"]
@@ -53,14 +53,14 @@ class Lengths:
 
 
 def lengths_of(vectors: Float[Tensor, "batch positions features"]) -> Lengths:
-    """Lengths of the rows of which a Gram matrix was made by one matrix product.
+    """The `Lengths` of rows whose Gram matrix `products_of` made.
 
     >>> lengths_of(torch.tensor([[[3.0, 4.0]]])).sizes.round(decimals=4)
     tensor([[5.]])
     """
     features = vectors.shape[2]
     squares = torch.linalg.vector_norm(vectors, dim=2).square()
-    # (A length is off by as much as one sum over all features; it is a bound on itself, not on products.)
+    # (The length itself has the rounding of one sum over all features, not that of products in blocks.)
     return lengths_of_squares(
         squares * (1 + features * torch.finfo(squares.dtype).eps), _terms(features), features
     )
@@ -74,7 +74,7 @@ def _terms(features: int) -> int:
 def products_of(
     left: Float[Tensor, "batch rows features"], right: Float[Tensor, "batch positions features"]
 ) -> Float[Tensor, "batch rows positions"]:
-    """Inner products of rows, added in blocks of features: their rounding is what `lengths_of` says.
+    """Inner products of rows, added in blocks of features: `lengths_of` bounds their rounding.
 
     >>> a = torch.ones(1, 2, 600)
     >>> products_of(a, a)[0, 0]
@@ -91,7 +91,8 @@ def products_of(
 
 
 def lengths_of_squares(squares: Float[Tensor, "batch positions"], terms: int, products: int) -> Lengths:
-    """Lengths from squares that were rounded ``terms`` times, as the inner products were, and are sums of ``products``.
+    """`Lengths` from squares that were rounded ``terms`` times, as the inner products were, and are sums of
+    ``products``.
 
     >>> found = lengths_of_squares(torch.tensor([[25.0]]), 2, 2)
     >>> bool(found.sizes >= 5), bool(found.errors ** 2 >= 25 * 2 * 2.0**-24)
@@ -103,13 +104,13 @@ def lengths_of_squares(squares: Float[Tensor, "batch positions"], terms: int, pr
 
 
 def _rounding(terms: int, products: int, dtype: torch.dtype) -> tuple[float, float]:
-    """The relative error of sums of so many terms; what is lost of products below the smallest normal number."""
+    """The relative error of sums of so many terms; and what products below the smallest normal number may lose."""
     unit = (terms + 4) * torch.finfo(dtype).eps / 2
     return unit / max(1 - unit, 0.5), products * torch.finfo(dtype).tiny
 
 
 def gram_cost(places: int, features: int, outputs: int, *, quick: bool = False) -> float:
-    """Multiplications that `gram_norms` takes for one example, and what else costs as much; ``quick``: compiled.
+    """The cost of `gram_norms` for one example, in multiplications; ``quick``: of the compiled form.
 
     >>> gram_cost(8, 512, 512) < 512 * 8 * 512 < gram_cost(512, 512, 512)
     True
@@ -157,7 +158,7 @@ def gram_norms(
 
 
 class _Side(ctypes.Structure):
-    """As in grams.c."""
+    """The struct of one side in grams.c: sizes, strides and bounds."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("features", "example", "place")),
@@ -166,7 +167,7 @@ class _Side(ctypes.Structure):
 
     @classmethod
     def of(cls, vectors: Tensor) -> "_Side":
-        """Its sizes, and what `lengths_of` says of its lengths."""
+        """The struct of ``vectors``, with the bounds of `lengths_of`."""
         features = vectors.shape[2]
         unit, vanished = _rounding(_terms(features), features, torch.float32)
         grown = (1 + features * torch.finfo(torch.float32).eps) * (1 + 2 * unit)
@@ -174,19 +175,19 @@ class _Side(ctypes.Structure):
 
 
 class _Sizes(ctypes.Structure):
-    """As in grams.c."""
+    """The struct of sizes in grams.c."""
 
     _fields_ = [("batch", ctypes.c_int64), ("places", ctypes.c_int64), ("a", _Side), ("d", _Side)]
 
 
 @functools.cache
 def library() -> Callable[..., None] | None:
-    """The compiled function, or ``None`` where it was not built from the source beside it, or is not wanted."""
+    """The function of grams.c; ``None`` where it was not built from that source, or is switched off."""
     return loaded(SOURCE, 3)
 
 
 def covers(a: Tensor, d: Tensor) -> bool:
-    """Whether `gram_norms` has a compiled form of these: float32 on a CPU.
+    """Whether `gram_norms` has a compiled form for these: float32 on a CPU.
 
     >>> covers(torch.zeros(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64))
     False
@@ -222,7 +223,7 @@ def norms_of_grams(
     sizes: Lengths,
     slack: float,
 ) -> Float[Tensor, " batch"]:
-    """The same from Gram matrices and the lengths of what they were made of; overwrites the matrices.
+    """`gram_norms` from Gram matrices and the `Lengths` of their rows; overwrites the matrices.
 
     >>> first, second = torch.full((1, 2, 2), 3.0), torch.ones(1, 2, 2)
     >>> lengths, sizes = (lengths_of_squares(torch.full((1, 2), float(n)), n, n) for n in (3, 1))
@@ -234,7 +235,7 @@ def norms_of_grams(
 
 
 def slack_of(stored: Tensor) -> float:
-    """What is added to |g|^2, times (sum_s |a_s||d_s|)^2, where the sum is not made of the gradients measured.
+    """What is added to |g|^2, times (sum_s |a_s||d_s|)^2, where the sum computes g again with other rounding.
 
     >>> slack_of(torch.zeros(1)) == 2.0**-22
     True
@@ -243,7 +244,7 @@ def slack_of(stored: Tensor) -> float:
 
 
 def _inner(first: Tensor, second: Tensor, lengths: Lengths, sizes: Lengths, rows: slice) -> Tensor:
-    """sum G H over some rows, and a bound on what its rounding took."""
+    """sum G H over some rows, plus a bound on its rounding."""
     wide = norm_dtype(first.device)
     squares = (first * second).sum((1, 2), dtype=wide)
     bound = _between(second.abs_(), lengths, rows) + _between(first.abs_(), sizes, rows)
@@ -263,6 +264,6 @@ def _upwards(squares: Tensor, lengths: Lengths, sizes: Lengths, slack: float) ->
 
 
 def _raised(squares: Tensor, both: Tensor, whole: Tensor, slack: float) -> Tensor:
-    """``both``: sum_s g_s h_s; ``whole``: sum_s |a_s||d_s|."""
+    """The squares plus what is left of the bound; ``both``: sum_s g_s h_s; ``whole``: sum_s |a_s||d_s|."""
     # (NaN stays: an overflow must not pass for zero.)
     return squares.clamp(min=0) + _ROOM * (both.square() + slack * whole.square())

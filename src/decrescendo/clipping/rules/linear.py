@@ -42,7 +42,7 @@ from decrescendo.clipping.workspace import MOVED, Workspace, chunk_on, chunks, p
 class SharedGrams:
     """Gram matrices of slices of one output gradient, shared by the weights that use it."""
 
-    # Held, so that its memory stays its own.
+    # Kept alive, so that its memory is not reused.
     d: Tensor | None = field(default=None)
     version: int = 0
     known: dict[int, tuple[Tensor, Lengths]] = field(default_factory=dict[int, tuple[Tensor, Lengths]])
@@ -87,7 +87,7 @@ class LinearKernel:
     shared: SharedGrams | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
-    # |d_i|^2 of one position: the bias's, and a factor of the weight's.
+    # |d_i|^2 of one position: the bias's squared norm, and a factor of the weight's.
     lengths: Tensor | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class LinearKernel:
         return self.lengths
 
     def _room(self, shape: tuple[int, ...], d: Tensor) -> Tensor | None:
-        """Memory for the product: what it replaces, if that is more, or out of the workspace."""
+        """Memory for the product: its own if it replaces as much (d and inputs), else out of the workspace."""
         return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.workspace.take(shape, d)
 
     def _replaces(self, size: int, d: Tensor) -> bool:
@@ -172,7 +172,8 @@ class LinearKernel:
         return self.biases
 
     def _method(self, a: Tensor, d: Tensor) -> str:
-        """Gram matrices; or the product, kept for the sum; or the product only for the norms."""
+        """The form with the fewest operations: "gram" matrices; the product, to "keep" for the sum, or made
+        "twice"."""
         batch, places, features = a.shape
         outputs = d.shape[2]
         wide = features * outputs
@@ -228,7 +229,8 @@ def product_norms(
     right: Float[Tensor, "batch positions features"],
     slack: float,
 ) -> Float[Tensor, " batch"]:
-    """|left right|^2 of products that are not kept: with room for what other roundings of the sum can add."""
+    """|left right|^2 of products that are not kept, plus slack, as the sum computes them again with other
+    rounding."""
     lengths = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=2)
     found = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
     return product_squares(left, right, found) + slack * lengths.sum(1).square()

@@ -1,5 +1,4 @@
-"""Rows of a parameter selected by ids from the data (a rule), and entries selected by anything else (a
-view)."""
+"""Rows of a parameter selected by ids from the data (a rule), or entries by anything else (a tracked tensor)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -11,7 +10,7 @@ from torch.nn import functional
 from decrescendo.clipping.rules import embedding
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule
 
-# Pieces of one tensor, each entry in one of them.
+# Operations that give pieces of a tensor, each entry in at most one.
 _PIECES = frozenset({
     "narrow", "select", "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "hsplit", "vsplit",
     "diagonal", "unsafe_split", "unsafe_chunk",
@@ -86,7 +85,7 @@ def _rows(call: Call, ids: object, weight: object) -> Kernel | None:
         return None
     if call.is_tracked(ids) or not call.holds(ids):
         return None
-    # From the end or from the start: the same row.
+    # Negative ids count from the end.
     split = call.layout.split(torch.where(ids < 0, ids + weight.shape[0], ids))
     return embedding.EmbeddingKernel((weight,), (ids,), split.reshape(split.shape[0], -1).long(), None)
 

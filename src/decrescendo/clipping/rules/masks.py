@@ -62,7 +62,7 @@ def masked(target: Tensor, index: object, value: object) -> tuple[Tensor, Tensor
 
 
 def dims_after(target: Tensor, index: object) -> int:
-    """How many of the last dimensions an index takes as they are.
+    """How many of the last dimensions an index leaves whole.
 
     >>> one = torch.zeros(2, dtype=torch.long)
     >>> dims_after(torch.zeros(2, 3, 4), (one, one)), dims_after(torch.zeros(2, 3, 4), (one, ..., one))

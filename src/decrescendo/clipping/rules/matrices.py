@@ -1,7 +1,7 @@
 """An optional compiled kernel (matrices.c) for per-example products of two matrices.
 
-It is built and left aside as `compiled` is. A library's batch of products takes 1.2 to 2.5 times as long as one product
-of as many multiplications; this one hardly longer, with the squared norms beside.
+It is built and switched off as `compiled` is. A library's batch of products takes 1.2 to 2.5 times as long as one
+product of as many multiplications; this one hardly longer, squared norms included.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ from decrescendo.errors import InvalidValue
 
 SOURCE = Path(__file__).with_name("matrices.c")
 _BLOCK = 128  # OUTPUTS of matrices.c
-# What a multiplication costs.
+# The cost of one multiplication.
 COST = 1.1
 
 
 class Sizes(ctypes.Structure):
-    """As in matrices.c."""
+    """The struct of sizes in matrices.c."""
 
     _fields_ = [
         (name, ctypes.c_int64)
@@ -36,12 +36,12 @@ class Sizes(ctypes.Structure):
 
 @functools.cache
 def library() -> Callable[..., None] | None:
-    """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
+    """The function of matrices.c; ``None`` where it was not built from that source, or is switched off."""
     return loaded(SOURCE)
 
 
 def covers(a: Tensor, d: Tensor) -> bool:
-    """Whether `products` can do it: float32 on a CPU.
+    """Whether `products` supports these: float32 on a CPU.
 
     >>> covers(torch.zeros(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64))
     False
@@ -59,12 +59,12 @@ def products(
     d: Float[Tensor, "batch outputs places"],
     found: Float[Tensor, "batch outputs features"],
 ) -> Float[Tensor, " batch"]:
-    """Writes g_i = D_i A_i into ``found``; the sums of its squares.
+    """Write g_i = D_i A_i into ``found``; returns the |g_i|^2.
 
-    The squares are rounded as those in `rule.square_rows` are (at most 64 added in float32), without its room for it.
+    The squares are rounded as in `rule.square_rows` (at most 64 added in float32), without its margin for it.
 
     Errors:
-        InvalidValue: sizes that do not fit together: they are all looked at here, none in C.
+        InvalidValue: sizes that do not fit together: all are checked here, none in C.
 
     >>> a, d, found = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.tensor([[[1.0, 10.0]]]), torch.zeros(1, 1, 2)
     >>> if covers(a, d):

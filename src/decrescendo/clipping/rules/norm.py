@@ -1,7 +1,7 @@
 """The rule for layer and RMS norm: an elementwise operation on rows normalised within one example.
 
-The output is x_hat * weight + bias, so g_i = sum of d x_hat (weight) or of d (bias) over the places of example i. x_hat
-is made again when it is needed: autograd keeps the rows anyway. Other norms are decomposed (`decompose`).
+The output is x_hat * weight + bias, so g_i = sum of d x_hat (weight) or of d (bias) over the places of example i.
+x_hat is computed again when it is needed: autograd keeps the rows anyway. Other norms are decomposed (`decompose`).
 """
 
 from collections.abc import Callable, Mapping

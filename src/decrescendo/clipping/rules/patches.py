@@ -13,7 +13,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What a convolution does, with one number a dimension; ``pad`` as ``F.pad`` takes it."""
+    """The geometry of a convolution, one number a dimension; ``pad`` as ``F.pad`` takes it."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -26,7 +26,7 @@ class Geometry:
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
     def padded(self, images: Float[Tensor, "images channels *places"]) -> Tensor:
-        """The images with the zeros round them."""
+        """The zero-padded images."""
         return functional.pad(images, list(self.pad)) if any(self.pad) else images
 
 

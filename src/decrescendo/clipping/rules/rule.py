@@ -13,12 +13,12 @@ from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.layout import Kind, Layout
 from decrescendo.clipping.workspace import Workspace
 
-# Squares of float32 that are added in float32, in whatever order: more would lose too many digits.
+# So many float32 squares, at most, are added in float32, in any order: more would lose too many digits.
 _BLOCK = 64
 # Squares below it may vanish (flushed to zero, or with few digits left).
 _TINY = 2.0**-126
 _UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
-# Rows of float32 that are widened at once when they are weighed in float64, in bytes.
+# Bytes of float32 rows that are converted at once for a weighted sum in float64.
 _WIDENED = 2**24
 
 
@@ -111,9 +111,9 @@ class Absorbing(Kernel, Protocol):
     """A kernel that may need its output gradient only once."""
 
     def absorb(self, d: Float[Tensor, "batch *rest"]) -> bool:
-        """Take from ``d`` what all later calls need; whether they need ``d`` and the inputs no more.
+        """Take from ``d`` what all later calls need; returns whether they need ``d`` and the inputs no more.
 
-        Where they do not, later calls get a ``d`` without columns.
+        If so, later calls get a ``d`` without columns.
         """
         ...
 

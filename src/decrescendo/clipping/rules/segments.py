@@ -1,7 +1,7 @@
 """Gradients of lookups: output gradients summed over equal ids within an example, and their weighted sum.
 
-The compiled form (segments.c) is built and left aside as `compiled` is: torch sorts ids and adds rows by index, which
-takes about ten times as long as what is read and written. Nothing needs it.
+The compiled form (segments.c) is optional, and built and switched off as `compiled` is: torch sorts ids and adds rows
+by index, which takes about ten times as long as what is read and written.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ SOURCE = Path(__file__).with_name("segments.c")
 
 
 class Sizes(ctypes.Structure):
-    """As in segments.c."""
+    """The struct of sizes in segments.c."""
 
     _fields_ = [
         (name, ctypes.c_int64)
@@ -33,14 +33,14 @@ class Sizes(ctypes.Structure):
 
 @functools.cache
 def library() -> Callable[..., None] | None:
-    """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
+    """The function of segments.c; ``None`` where it was not built from that source, or is switched off."""
     return loaded(SOURCE, 9)
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Sums of output gradients over equal ids within an example: one row for each (example, id) pair; on a GPU,
-    also rows of zeros that stand for the last pair once more."""
+    """Sums of output gradients over equal ids within an example: one row for each (example, id) pair; on a GPU, or
+    captured, also rows of zeros for the last pair."""
 
     sums: Float[Tensor, "pairs dim"]
     example: Int[Tensor, " pairs"]
@@ -64,13 +64,13 @@ class Segments:
         return total.index_put_((self.example, self.identity), self.sums, accumulate=True)
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "Segments":
-        """The same with those of some examples zero."""
+        """A copy with the sums of these examples zero."""
         return replace(self, sums=zero_rows(self.sums, rows[self.example]))
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The same, compiled: of each example the first ``counts`` of as many rows as it has places."""
+    """`Segments` in the compiled form: of each example's ``places`` rows the first ``counts`` are used."""
 
     sums: Float[Tensor, "batch places dim"]
     identity: Int[Tensor, "batch places"]
@@ -108,13 +108,13 @@ class Blocks:
         )
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "Blocks":
-        """The same with those of some examples zero."""
+        """A copy with the sums of these examples zero."""
         return replace(self, sums=zero_rows(self.sums, rows), squares=self.squares.masked_fill(rows, 0))
 
 
 def places_of(first: Bool[Tensor, " all"]) -> Int[Tensor, " some"]:
-    """Where it is true, in order. On a GPU, or captured, nobody waits to learn their number: as many as could be,
-    of which those left over come after the end, and begin no bag.
+    """The indices where ``first`` is true, in order. On a GPU, or captured, their number is not read: the result is
+    as long as ``first``, and what is left of it is the index past the end, at which no bag begins.
 
     >>> places_of(torch.tensor([True, False, True]))
     tensor([0, 2])
@@ -125,7 +125,7 @@ def places_of(first: Bool[Tensor, " all"]) -> Int[Tensor, " some"]:
 
 
 def padded_places_of(first: Bool[Tensor, " all"]) -> Int[Tensor, " all"]:
-    """The same on a GPU.
+    """`places_of` where the number of indices is not read.
 
     >>> padded_places_of(torch.tensor([True, False, True]))
     tensor([0, 2, 3])
@@ -137,7 +137,7 @@ def padded_places_of(first: Bool[Tensor, " all"]) -> Int[Tensor, " all"]:
 
 
 def covers(ids: Tensor, d: Tensor) -> bool:
-    """Whether `blocks_of` can do it: float32 on a CPU.
+    """Whether `blocks_of` supports these: float32 on a CPU.
 
     >>> covers(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, 1, dtype=torch.float64))
     False
