@@ -68,6 +68,11 @@ _COMMANDS = (
     "python -m benchmarks.engine run --device cuda --force",
     "python -m benchmarks.engine page",
 )
+_AROUND = (
+    "`train` does more than this step: it draws and makes the batch, compares the weights between steps, and keeps the "
+    "ledger. On one thread that adds {median} % of the step in the median of the workloads, {least} % at least and "
+    "{most} % at most ({where}; CPU time, {when}). Peers' loaders are not counted either."
+)
 _DEVICES = {"cpu": "On the processor", "cuda": "On a GPU"}
 
 
@@ -118,6 +123,8 @@ def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, 
     ]
     if aside:
         lines.append(f"Not counted in these, as variants of others: {', '.join(aside)}.")
+    if device == "cpu" and (results / "around.json").exists():
+        lines += ["", *_around(json.loads((results / "around.json").read_text(encoding="utf-8")), reports)]
     lines += ["", *_wrapped(_BY_CAPTURED)]
     if any(set(_BEFORE) & set(report["contenders"]) for report in reports.values()):
         lines += ["", *_wrapped(_OF_BEFORE)]
@@ -351,6 +358,17 @@ def _label(report: Report) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _around(found: Report, reports: Mapping[str, Report]) -> list[str]:
+    """What `benchmarks.engine.around` found."""
+    added = {name: 100 * part for name, part in found["added"].items()}
+    most = max(added, key=lambda name: added[name])
+    numbers = {
+        "median": f"{statistics.median(added.values()):.1f}", "least": f"{min(added.values()):.1f}",
+        "most": f"{added[most]:.1f}", "where": reports[most]["title"], "when": words(found),
+    }  # fmt: skip
+    return _wrapped(_AROUND.format(**numbers))
 
 
 def _header(names: list[str]) -> list[str]:
