@@ -17,7 +17,7 @@ NOT_STATED = "not stated by the owner of the data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """Facts for a statement that the library cannot see. An empty entry is shown as not stated.
+    """Facts that the data's owner adds to a statement. An empty entry is shown as not stated.
 
     Args:
         data: what the data set is, how it was collected, and who is in it.
