@@ -12,10 +12,10 @@ from torch import Tensor
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.errors import InvalidType, InvalidValue
 
-# Of pandas, where there is no value.
+# The names of pandas' types for a missing value.
 _MISSING = ("NAType", "NaTType")
 _KINDS: dict[type, type] = {str: str, bytes: bytes, int: float, bool: float, float: float}
-# Below it whole numbers have floats of their own.
+# Below this every whole number has a float of its own.
 _WHOLE = 2.0**53
 
 
@@ -109,7 +109,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
     if isinstance(people, np.ndarray) and people.ndim == 1:
         if people.dtype.kind == "f":
             whole = min(whole, 2 / float(np.finfo(people.dtype).eps))
-        people = people.tolist()  # of an array of objects anything
+        people = people.tolist()  # (an array of objects may hold anything)
     if isinstance(people, str | bytes | np.ndarray) or not (
         isinstance(people, Sized) and hasattr(people, "__getitem__")
     ):

@@ -24,8 +24,8 @@ ROWS, LARGEST = 1438, 16
 def digits() -> tuple[Half, Half]:
     """The private rows and the test rows: images 1x8x8 in [0, 1], and their classes.
 
-    The split is fixed and public: images 4, 9, 14, .. (every fifth, 359 of them) are the test rows. Writers are in both
-    parts, so "one example" hides an image, not a person.
+    The split is fixed and public: images 4, 9, 14, .. (every fifth, 359 of them) are the test rows. Writers are in
+    both parts, so "one example" hides an image, not a person.
 
     >>> [tuple(inputs.shape) for inputs, _ in digits()]
     [(1438, 1, 8, 8), (359, 1, 8, 8)]

@@ -88,7 +88,7 @@ class RunStreams:
     def groups(
         self, sampling: CyclicPoissonSampling, whose: Int[np.ndarray, " records"] | None
     ) -> list[Int[np.ndarray, "_"]]:
-        """The groups of cyclic sampling, the same in each call; ``whose``: each row's person, for person-level plans."""
+        """The groups of cyclic sampling, the same in each call; ``whose``: each row's person or ``None``."""
         assert self.grouping is not None
         return sampling.groups(copied(self.grouping), whose)
 

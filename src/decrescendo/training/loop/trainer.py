@@ -73,7 +73,7 @@ class Trainer:
         after n steps, the weights are as private as `ledger`, the first n releases of the plan (with an `Adaptive`:
         as its filter's whole budget, and no less), for neighbours that differ in one row of ``data``; under a plan for
         people, in all rows of one person (by the ids in ``people``). A step takes exactly one batch that `batches`
-        has drawn, the empty ones included: nothing else would be the Poisson sampling that the plan was accounted for.
+        has drawn, the empty ones included: nothing else would be the Poisson sampling that the plan is accounted for.
 
     Edge cases:
         an empty batch is yielded as ``None``, must be given to `step`, gets noise and counts.
@@ -169,7 +169,7 @@ class Trainer:
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
         self._keep()
-        # Registered after the first checkpoint, which has the run's id: with a crash in between it reserves only once.
+        # Registered after the first checkpoint, which has the run's id: a crash in between does not reserve twice.
         self._account: Account | None = None
         if store is not None and self._world.rank == 0:
             self._account = beginning.registered(store, agreed, name, self._life, self._keeper, seed)

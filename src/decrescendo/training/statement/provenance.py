@@ -22,7 +22,7 @@ class Provenance:
         model: class and number of trained parameters.
         optimizer: class and settings at the start.
         device: of the model.
-        accumulate: dtype of the clipped sums: ``float64`` where they were proven to move by at most C as a whole
+        accumulate: dtype of the clipped sums: ``float64`` if one example provably changes the whole sum by at most C
             (`clipping.EngineSettings`), else ``float32``.
         gamma: of automatic clipping (`clipping.EngineSettings`); 0: gradients were clipped.
         passes: whether passes were captured and replayed, or ran in Python, and why (`clipping.Engine.passes`); empty:

@@ -47,8 +47,8 @@ class ValidationDecay:
     """Less noise when a score on public data stops improving: z <- k z (Yu et al. 2019, validation-based
     decay).
 
-    The score is taken at the start and after every ``period`` steps. From ``window`` gains on, each check at which the
-    mean of the last ``window`` gains is below ``threshold`` multiplies the noise by ``decay``.
+    The score is taken at the start and after every ``period`` steps. Once there are ``window`` gains, each check at
+    which the mean of the last ``window`` gains is below ``threshold`` multiplies the noise by ``decay``.
 
     Args:
         score: of the model, higher is better, measured on *public* data. On private data it would be a release that

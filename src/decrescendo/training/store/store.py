@@ -37,7 +37,7 @@ class Store:
     """A budget for one data set and all runs that spend from it, in one SQLite file; safe for concurrent
     processes.
 
-    A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both count on what is left.
+    A run is registered before it starts, and its *whole* plan is reserved: two runs cannot count on the same budget.
     What a run reserved stays reserved when it ends early, because when to end may have depended on what it released
     (docs/adr/0007); a run that has released nothing gives it back (`Account.give_back`). Each release is on the disk
     before anything of it can be seen.
@@ -264,7 +264,7 @@ class Store:
 
     def _reading(self) -> sqlite3.Connection:
         self._check_open()
-        if identity(self._place) != self._file:  # SQLite would go on writing to the old file, which has no name any more
+        if identity(self._place) != self._file:  # SQLite would go on with the file that was replaced
             raise FileRefused(
                 f"{self._path} must stay the file that was opened, got another one, or none, in its place. Nothing was "
                 "released: put back the newest, and go on from checkpoints"
