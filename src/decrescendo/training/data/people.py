@@ -23,8 +23,8 @@ def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, "
     """Check that ``people`` has one id per row, and no id more often than ``budget`` allows.
 
     Args:
-        people: an id a row, in the order of the rows: an array, a tensor, a list or a column of a data frame. ``None``
-            for a plan that protects examples.
+        people: the id of each row's person, in the order of the rows: an array, a tensor, a list or a column of a
+            data frame. ``None`` for a plan that protects examples.
         budget: of the plan.
         rows: number of rows.
 

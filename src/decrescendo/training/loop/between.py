@@ -78,9 +78,7 @@ class BetweenSteps:
     def begin(self) -> None:
         """Call before the first draw: the state found then cannot depend on private data."""
         if not self._begun:
-            if (
-                self._weights is not None
-            ):  # resumed: since then, making and restoring schedulers may change settings
+            if self._weights is not None:  # resumed: schedulers made since may have changed settings
                 self._settings = settings_of(self._optimizer)
                 self.look()
             self.look_back()

@@ -62,8 +62,8 @@ SAME_ORDER = assumed("same-order")
 class Trainer:
     """Takes the steps of a plan in your own training loop; most people want the ready-made loop `train`.
 
-    With an `Adaptive` in place of a plan, noise and clipping of each step are decided during the run: before a batch is
-    drawn the policy is asked what to do and the filter whether it fits. When the filter refuses, `batches` ends: no
+    With an `Adaptive` in place of a plan, noise and clipping of each step are decided during the run: before a batch
+    is drawn the policy proposes them and the filter grants or refuses. When the filter refuses, `batches` ends: no
     batch was drawn, no gradient computed, no noise drawn, and `stopped` says why.
 
     Args:
@@ -285,8 +285,8 @@ class Trainer:
         """Take a `step` up to the noisy mean in every ``.grad``: your loop then steps its optimiser and
         scheduler, and clears ``.grad``.
 
-        The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. A loop that
-        changes it before its optimiser steps, or the weights otherwise than by that one step, has the run say so.
+        The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. If a loop
+        changes it before its optimiser steps, or the weights other than by that step, the run lists an assumption.
         """
         if self._between.waiting:
             self._warn(
@@ -366,7 +366,7 @@ class Trainer:
         """Certified upper bound on the epsilon of `ledger` at the plan's delta.
 
         A guarantee for a number of steps fixed in advance; see `finish` for a number chosen on the way. With an
-        `Adaptive` the whole budget, from the beginning: no part of it is a guarantee.
+        `Adaptive` the whole budget, from the beginning: no smaller epsilon is guaranteed.
         """
         return self._source.epsilon_spent(self.ledger)
 

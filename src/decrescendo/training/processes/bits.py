@@ -24,7 +24,7 @@ def fingerprint(*values: Tensor) -> bytes:
     """A short hash of all entries of ``values`` and their order, near memory speed; only comparable within
     this process.
 
-    The keys are random and drawn by this process. On a CPU it is the tag of AES-GCM for each tensor; elsewhere
+    The keys are random and drawn by this process. On a CPU the hash is the AES-GCM tag of each tensor; elsewhere
     sum_i k_i b_i modulo 2^64, with b_i the content as words of at most 32 bits. Two different lists of tensors have
     the same fingerprint with a probability below 2^-30, whatever the difference is (a change of all signs, an
     exchange of rows).

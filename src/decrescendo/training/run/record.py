@@ -191,7 +191,7 @@ class Run:
         """The privacy statement of this training, as data and as text.
 
         Args:
-            declaration: what only the owner of the data can say.
+            declaration: the facts that only the data's owner knows.
             audit: the facts of an empirical lower bound (`audit`).
             spent: the number of steps at which the epsilon spent is shown; each takes up to a second; 0: none.
         """

@@ -210,9 +210,7 @@ def train_and_score(
     run, tested = train_with(task, settings, plan, data, seed)
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
-    weights = cpu_weights(
-        tested
-    )  # before the score, which might write into them what it knows of other trials
+    weights = cpu_weights(tested)  # before the score, which might write into them what it knows of others
     return Tried(task.first_score(tested), weights, run.assumptions)
 
 

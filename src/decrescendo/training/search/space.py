@@ -236,9 +236,7 @@ def _free(task: Task) -> dict[str, Dimension]:
         "lr_decay": Among(("none", "linear", "cosine")),
         "averaging": Among((0.0, 0.9, 0.99)),
     }
-    if (
-        task.optimizer != "sgd"
-    ):  # Adam divides by the size of the gradient: good rates do not depend on the clip norm
+    if task.optimizer != "sgd":  # Adam's step does not grow with the gradient, nor with the clip norm
         rate = Between(task.learning_rate / 10, task.learning_rate * 5, log=True)
         return {**shared, "learning_rate": rate}
     stride = task.learning_rate * task.clip

@@ -50,7 +50,7 @@ def tune(
 
     The rows of ``public`` are repeated or left out until there are as many as the task has, so that sample rate, steps
     and noise are those of the task. The task's own data are not trained on; the search costs no privacy, provided that
-    none of them is among the public rows, nor among the rows of the score. Public rows that are the task's own, or
+    none of them is among the public rows or among the rows of the score. Public rows that are the task's own, or
     share their memory, are refused if this can be seen: both come from one function, or are in memory. With a budget
     for people each public row counts as a person of its own: the noise is the task's.
 

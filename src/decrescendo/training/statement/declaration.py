@@ -1,5 +1,4 @@
-"""`Declaration`: what the data's owner states about a training and code cannot see: people, tuning, other
-uses."""
+"""`Declaration`: facts about a training that only the data's owner knows: people, tuning, other uses."""
 
 import dataclasses
 import os

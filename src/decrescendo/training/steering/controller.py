@@ -82,11 +82,11 @@ class ClipController:
         return self.plan.steps
 
     def next_factor(self, factor: float, reading: Reading, coordinates: int) -> float:
-        """The factor of the step after ``reading``; ``factor`` is that of the step of the reading.
+        """The factor of the next step, from ``factor`` and ``reading`` of this one.
 
         Args:
             factor: > 0.
-            reading: the telemetry of a step, with norms.
+            reading: the telemetry, with norms.
             coordinates: d, the number of trained coordinates.
         """
         within = min(max(reading.norms[-1].value, 0.0), 1.0)

@@ -18,7 +18,7 @@ _SURE = 0.02
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A released number about the training data, with the standard error of its noise.
+    """A released number about the training data, with its standard error.
 
     Args:
         value: unbiased, and so not clamped to the range of what it estimates: an accuracy may come out above 1.

@@ -91,8 +91,7 @@ class Account:
         return True
 
     def _ask(self, connection: sqlite3.Connection, position: int, release: Release) -> None:
-        """Ask the privacy filter again, if noise is decided during the run: the caller may not have asked
-        it."""
+        """Ask an adaptive plan's privacy filter whether it grants ``release``: the caller may not have asked it."""
         if self.agreed.planned is not None:
             return
         guard, asked = self._guard

@@ -82,10 +82,7 @@ def connect(path: Path) -> sqlite3.Connection:
         except BaseException:
             connection.close()
             raise
-    except (
-        sqlite3.DatabaseError,
-        UnicodeDecodeError,
-    ) as error:  # (SQLite's messages may quote undecodable bytes)
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # (SQLite may quote undecodable bytes)
         raise FileRefused(f"{path} must be a store, got a file that SQLite cannot read ({error})") from None
     return connection
 

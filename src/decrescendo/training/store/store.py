@@ -37,7 +37,7 @@ class Store:
     """A budget for one data set and all runs that spend from it, in one SQLite file; safe for concurrent
     processes.
 
-    A run is registered before it starts, and its *whole* plan is reserved: two runs cannot count on the same budget.
+    A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both reserve what is left.
     What a run reserved stays reserved when it ends early, because when to end may have depended on what it released
     (docs/adr/0007); a run that has released nothing gives it back (`Account.give_back`). Each release is on the disk
     before anything of it can be seen.

@@ -116,7 +116,7 @@ class Task:
         return self.data() if self.loads else self.data
 
     def load_people(self) -> Any:
-        """The person's id of each row; ``None`` if the task has none."""
+        """The id of each row's person; ``None`` if the task has no people."""
         return self.people() if callable(self.people) else self.people
 
     def fresh(self, seed: int, data: object = None) -> nn.Module:
@@ -232,7 +232,7 @@ def _near(module: str, function: str) -> str:
 
 
 def _wanted(function: Callable[..., Any]) -> list[str]:
-    """The arguments that a call must give."""
+    """The names of a function's required arguments."""
     skipped = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     return [
         name
