@@ -48,7 +48,7 @@ class EarlierRuns:
         with _LOCK:
             found = [_TRAINED.get(memory) for memory in map(_memory, tensors) if memory is not None]
         others = {noisy for run, noisy in filter(None, found) if run != self._run}
-        # Weights trained from a release without noise depend on it, too.
+        # This run's weights depend on the others' releases, too.
         self._noisy = self._noisy and False not in others
         return {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in others}
 
