@@ -14,7 +14,7 @@ leaves.
 `tune`, `search_privately`  settings found on public data, or on the task's own at a price
 ==========================  ================================================================================
 
-Names load when they are first touched: a store and a statement need no torch.
+Names are imported on first use: a store and a statement need no torch.
 """
 
 from importlib import import_module

@@ -27,7 +27,7 @@ class DataSet:
         table: makes a batch from row indices.
         people: each row's person (0, 1, ..); ``None`` for example-level privacy.
         assumptions: what is assumed of the data and of the code that makes rows.
-        given: as it was given to the training.
+        given: the data as they were given to the training.
     """
 
     table: Rows | Examples

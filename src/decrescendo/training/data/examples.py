@@ -1,4 +1,4 @@
-"""Examples by number: each is made alone, by the data set and its collator."""
+"""Examples by index: each is made on its own, by the data set and its ``collate_fn``."""
 
 import hashlib
 import random
@@ -38,7 +38,7 @@ class Draw:
 
 @runtime_checkable
 class Items(Protocol):
-    """Examples by number: a list, a map-style ``torch`` or ``datasets`` data set, an array, a memory map."""
+    """Examples by index: a list, a map-style ``torch`` or ``datasets`` data set, an array, a memory map."""
 
     def __len__(self) -> int: ...
 
@@ -56,17 +56,16 @@ class Examples:
     Attributes:
         items: the examples, before ``collate_fn``.
         count: number of examples.
-        held: the items, where they lie in memory and no code of a user's makes them.
-        assumption: what is assumed of the code that makes examples; `None` where there is none of a user's.
+        held: the items, if they are in memory and no user code makes them; else `None`.
+        assumption: about user code that makes examples; `None` if there is no such code.
 
     Guarantee:
-        where the data and ``collate_fn`` keep nothing of one example for another, row i of a batch is a function of
-        example i, and of random numbers (torch's, NumPy's and Python's global ones) that begin anew for each example,
-        at a position that depends on the step and the example alone. So no example is padded to the length of another:
-        `joined` puts examples of one shape together, others not. The process's own generators are afterwards where
-        they were.
-        That they keep nothing is certain of arrays, lists and frames without a ``collate_fn``. Of other code it is
-        assumed (`assumption`), and compared: the first example of each batch is made again after the last.
+        if the data and ``collate_fn`` keep nothing of one example for another, row i of a batch is a function of
+        example i, and of random numbers (torch's, NumPy's and Python's global generators) that are seeded anew for
+        each example, from the step's key and the example's index alone. So no example is padded to the length of
+        another: `joined` stacks examples of one shape only. The process's own generators are restored afterwards.
+        Arrays, lists and frames without a ``collate_fn`` keep nothing. Of other code this is assumed (`assumption`),
+        and compared: the first example of each batch is made again after the last.
 
     Raises:
         InvalidValue: an example that is made again comes out with other bits.
@@ -90,7 +89,7 @@ class Examples:
         with own_numbers() as begin:
             made = [self._one(int(index), begin, draw.key) for index in draw.indices]
             if self.assumption:
-                first = self._joined(made[:1])  # before the example is made again: it may be one object
+                first = self._joined(made[:1])  # before the example is made again: both may be one object
                 found = bits(first)
                 again = self._joined([self._one(int(draw.indices[0]), begin, draw.key)])
                 if found != bits(again):
@@ -150,7 +149,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRows:
-    """Row i of every column."""
+    """Columns as items: item i has row i of every column."""
 
     columns: Any
     count: int
@@ -277,9 +276,9 @@ def _check_numbers(item: object) -> None:
 
 @contextmanager
 def own_numbers() -> Generator[Callable[[int, int], None]]:
-    """Inside, the yielded function reseeds the global generators from a key and an example's number; they are
+    """Inside, the yielded function reseeds the global generators from a key and an example's index; they are
     restored afterwards."""
-    # The CPU's alone: `torch.manual_seed` would move those of GPUs as well.
+    # Of torch the CPU's only: `torch.manual_seed` would reseed those of GPUs as well.
     kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield _begin

@@ -15,30 +15,29 @@ from decrescendo.training.data.data_memory import columns_of_frame
 from decrescendo.training.data.examples import ColumnRows, Examples, FrameRows, Items
 from decrescendo.training.data.rows import Rows, held_by, taken
 
-# Rows that are read at a time, and rows with NaN or infinity that a model is tried on.
+# Rows that are read at a time; and rows with NaN or infinity of which at most so many gradients are computed.
 _READ, _TRIED = 1_024, 32
 
 
 def check_finite(
     table: Rows | Examples, asked: bool | None, norms: Callable[[Batch], Tensor] | None = None
 ) -> None:
-    """Check that no row has NaN or infinity, for which its gradient would be dropped.
+    """Check that no row has NaN or infinity that makes its gradient not finite.
 
-    A row whose gradient is not finite counts as zero, at every step, and how many there are is private: a run cannot
-    say it. So the data are read once, before anything is drawn. The refusal tells that there is such a row, and neither
-    which nor how many; a training that begins tells that there is none. Whoever may not tell even that sets
-    ``require_finite=False``.
+    A row whose gradient is not finite counts as zero at every step, and a run cannot report how many there are: that
+    is private. So the data are read once, before anything is drawn. The refusal tells that there is such a row, not
+    which or how many; a training that begins tells that there is none. ``require_finite=False`` tells neither.
 
     Args:
         table: the data.
         asked: ``None``: data in memory alone (columns of tensors or arrays, data frames, lists of plain examples),
             whose numbers are there to be read; ``True``: all data, of which each example is then made once; ``False``:
             none.
-        norms: of the gradients of a batch's rows, at the weights that the run begins from. A model may fill in
-            missing values itself: then those of the rows that are tried are finite, and nothing is refused.
+        norms: the gradient norms of a batch's rows at the initial weights. A model may fill in missing values itself:
+            if the norms of the rows with NaN or infinity are finite (a few are tried), nothing is refused.
 
     Raises:
-        InvalidValue: there is a row with NaN or infinity, of which the model makes a gradient that is not finite.
+        InvalidValue: there is a row with NaN or infinity, and its gradient is not finite (or ``norms`` is not given).
 
     >>> from decrescendo.training.data.rows import table_of
     >>> check_finite(table_of((torch.tensor([1.0, 2.0]),)), None)

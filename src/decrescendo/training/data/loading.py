@@ -41,7 +41,7 @@ class _Maker(TorchDataset[Any]):
 
 
 class _Elsewhere(_Maker):
-    """The same in a worker process."""
+    """A `_Maker` for worker processes: returns this library's errors as values."""
 
     def __getitem__(self, index: Draw) -> Batch | None:
         try:

@@ -12,10 +12,10 @@ from torch import Tensor
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.errors import InvalidType, InvalidValue
 
-# Of pandas, where there is no value.
+# The names of pandas' types for a missing value.
 _MISSING = ("NAType", "NaTType")
 _KINDS: dict[type, type] = {str: str, bytes: bytes, int: float, bool: float, float: float}
-# Below it whole numbers have floats of their own.
+# Below this every whole number has a float of its own.
 _WHOLE = 2.0**53
 
 
@@ -23,8 +23,8 @@ def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, "
     """Check that ``people`` has one id per row, and no id more often than ``budget`` allows.
 
     Args:
-        people: an id a row, in the order of the rows: an array, a tensor, a list or a column of a data frame. ``None``
-            for a plan that protects examples.
+        people: the id of each row's person, in the order of the rows: an array, a tensor, a list or a column of a
+            data frame. ``None`` for a plan that protects examples.
         budget: of the plan.
         rows: number of rows.
 
@@ -109,7 +109,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
     if isinstance(people, np.ndarray) and people.ndim == 1:
         if people.dtype.kind == "f":
             whole = min(whole, 2 / float(np.finfo(people.dtype).eps))
-        people = people.tolist()  # of an array of objects anything
+        people = people.tolist()  # (an array of objects may hold anything)
     if isinstance(people, str | bytes | np.ndarray) or not (
         isinstance(people, Sized) and hasattr(people, "__getitem__")
     ):

@@ -28,7 +28,7 @@ from decrescendo.training.data.examples import (
 )
 
 ROWS_APART = assumed("own-rows")
-# Codes of what is assumed of rows that are not made one by one.
+# The codes of assumptions about rows that are not made one by one.
 OWN_ROWS = ("own-rows", "own-tensor-class")
 
 
@@ -38,8 +38,8 @@ class Rows:
 
     Args:
         count: number of rows.
-        take: from ascending indices (never none) to the batch of these rows, a copy. It sees all of a batch: a run
-            that trains on it assumes, and says so, that each row is made of its own example.
+        take: from ascending indices (at least one) to the batch of these rows, a copy. It gets all indices of a batch
+            at once: a run lists the assumption that each row is made from its own example.
 
     >>> squares = Rows(5, lambda indices: torch.from_numpy(indices) ** 2)
     >>> squares.take(np.array([1, 3]))
@@ -60,7 +60,7 @@ def assumption_of(table: Rows | Examples) -> Assumption | None:
 
 
 def taken(table: Rows | Examples, indices: Int[np.ndarray, " batch"]) -> Batch:
-    """These rows as one batch, outside of a training (no random numbers of a step are used)."""
+    """The rows at ``indices`` as one batch, outside of a training (no random numbers of a step are used)."""
     return table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
 
 
@@ -123,7 +123,7 @@ def rows(data: object, collate_fn: Collate | None = None) -> Rows:
 
     Args:
         data: a tensor, a list of tensors, or a tuple or mapping of tensors (nested as deep as you like) with equal
-            length along dimension 0; or examples by number, anything with ``len`` and ``[i]`` (a map-style
+            length along dimension 0; or examples by index, anything with ``len`` and ``[i]`` (a map-style
             `torch.utils.data.Dataset`, a ``datasets.Dataset``, a list of dicts, an array, the rows of a data frame),
             of which torch's ``default_collate`` makes rows; or `Rows`, which are returned as they are.
         collate_fn: from a list of one example to a batch of one row, in place of ``default_collate``.

@@ -37,7 +37,7 @@ from decrescendo.training.statement import FLOAT32, FLOAT64
 from decrescendo.training.steering import ClipController
 from decrescendo.training.store import Account, Store, check_name, new_id
 
-# Bins without which a clip norm cannot follow.
+# The fewest norm bins with which a `ClipController` works.
 _NORMS = 2
 
 
@@ -48,7 +48,7 @@ def seed_at(place: int, seed: int | Secure) -> int | Secure:
 
 
 def check_given(store: Store | None, checkpoints: Checkpoints | None, name: str) -> None:
-    """Check the arguments that say where a run is recorded, and that torch keeps gradients."""
+    """Check ``store``, ``checkpoints`` and ``name``, and refuse torch's inference mode, which keeps no gradients."""
     if store is not None:
         check_instance(
             "store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it"
@@ -96,8 +96,8 @@ def telemetry_of(telemetry: Telemetry | None, plan: object, agreed: Agreement) -
 
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
-    """The trainable parameters by name; refuses a model without values, or an ``optimizer`` that misses
-    some."""
+    """The trainable parameters by name; refuses tensors on the meta device, and an ``optimizer`` that misses
+    some parameters."""
     parameters = trainable(model)
     for key, tensor in check_published(model).items():
         if tensor.is_meta:
@@ -128,8 +128,8 @@ def life_of(
 
 
 def compared(known: DataSet, world: World, workers: int) -> tuple[Assumption, ...]:
-    """Compare the data of several processes, each with ``workers`` that make batches; returns what remains
-    assumed."""
+    """Check that all ranks have the same data, each with ``workers`` that make batches; returns `RANKS_ALIKE` if not
+    all rows could be compared."""
     alike = True
 
     def facts() -> dict[str, str]:
@@ -161,7 +161,7 @@ def gone_on(
     if life.taken:
         noisy = all(release.noise_multiplier for release in life.releases)
         between.resumed(noisy=noisy and BEGAN_WITHOUT_NOISE not in life.supposed)
-    # The first checkpoint has what is found now; the next may be of a life that does not know of it.
+    # Before the first checkpoint, which saves what is found: a process that resumes cannot detect it.
     between.look_back()
 
 
@@ -221,8 +221,8 @@ def registered(
 
 
 def _check_listed(store: Store, life: Life, keeper: Keeper | None) -> None:
-    """Check that the store lists what earlier processes of this run released (releases are recorded there
-    second)."""
+    """Check that the store lists the releases of earlier processes of this run. (The last may be missing: it is
+    recorded beside the checkpoints first.)"""
     releases = None if keeper is None else keeper.releases
     written = 0 if releases is None else releases.steps
     listed = {entry.id: entry.released.steps for entry in store.entries()}.get(life.run_id)

@@ -35,10 +35,10 @@ class BetweenSteps:
     """Detects changes that a user's loop makes to weights, optimiser and batch, from the first draw on.
 
     Args:
-        model: whose trained parameters are watched.
-        optimizer: whose settings and code are.
-        settle: called before the weights are looked at.
-        scheduler: of the run, which a loop with `filled` steps itself.
+        model: its trained parameters are watched.
+        optimizer: its settings and its class are checked.
+        settle: `Parts.settle`, called before the weights are fingerprinted.
+        scheduler: of the run; after `filled` the user's loop steps it.
 
     >>> model = nn.Linear(2, 1)
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -63,22 +63,22 @@ class BetweenSteps:
         self._found: set[Assumption] = set()
         self._read = self._begun = self._restored = False
         self._earlier = EarlierRuns()
-        # Which parameters are trained, and those that the loop has turned since, each once.
+        # Each parameter's requires_grad after the last step; the names that the loop froze or unfroze (ordered sets).
         self._requires = self._requires_now()
         self._turned = {"frozen": dict[str, None](), "unfrozen": dict[str, None]()}
-        # As the step before left them; the batch drawn, by id; and what the pass found.
+        # Weights and settings after the last step; the drawn tensors by id; weights and settings before the pass.
         self._weights: dict[str, bytes] | None = None
         self._settings: Settings = []
         self._handed: dict[int, tuple[Tensor, bytes]] = {}
         self._entered: tuple[dict[str, bytes], Settings] | None = None
-        # Of a loop that steps its optimiser, and its scheduler, itself.
+        # For a loop that steps optimiser and scheduler itself (`filled`).
         self._scheduler, self._is_filled = scheduler, False
         self._handles: list[Any] = []
 
     def begin(self) -> None:
         """Call before the first draw: the state found then cannot depend on private data."""
         if not self._begun:
-            if self._weights is not None:  # resumed; schedulers are made, and moved on, after it
+            if self._weights is not None:  # resumed: schedulers made since may have changed settings
                 self._settings = settings_of(self._optimizer)
                 self.look()
             self.look_back()
@@ -117,8 +117,8 @@ class BetweenSteps:
                 self._found.add(ROWS_CHANGED)
 
     def look(self) -> tuple[dict[str, bytes], Settings]:
-        """Check that weights and settings are as the last step left them, and whose code the optimiser runs.
-        Returns both."""
+        """Check that weights and settings are as the last step left them, and the optimiser's class. Returns the
+        weights' fingerprints and the settings."""
         self._found |= assumed_of_optimizer(self._optimizer)
         now, settings = self._now(), settings_of(self._optimizer)
         if self._weights is None:
@@ -137,14 +137,14 @@ class BetweenSteps:
         self._entered = self.look()
         if self._begun:
             for name, trained in self._requires_now().items():
-                if self._requires.get(name, trained) is not trained:  # new parameters are not turned
+                if self._requires.get(name, trained) is not trained:  # (a new parameter does not count)
                     self._turned["unfrozen" if trained else "frozen"][name] = None
 
     def leave(self) -> None:
         """Call when the pass has ended, before the optimiser updates the weights.
 
         Raises:
-            UnsupportedModel: weights or settings are other than when the pass began: data in them have no noise.
+            UnsupportedModel: the pass changed weights or settings: data that it wrote there have no noise.
         """
         entered, self._entered = self._entered, None
         if entered is not None and entered != (found := (self._now(), settings_of(self._optimizer))):
@@ -164,8 +164,7 @@ class BetweenSteps:
         self._settings = settings_of(self._optimizer)
 
     def filled(self) -> None:
-        """Call when the noisy mean is in every ``.grad`` and the user's loop is to step its optimiser,
-        once."""
+        """Call when the noisy mean is in every ``.grad``: the user's loop must then step its optimiser once."""
         self._handed.clear()
         self._is_filled = True
         self._forget()

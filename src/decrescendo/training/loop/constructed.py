@@ -10,17 +10,17 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from decrescendo.base.torch_private import SpectralNorm as SpectralNormParametrization
 from decrescendo.training.processes.bits import local
 
-# Rows of a table of sines from which on it is told from other tables, and how far its rounding may take it off.
+# The fewest rows by which a table of sines is recognised, and the tolerance for its rounding.
 _ROWS, _OFF = 8, 2e-3
 
 
 def not_as_constructed(model: nn.Module) -> Iterator[str]:
-    """Names of the persistent buffers whose values no constructor would have made without data.
+    """Names of the persistent buffers that may hold data: their values are not as a constructor fills them.
 
-    A buffer is as constructed if it holds 0, 1 or infinity in every place (running statistics before the first pass),
-    0, 1, 2, .. (positions), two numbers on both sides of a diagonal (a causal mask) or sines of the position. The
-    vectors of spectral normalisation follow from the weights. All else (statistics, priors, code books, tables,
-    constants) may be computed from data.
+    A buffer is as constructed if it holds 0, 1 or infinity in every entry (running statistics before the first pass),
+    0, 1, 2, .. (positions), one number on and below a diagonal and one above it (a causal mask) or sines of the
+    position. The vectors of spectral normalisation are skipped: they follow from the weights. All else (statistics,
+    priors, code books, tables, constants) may be computed from data.
 
     >>> list(not_as_constructed(nn.BatchNorm1d(2)))
     []
@@ -76,8 +76,7 @@ def _is_triangular(square: Tensor) -> bool:
 
 
 def _is_of_sines(table: Tensor) -> bool:
-    """Whether columns are sines and cosines of the row number: x[t + 1] + x[t - 1] = c x[t], from 0 or 1
-    on."""
+    """Whether columns are sines or cosines of the row number t: x[t + 1] + x[t - 1] = c x[t], x[0] = 0 or 1."""
     if not table.is_floating_point() or len(table) < _ROWS:
         return False
     table = table.double()

@@ -37,7 +37,7 @@ class RunStreams:
     noise: Keystream | SecureStream
     masks: Seeds
     data: Seeds
-    # Where records take turns: who does when; and where noise is correlated, what it depends on.
+    # For cyclic sampling: assigns records to groups. For correlated noise: the noise of past steps.
     grouping: np.random.Generator | SecureStream | None = None
     correlated: CorrelatedNoise | None = None
 
@@ -50,8 +50,8 @@ class RunStreams:
         *,
         on_host: bool = False,
     ) -> "RunStreams":
-        """Streams from a seed, or with secret random keys, for batches by ``sampling`` and noise by
-        ``strategy``, whose state may stay ``on_host``."""
+        """The streams of a seed (`Secure`: of secret random keys) for a plan's ``sampling`` and its ``strategy`` of
+        correlated noise, whose state is kept in CPU memory if ``on_host``."""
         if seed in cast("Any", (Secure, None)):
             raise InvalidType(
                 f"seed must be Secure(), which nobody knows, or a whole number, got seed={seed!r}"
@@ -69,12 +69,12 @@ class RunStreams:
         return {"sampling": stream_state(self.sampling), "data": stream_state(self.data.stream)}
 
     def go_to(self, place: Mapping[str, Any]) -> None:
-        """Move back to a `place`."""
+        """Move the sampling and data streams to the positions of a `place`."""
         self.sampling = stream_at(self.sampling, place["sampling"])
         self.data.stream = stream_at(self.data.stream, place["data"])
 
     def others(self) -> dict[str, Any]:
-        """The state of the other streams."""
+        """The state of the streams that `place` leaves out: noise, masks, grouping."""
         grouped = {} if self.grouping is None else {"grouping": stream_state(self.grouping)}
         return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream), **grouped}
 
@@ -88,7 +88,7 @@ class RunStreams:
     def groups(
         self, sampling: CyclicPoissonSampling, whose: Int[np.ndarray, " records"] | None
     ) -> list[Int[np.ndarray, "_"]]:
-        """The groups of the sampling, the same in each call."""
+        """The groups of cyclic sampling, the same in each call; ``whose``: each row's person or ``None``."""
         assert self.grouping is not None
         return sampling.groups(copied(self.grouping), whose)
 
@@ -98,9 +98,8 @@ class Drawing:
     """Draws the batches of a training's steps, by one iterator at a time.
 
     Attributes:
-        place: stream position after the last batch handed to the caller: a batch that got lost on the
-            way (no memory on its device, an interruption) is drawn again. Draws that were made ahead count for nothing:
-            a checkpoint has this place, and a later iterator begins there.
+        place: stream positions after the last batch handed to the caller. Checkpoints save them and a later iterator
+            begins there: batches drawn ahead, or lost on the way (out of memory, interrupted), are drawn again.
     """
 
     def __init__(self, source: Source, world: World, streams: RunStreams, device: torch.device) -> None:
@@ -117,9 +116,9 @@ class Drawing:
         whose: Int[np.ndarray, " rows"] | None,
         strata: object = None,
     ) -> Generator[tuple[Batch | None, int, dict[str, Any]]]:
-        """This rank's part of each batch after ``taken`` steps, ``None`` if empty; its number of rows; and the `place`
-        to which it has moved. ``whose``: of each row its person's number, where people are protected; ``strata``: the
-        name of its stratum, where these have rates of their own."""
+        """Yield, for each step after ``taken``, this rank's part of the batch (``None`` if empty), its number of rows
+        and the `place` after it. ``whose``: each row's person, if people are protected; ``strata``: each row's
+        stratum, for stratified sampling."""
         if isinstance(self._source.sampling, StratifiedPoissonSampling):
             self._groups = self._source.sampling.members(strata)
         if self._world.rank == 0 and isinstance(self._source.sampling, CyclicPoissonSampling):
@@ -141,7 +140,7 @@ class Drawing:
             yield Draw(indices, drawn["key"])
 
     def _drawn(self, step: int) -> Tree:
-        """On rank 0: the rows in the batch after ``step`` steps, and the key of their transforms."""
+        """On rank 0: the row indices of the batch after ``step`` steps, and the random key of its transforms."""
         sampling = self._source.sampling.at(step)
         if isinstance(sampling, RandomAllocation):
             indices = self._allocated(sampling, step)
@@ -152,9 +151,9 @@ class Drawing:
         return {"indices": indices, "key": self._streams.data()}
 
     def _allocated(self, sampling: RandomAllocation, step: int) -> Int[np.ndarray, " batch"]:
-        """The rows in the batch of one step of an epoch (random allocation).
+        """The row indices of one step's batch under random allocation.
 
-        The stream stays where the epoch began until its last batch: from there who goes on in its midst draws it again.
+        The sampling stream stays at the epoch's start until its last batch: a run resumed within it draws it again.
         """
         number, place = divmod(step, sampling.steps_per_epoch)
         streams = self._streams

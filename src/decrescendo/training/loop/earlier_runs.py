@@ -16,16 +16,16 @@ from decrescendo.training.processes.bits import local
 
 BEGAN_TRAINED = assumed("began-trained")
 BEGAN_WITHOUT_NOISE = assumed("began-without-noise")
-# Which run trained last what lies in a piece of memory, and whether all in it had noise. Nothing is kept of memory that
-# is gone.
+# For each storage: the last run that trained a tensor in it, and whether all releases behind it had noise. Entries of
+# freed storages vanish.
 _TRAINED: WeakKeyDictionary[torch.UntypedStorage, tuple[int, bool]] = WeakKeyDictionary()
 _LOCK, _RUNS = Lock(), count()
 
 
 @final
 class EarlierRuns:
-    """One run, and which of its parameters earlier runs of this process trained: identified by memory, so
-    copies are not detected.
+    """Detects which tensors of a run earlier runs of this process trained: by their storage, so copies are not
+    detected.
 
     >>> model = torch.nn.Linear(2, 2)
     >>> one, other = EarlierRuns(), EarlierRuns()
@@ -38,17 +38,17 @@ class EarlierRuns:
         self._run, self._noisy = next(_RUNS), True
 
     def trains(self, parameters: Iterable[Tensor], *, noisy: bool) -> None:
-        """Note that a release of this run, with noise or without, updates these parameters (also before a
-        resume)."""
+        """Note that a release of this run, with noise or without, updates these parameters, or did before the
+        run was resumed."""
         self._noisy = self._noisy and noisy
         _note(parameters, self._run, self._noisy)
 
     def before(self, tensors: Iterable[Tensor]) -> set[Assumption]:
-        """The assumptions if other runs trained some of these."""
+        """The assumptions about other runs that trained some of ``tensors``."""
         with _LOCK:
             found = [_TRAINED.get(memory) for memory in map(_memory, tensors) if memory is not None]
         others = {noisy for run, noisy in filter(None, found) if run != self._run}
-        # What comes of it has no better a past.
+        # This run's weights depend on the others' releases, too.
         self._noisy = self._noisy and False not in others
         return {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in others}
 
@@ -67,7 +67,7 @@ def _note(tensors: Iterable[Tensor], run: int, noisy: bool) -> None:
 
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage | None:
-    """The storage of this rank's part of a tensor; ``None`` for wrapper tensors, which nothing trains."""
+    """The storage of this rank's part of a tensor; ``None`` for wrapper subclasses, which have none of their own."""
     try:
         return local(tensor.detach()).untyped_storage()
     except (NotImplementedError, RuntimeError):

@@ -20,16 +20,15 @@ from decrescendo.training.loop.assumptions import (
 from decrescendo.training.loop.constructed import not_as_constructed
 from decrescendo.training.processes.bits import fingerprints
 
-# Of each buffer and frozen parameter: how it is laid out, and its bits.
+# For each buffer and frozen parameter: its layout, dtype and shape, and its fingerprint.
 _State: TypeAlias = dict[str, tuple[object, bytes]]
 
 
 class FrozenStateGuard:
-    """The buffers and frozen parameters of a model, to detect changes of their values or of which parameters
-    there are.
+    """Detects changes of a model's buffers and frozen parameters, and parameters that are added.
 
-    A pass over private rows must not change them (`check_pass`). What other code changes, or what they hold from the
-    beginning, a run cannot judge: it is among its assumptions, by name.
+    A pass over private rows must not change them (`check_pass`). Changes by other code, and values that were there
+    from the beginning, cannot be checked: a run lists them by name among its assumptions.
 
     >>> model = nn.Linear(2, 2)
     >>> model.register_buffer("temperature", torch.ones(()))
@@ -43,7 +42,7 @@ class FrozenStateGuard:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        # In the order in which they were found, each once.
+        # Ordered sets of names: of changed state, and of parameters that were added.
         self._changed, self._made = dict[str, None](), dict[str, None]()
         self._trained, self._begun = set[str](), False
         self._frozen = set[str]()
@@ -79,7 +78,7 @@ class FrozenStateGuard:
         now = self._look()
         for name, found in now.items():
             before = self._state.get(name)
-            # Of what was trained until now, and of new parameters, nothing is to be told.
+            # A parameter trained until now, or new, has no earlier state to compare.
             is_known = name not in self._made and (before is not None or name not in self._names)
             if is_known and before != found:
                 self._changed[name] = None
@@ -89,7 +88,7 @@ class FrozenStateGuard:
         """Check, after a pass over private rows, that it changed nothing since the last check.
 
         Raises:
-            UnsupportedModel: a buffer, a frozen parameter or a new parameter that a pass has written to or made.
+            UnsupportedModel: the pass changed a buffer or a frozen parameter, or added a parameter.
         """
         now = self._look()
         changed = [name for name, found in now.items() if self._state.get(name) != found]
@@ -109,8 +108,8 @@ class FrozenStateGuard:
         """The assumptions about everything published beside the trained weights, after one more check.
 
         One each for buffers that are not as constructed (`constructed.not_as_constructed`), for parameters
-        that were frozen from the beginning and never trained, for what code outside of the passes has changed, and for
-        parameters that it added.
+        that were frozen from the beginning and never trained, for state that code outside of the passes changed, and
+        for parameters that it added.
         """
         self.look()
         frozen = [name for name in self._public_parameters if name not in self._trained]
@@ -129,7 +128,7 @@ class FrozenStateGuard:
         return dict.fromkeys(name for name, _ in self._parameters())
 
     def _keep(self, state: _State, names: dict[str, None]) -> None:
-        """Fingerprints for the next check: of buffers and of frozen parameters."""
+        """Keep, for the next check, the names of parameters and the state of buffers and frozen parameters."""
         trained = {name for name, value in self._parameters() if value.requires_grad}
         self._frozen = names.keys() - trained
         self._state, self._names = {name: state[name] for name in state if name not in trained}, names

@@ -51,46 +51,46 @@ def train(
     Args:
         model: trained in place, in the mode (train or eval) it is in.
         loss: ``loss(model, batch)`` returns one loss per example.
-        data: a pytree of tensors with one row per example, or examples by number (a map-style torch Dataset, a
+        data: a pytree of tensors with one row per example, or examples by index (a map-style torch Dataset, a
             ``datasets.Dataset``, a list of dicts, an array); as many rows as the plan says.
-        plan: from `calibrate`; or an `Adaptive`: noise decided during the run, within a budget. When the filter
-            refuses, the training ends and ``run.stopped`` says so. Or from `Plan.without_privacy`: plain SGD, which
-            protects nobody, and the run says so.
+        plan: from `calibrate`; or an `Adaptive`: noise decided during the run, within a budget: when its privacy
+            filter refuses a step, the training ends and ``run.stopped`` says so. Or from `Plan.without_privacy`:
+            plain SGD, which protects nobody, and the run says so.
         optimizer: any ``torch.optim`` optimiser; or a list of several, each over its own parameters (Muon for matrices,
             AdamW for the rest), which together hold all that are trained.
         seed: `Secure()` for weights that are published, whose batches and noise nobody can predict or repeat; there is
             no default. Or a whole number >= 0, for experiments: as sensitive as the data, and not saved. Two trainings
-            on the same data with one seed draw the same noise, which the difference of their weights cancels: publish
-            at most one of them. (With a store, each run but its first has streams of its own, by its place there.) Its
+            on the same data with one seed draw the same noise, which cancels in the difference of their weights:
+            publish at most one of them. (With a store, its second and later runs have streams of their own.) The
             streams are "sampling", "noise", "model" for what the model draws itself (dropout) and "data" for
-            transforms: global generators are neither read nor moved.
+            transforms: global generators are neither read nor advanced.
         collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it, given one example at a time:
             see `Trainer.batches`.
         num_workers: processes that make batches ahead of their steps; the batches are the same.
-        people: whose row each is, an id a row (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
+        people: the id of each row's person (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
             one. A person with more rows than the plan allows is refused before the first step.
-        strata: of each row the name of its stratum (its class, its source), for a plan of `StratifiedPoissonSampling`.
-        scheduler: of the learning rate, stepped once a step: a scheduler of torch's over ``optimizer``, or a function
-            that makes one of it. Its numbers (``T_max``, ``total_steps``) count steps, not epochs. Checkpoints keep it.
-            Rates that other code sets are among the run's assumptions.
-        callback: called after every step with a `Progress`, and after the scheduler; the place for scores on public
-            data. A list of callbacks is called in its order. Returning ``True`` ends the training early. Nothing it
-            decides may depend on the diagnostics, which are private and noise-free.
+        strata: the stratum of each row (its class, its source), for a plan of `StratifiedPoissonSampling`.
+        scheduler: of the learning rate, stepped once a step: a torch scheduler over ``optimizer``, or a function that
+            makes one for it. Its numbers (``T_max``, ``total_steps``) count steps, not epochs. Checkpoints keep it.
+            If other code sets rates, the run lists that among its assumptions.
+        callback: called with a `Progress` after every step (and the scheduler's), for example to evaluate on public
+            data. A list of callbacks is called in its order. Returning ``True`` ends the training early. No decision
+            of a callback may depend on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
-        store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
-            its first release is free again, but where checkpoints are kept to go on from.
-        checkpoints: where the run is kept, to go on after a crash with the same batches, masks and noise: on a CPU the
-            same bits. ``seed`` must then be of the same kind, and is not used. Each release's digest is written down
-            there before anything of it can be seen.
+        store: the ledger on disk that records each release before its result can be seen. A run that fails before its
+            first release gives back the budget that it reserved, unless it can resume from ``checkpoints``.
+        checkpoints: where the run's state is saved, to resume after a crash with the same batches, dropout masks and
+            noise: on a CPU the same bits. ``seed`` must then be of the same kind, and is not used. Each release's
+            digest is recorded there before its result can be seen.
         name: of the run in the store's list, for people; only with a store. A resumed run keeps its first one.
         world: from `decrescendo.distributed.join`, in a script that ``torchrun`` started: every process clips its share
             of each batch, and the first adds the noise; ``None`` is one process.
         progress: draw a progress bar on standard error.
-        require_finite: refuse data that have a row with NaN or infinity of which the model makes no finite gradient;
-            ``None``: where they lie in memory. See `Trainer.batches`.
-        telemetry: numbers that are released beside the gradients, under the same noise, for anybody to see: the
-            distribution of gradient norms costs nothing, loss and accuracy half a percent of C_t. They are in
-            `Progress.telemetry`, the progress bar and ``run.telemetry``.
+        require_finite: refuse data with a row of NaN or infinity whose gradient is not finite; ``None``: if the data
+            are in memory. See `Trainer.batches`.
+        telemetry: public numbers released with the gradients, under the same noise: the distribution of gradient
+            norms costs nothing, loss and accuracy half a percent of C_t. They are in `Progress.telemetry`, the
+            progress bar and ``run.telemetry``.
 
     >>> from decrescendo.accounting.budget import Budget
     >>> from decrescendo.plans.calibration import calibrate

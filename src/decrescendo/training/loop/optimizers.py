@@ -41,8 +41,8 @@ def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def around_step(
     optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]
 ) -> list[Any]:
-    """Call these functions once before and after the next step; for combined optimisers before the first
-    one's and after the last one's. Returns the hooks' handles, two for each."""
+    """Call ``before`` and ``after`` once around the next step; for combined optimisers before the first one's
+    and after the last one's. Returns the hooks' handles, two for each optimiser."""
     parts = [inner(part) for part in parts_of(inner(optimizer))]
     left = set(map(id, parts))
 

@@ -30,7 +30,7 @@ class Spending(Protocol):
 
 
 def unheard() -> None:
-    """No-op: nobody needs to know that private diagnostics were read."""
+    """No-op in place of the function that notes that private diagnostics were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Progress:
         step: steps taken, 1 .. steps.
         steps: steps of the plan; of an adaptive training the most it may take.
         seconds: since the training began.
-        spent: answers `epsilon_spent`.
-        clip_norm: C_t of this step, where it was decided during the run; else the plan says it.
-        readings: what was released beside the gradients, by step; empty where no telemetry was asked for. Public.
+        spent: gives `epsilon_spent`.
+        clip_norm: C_t of this step, if decided during the run; ``None`` if the plan fixes it.
+        readings: the telemetry released so far, one a step; empty without. Public.
     """
 
     step: int
@@ -80,10 +80,10 @@ class Progress:
 
     @property
     def epsilon_spent(self) -> float:
-        """Certified upper bound on the epsilon spent so far: its value at the next checkpoint of the plan.
+        """Certified upper bound on the epsilon spent so far: its value at the next of 20 points of the plan.
 
-        Computed when asked for, about a tenth of a second for each of the 20 checkpoints. Of an adaptive training it is
-        the whole budget.
+        Computed when asked for, about a tenth of a second for each point. For an adaptive training it is the whole
+        budget.
         """
         return self.spent.at_step(self.step)
 

@@ -39,9 +39,9 @@ class Releasing:
     digests: bool
 
     def noised(self, clipped: ClippedSum) -> tuple[NoisyMean, bytes]:
-        """The noisy sum, once its release is recorded, and its digest if one is recorded."""
+        """The noisy mean of a clipped sum, not recorded yet, and its digest (empty without ``digests``)."""
         settings = self.order.settings_of_drawn()
-        # The step's own declared B_t is the divisor.
+        # The sum is divided by the expected batch size of this step.
         sampling = self.source.sampling.at(self.life.taken)
         correlated = () if self.streams.correlated is None else (self.streams.correlated,)
         noisy = privatise(clipped, settings.noise_multiplier, sampling, self.streams.noise, *correlated)
@@ -58,8 +58,8 @@ class Releasing:
         return Reading(telemetry, taken + 1, *about, *_energy(noisy), tuple(noisy.beside.tolist()))
 
     def record(self, release: Release, content: bytes) -> None:
-        """Record a release, on rank 0. A crash may waste a release, never hide one. A release recorded before
-        is compared: the same noise must not be added to another sum."""
+        """Record a release, on rank 0. A crash may waste a release, never hide one. A repeated step's digest is
+        compared with the recorded one: the same noise must not be added to another sum."""
         if self.keeper is not None and self.keeper.releases is not None:
             self.keeper.releases.record(self.life.taken, content)
         if self.account is not None:
@@ -67,8 +67,8 @@ class Releasing:
 
 
 def _energy(noisy: NoisyMean) -> tuple[int, float]:
-    """The number of entries of a noisy mean, and their mean square over the noise variance; zeros if ranks
-    hold it in parts."""
+    """The number of entries of a noisy mean, and their mean square over the noise variance; zeros if it is
+    sharded or has no noise."""
     values = list(noisy.gradients.values())
     if any(map(is_part, values)) or not noisy.noise_std:
         return 0, 0.0

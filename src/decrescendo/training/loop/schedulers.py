@@ -14,18 +14,18 @@ from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.optim.several import parts_of
 from decrescendo.training.loop.optimizers import inner
 
-# A scheduler, or what makes one of the optimiser.
+# A scheduler, or a function that makes one for the optimiser.
 Scheduler: TypeAlias = LRScheduler | Callable[[torch.optim.Optimizer], LRScheduler]
-# Of the groups of an optimiser.
+# The settings of each parameter group of an optimiser.
 Settings: TypeAlias = list[dict[str, Any]]
 
 
 def scheduler_of(scheduler: object, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-    """The scheduler itself, or made by a function of the optimiser; ``None`` for ``None``.
+    """``scheduler``, or what it makes if it is a function of the optimiser; ``None`` for ``None``.
 
     Raises:
         InvalidType: no scheduler of torch's, and no function that returns one.
-        InvalidValue: one that goes by scores, or that sets the rates of another optimiser.
+        InvalidValue: a scheduler whose ``step`` needs a score, or that sets the rates of another optimiser.
 
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> made = scheduler_of(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), optimizer)
@@ -95,8 +95,8 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
 def set_by_scheduler(
     scheduler: LRScheduler, optimizer: torch.optim.Optimizer, before: Settings, now: Settings
 ) -> bool:
-    """Whether two settings differ only in what a scheduler sets, and the learning rates are those that it set
-    last.
+    """Whether ``before`` and ``now`` differ only in what a scheduler sets, and the learning rates are those that it
+    set last.
 
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)

@@ -30,7 +30,7 @@ class Source(Protocol):
 
     @property
     def agreed(self) -> Agreement:
-        """What was fixed before the run."""
+        """The `Plan` or `AdaptivePlan` that was fixed before the run."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Source(Protocol):
         ...
 
     def epsilon_spent(self, ledger: Ledger) -> float:
-        """Epsilon spent by the first steps."""
+        """Epsilon spent by the releases of ``ledger``, the first steps of the run."""
         ...
 
     def guarantee(self, ledger: Ledger) -> Guarantee:
@@ -90,7 +90,7 @@ class Source(Protocol):
         ...
 
     def heed(self, reading: Reading) -> None:
-        """Take in the telemetry of the step just taken, on every rank."""
+        """Take the telemetry of the last step into account for the next one, on every rank."""
         ...
 
 
@@ -103,11 +103,11 @@ class Planned:
 
     def __init__(self, plan: Plan, controller: ClipController | None = None, size: int = 0) -> None:
         self._controller, self._size, self._factors = controller, size, [1.0]
-        # The engine would refuse a tiny one too, but at its step.
+        # Refuse a tiny clip norm here: the engine would do so only at its step.
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
         self.agreed = plan
         self.sampling, self.steps, self.correlation = plan.sampling, plan.steps, plan.correlation
-        # Before any data are touched: a plan that cannot be judged must not be found out at the end.
+        # Certified before any data are touched: a plan that cannot be certified must fail here, not at the end.
         self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)
         self.spent = EpsilonCurve(plan.ledger, plan.budget.delta, group=plan.budget.examples_per_person)
@@ -168,7 +168,7 @@ def source_of(plan: object, model: nn.Module) -> Source:
     """The `Source` for the plan, controller or `Adaptive` given to `train`; only this function tells them
     apart."""
     del model
-    if isinstance(plan, Source):  # of who decides elsewhere, as an integration does
+    if isinstance(plan, Source):  # an integration's own
         return plan
     check_instance(
         "plan", plan, Plan, "calibrate makes one; for noise decided during the run give an Adaptive"

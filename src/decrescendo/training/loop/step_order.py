@@ -64,7 +64,7 @@ class StepOrder:
         """Check that ``batch`` has as many rows as the batch just drawn and that the plan has a step left.
 
         Returns the settings of that step. Whether the rows are those drawn is not checked here
-        (`BetweenSteps` is).
+        (`BetweenSteps` does that).
         """
         if taken >= self._source.steps:
             raise PlanViolation(

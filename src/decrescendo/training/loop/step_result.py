@@ -15,8 +15,8 @@ class StepResult:
 
     Args:
         step: from 1 on.
-        release: what accountants count for it.
-        telemetry: what was released beside the gradients; ``None`` where nothing was asked for.
+        release: the entry of this step in the ledger.
+        telemetry: what was released beside the gradients; ``None`` without telemetry.
     """
 
     step: int

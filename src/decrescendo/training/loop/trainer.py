@@ -53,7 +53,7 @@ from decrescendo.training.steering import Adaptive, ClipController
 from decrescendo.training.steering.plateau import Plateau
 from decrescendo.training.store import Account, Store
 
-_NUMBERS = count(1)  # of the trainings that rank 0 has begun
+_NUMBERS = count(1)  # one for each training that rank 0 begins
 
 SAME_ORDER = assumed("same-order")
 
@@ -62,8 +62,8 @@ SAME_ORDER = assumed("same-order")
 class Trainer:
     """Takes the steps of a plan in your own training loop; most people want the ready-made loop `train`.
 
-    With an `Adaptive` in place of a plan, noise and clipping of each step are decided during the run: before a batch is
-    drawn the policy is asked what to do and the filter whether it fits. When the filter refuses, `batches` ends: no
+    With an `Adaptive` in place of a plan, noise and clipping of each step are decided during the run: before a batch
+    is drawn the policy proposes them and the filter grants or refuses. When the filter refuses, `batches` ends: no
     batch was drawn, no gradient computed, no noise drawn, and `stopped` says why.
 
     Args:
@@ -72,22 +72,21 @@ class Trainer:
     Guarantee:
         after n steps, the weights are as private as `ledger`, the first n releases of the plan (with an `Adaptive`:
         as its filter's whole budget, and no less), for neighbours that differ in one row of ``data``; under a plan for
-        people, in all rows of one person, of whom ``people`` says which they are. A step
-        takes exactly one batch that `batches` has drawn, the empty ones included: nothing else would be the
-        Poisson sampling that the plan was judged for.
+        people, in all rows of one person (by the ids in ``people``). A step takes exactly one batch that `batches`
+        has drawn, the empty ones included: nothing else would be the Poisson sampling that the plan is accounted for.
 
     Edge cases:
         an empty batch is yielded as ``None``, must be given to `step`, gets noise and counts.
-        where the plan's sampling has a ``max_batch_size`` no batch is larger: rows over it are left out of that step,
-        by an even choice among those drawn, which `ledger` says and the guarantee pays for.
+        where the plan's sampling has a ``max_batch_size`` no batch is larger: excess rows, chosen uniformly among
+        those drawn, are left out of that step; `ledger` records this and the guarantee accounts for it.
         an error inside a step after its release was recorded leaves the release in the ledger: a step may be
             wasted, never hidden. What a filter granted is spent from then on, whatever happens in the step.
         buffers and frozen parameters that a forward pass changes (running statistics, code books) hold raw
         data without noise: refused while the pass runs. Those that the loop changes between steps (a temperature, a
         teacher's average, a mask), those that are not as constructed, and frozen ones are published as they are: the
         run lists them by name among its assumptions.
-        a loop that changes the rows of a batch before it gives it to `step`, or ends on a batch that it does not give:
-            what is assumed of either is among the run's assumptions.
+        a loop that changes the rows of a batch before `step`, or ends with a drawn batch that it gave to no step: the
+            run lists an assumption about it.
 
     Raises:
         PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
@@ -150,11 +149,11 @@ class Trainer:
         self._streams = RunStreams.of(
             beginning.seed_at(place, seed), source.sampling, source.correlation, on_host=chosen.noise_on_host
         )
-        # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
+        # Each of several ranks has its own dropout masks, seeded by rank 0 for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
         keep = self._parts.keep
         self._engine: Clipper = Engine(model, loss, chosen, seeds=self._masks, keep=keep, telemetry=telemetry)
-        # Looks at rows before the first step: it must not move the streams of the run.
+        # Makes an engine that checks rows before the first step: it must not advance the run's streams.
         self._looking = None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=lambda: 0)
         known = (*source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
         self._life = beginning.life_of(store, place, settings, known, telemetry)
@@ -170,7 +169,7 @@ class Trainer:
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
         self._keep()
-        # After the first checkpoint, which has its id: a crash between the two reserves once.
+        # Registered after the first checkpoint, which has the run's id: a crash in between does not reserve twice.
         self._account: Account | None = None
         if store is not None and self._world.rank == 0:
             self._account = beginning.registered(store, agreed, name, self._life, self._keeper, seed)
@@ -179,7 +178,7 @@ class Trainer:
         digests = checkpoints is not None or store is not None
         self._releasing = Releasing(source, self._order, self._streams, *to, digests=digests)
         self._data: object = None
-        # After ``_plateau`` steps a rule of the library's ended it.
+        # ``_plateau``: after how many steps a `Plateau` ended the training; -1 if none did.
         self._warned, self.spent, self._plateau = set[str](), source.spent, -1
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -199,17 +198,17 @@ class Trainer:
         Args:
             data: see `training.rows`; as many rows as the plan's ``dataset_size``.
             collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it; it is given one example
-                at a time, so that no example is padded to the length of another. Examples that come out in different
-                shapes are a `Ragged` batch; with ``one_example_a_pass`` it may make anything that the loss takes.
+                at a time, so that no example is padded to the length of another. Examples of different shapes become
+                a `Ragged` batch; with ``one_example_a_pass`` it may make anything that the loss takes.
             num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
                 the random numbers of transforms.
-            people: whose row each is, an id a row, for a plan that protects people: compared with the number of
-                examples that it allows one of them, before anything is drawn.
-            require_finite: refuse data with NaN or infinity in a row of which the model makes no finite gradient: such
-                a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
-                a data frame, a list); ``True``: of other data each example is made once for it; ``False``: nowhere. The
-                refusal tells that there is such a row, and nothing else (`training.finite`).
-            strata: of each row the name of its stratum, for a plan of `StratifiedPoissonSampling`.
+            people: the id of each row's person, for a plan that protects people: nobody may have more rows than it
+                allows (checked before anything is drawn).
+            require_finite: refuse data with a row of NaN or infinity whose gradient is not finite: such a row would
+                count as zero at every step, in silence. ``None``: if the data are in memory (tensors, arrays, a data
+                frame, a list); ``True``: also other data, each example of which is made once for it; ``False``:
+                never. The refusal tells that there is such a row, and nothing else (`training.data.finite`).
+            strata: the stratum of each row, for a plan of `StratifiedPoissonSampling`.
         """
         with self._world.watched():
             check_integer("num_workers", num_workers, at_least=0)
@@ -257,7 +256,7 @@ class Trainer:
         """Get the settings of the next step; false at the end."""
         self._order.check_given(self._life.taken)
         self._frozen_state.begin()
-        # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
+        # A checkpoint of the last step is written now: what the loop does after a step (a scheduler) is done.
         self._keep()
         if self._life.taken:
             self._compare_weights(self._life.taken)
@@ -286,8 +285,8 @@ class Trainer:
         """Take a `step` up to the noisy mean in every ``.grad``: your loop then steps its optimiser and
         scheduler, and clears ``.grad``.
 
-        The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. A loop that
-        changes it before its optimiser steps, or the weights otherwise than by that one step, has the run say so.
+        The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. If a loop
+        changes it before its optimiser steps, or the weights other than by that step, the run lists an assumption.
         """
         if self._between.waiting:
             self._warn(
@@ -326,7 +325,7 @@ class Trainer:
         return noisy, diagnostics
 
     def _warn(self, why: str) -> None:
-        """Warn, once per run, whoever holds the data."""
+        """Warn the data's holder, once per run."""
         if why not in self._warned:
             self._warned.add(why)
             warnings.warn(why, UserWarning, stacklevel=4)
@@ -360,14 +359,14 @@ class Trainer:
 
     @property
     def stopped(self) -> str:
-        """Why an adaptive training ended, in words; empty while it goes on, and with a plan."""
+        """Why an adaptive training ended; empty while it goes on, and with a plan."""
         return self._source.stopped
 
     def epsilon_spent(self) -> float:
         """Certified upper bound on the epsilon of `ledger` at the plan's delta.
 
         A guarantee for a number of steps fixed in advance; see `finish` for a number chosen on the way. With an
-        `Adaptive` the whole budget, from the beginning: no part of it is a guarantee.
+        `Adaptive` the whole budget, from the beginning: no smaller epsilon is guaranteed.
         """
         return self._source.epsilon_spent(self.ledger)
 
@@ -389,7 +388,7 @@ class Trainer:
         """End a training that failed. Its entry in the store is closed; if nothing was released, its
         reservation is returned (`Account.finish`). A training that can resume from checkpoints stays open."""
         if self._account is not None and self._keeper is None:
-            with suppress(DecrescendoError):  # the failure is what is to be told
+            with suppress(DecrescendoError):  # the training's own error is raised instead
                 self._account.finish()
 
     def finish(self) -> Run:
@@ -415,7 +414,7 @@ class Trainer:
     def _finished(self) -> Run:
         with self._world.watched():
             self._parts.settle()
-            self._compare_weights()  # where ranks hear that one was refused, before they put parts together
+            self._compare_weights()  # if one rank was refused, all raise here, before they gather shards
             early = self._life.taken not in (self._source.steps, self._plateau) and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
             assumptions = together(self._world, {*self.assumptions, *ended})
@@ -431,7 +430,7 @@ class Trainer:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is assumed so far, of this process and those before: `Run.assumptions` of a finished run."""
+        """The assumptions so far, of this and earlier processes of the run: `Run.assumptions` once it is finished."""
         self._between.look()
         found = (*ending.assumed_of_clipping(self._engine, self._world), *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
@@ -440,7 +439,7 @@ class Trainer:
         """Add your own assumption to the run's list: a declaration by whoever trains.
 
         Args:
-            assumption: for `Run.assumptions`; of a text the code is ``declared``.
+            assumption: for `Run.assumptions`; a text gets the code ``declared``.
         """
         if isinstance(assumption, str):
             assumption = assumed("declared", assumption)
@@ -451,8 +450,8 @@ class Trainer:
         """Write a checkpoint now, whether one is due or not; no-op without ``checkpoints``.
 
         Raises:
-            PlanViolation: in the midst of a step: a batch was drawn, and is not given to `step`; or the noisy mean of
-                `fill_gradients` has not moved the weights.
+            PlanViolation: within a step: a drawn batch was not given to `step` yet, or no optimiser step has used the
+                noisy mean of `fill_gradients` yet.
         """
         if self._keeper is None:
             return
@@ -465,7 +464,7 @@ class Trainer:
 
     def _keep(self, *, now: bool = False) -> None:
         if self._keeper is not None and (self._keeper.is_due or (now and not self._keeper.is_saved)):
-            # An evaluation may have left sharded parameters gathered; a checkpoint is made of their parts.
+            # An evaluation may have left sharded parameters gathered; a checkpoint reads their shards.
             self._parts.settle()
             positions = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
             self._keeper.keep(self._model, self._optimizer, positions, self.assumptions)

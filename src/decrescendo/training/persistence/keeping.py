@@ -119,9 +119,9 @@ class Keeper:
         """Restore the newest checkpoint, if any; returns the clip norms that a clip controller chose.
 
         Raises:
-            FileRefused: it is of something else, or fits neither model nor optimiser.
-            PlanViolation: it is of another plan, of a run with a store where there is none or the other way round, or
-                steps after it must be repeated by another number of ranks.
+            FileRefused: the file is no training's checkpoint, or does not fit model and optimiser.
+            PlanViolation: the checkpoint is of another plan, of a run with a store where there is none (or without
+                where there is one), or steps after it would be repeated by another number of ranks.
         """
         handed = self._world.draw(partial(self._newest, model))
         step, state, life = handed["step"], handed["state"], self._life
@@ -150,7 +150,7 @@ class Keeper:
             life.columns[:] = [Diagnostics(*values) for values in state["columns"]]
             life.began = time.monotonic() - state["seconds"]
             self._checkpoints.restore(Checkpoint(step, state))
-            if "correlated" in state:  # each rank has the noise of its parts
+            if "correlated" in state:  # sharded: each rank restores the noise of its part
                 self._earlier(_noise_in_parts(state.pop("correlated"), model), step)
             self._saved, life.run_id = step, state["run"]
             go_on_reading(life, state.get("telemetry"), step)

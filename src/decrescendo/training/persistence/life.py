@@ -20,14 +20,15 @@ class Life:
 
     Args:
         run_id: in a store; empty without one.
-        began: by the monotonic clock, moved back by the seconds of earlier processes.
-        resumed: the steps at which it was gone on with.
-        supposed: what was assumed in earlier processes of the run, and of the data.
-        accumulate: the dtype of the sums of all processes of the run: of two the narrower.
+        columns: the private diagnostics of each step.
+        began: start on the monotonic clock, moved back by the seconds of earlier processes.
+        resumed: the steps from which the run was resumed.
+        supposed: assumptions of earlier processes of the run, and about plan, model and data.
+        accumulate: the dtype of the gradient sums; if processes of the run differ, the narrower.
         gamma: of automatic clipping; 0 without.
         telemetry: what is released beside the gradients.
-        readings: by step.
-        place: how many runs were in the store before this one, which its streams follow from; ``None`` without one.
+        readings: the telemetry of each step.
+        place: the number of earlier runs in the store, from which a seeded run's streams follow; ``None``: no store.
     """
 
     run_id: str
@@ -59,7 +60,7 @@ def told(life: Life) -> dict[str, Any]:
 
 
 def go_on_reading(life: Life, state: Mapping[str, Any] | None, step: int) -> None:
-    """The readings of the steps before ``step``, for a run that resumes with the same telemetry."""
+    """Restore the telemetry of the first ``step`` steps; refuse a run that resumes with other telemetry settings."""
     began = None if state is None else state["of"]
     if began != (None if life.telemetry is None else repr(life.telemetry)):
         raise PlanViolation(

@@ -24,10 +24,10 @@ def fingerprint(*values: Tensor) -> bytes:
     """A short hash of all entries of ``values`` and their order, near memory speed; only comparable within
     this process.
 
-    Under random keys that the process has drawn. On a CPU the authentication code of AES in Galois mode, a tensor
-    each; elsewhere sum_i k_i b_i modulo 2^64 of the bits b_i in words of at most 32. Two lists of tensors that differ
-    have the same one with a probability below 2^-30, whatever the difference is (a change of all signs, an exchange of
-    rows).
+    The keys are random and drawn by this process. On a CPU the hash is the AES-GCM tag of each tensor; elsewhere
+    sum_i k_i b_i modulo 2^64, with b_i the content as words of at most 32 bits. Two different lists of tensors have
+    the same fingerprint with a probability below 2^-30, whatever the difference is (a change of all signs, an
+    exchange of rows).
 
     >>> fingerprint(torch.tensor([1.0, 2.0])) == fingerprint(torch.tensor([2.0, 1.0]))
     False
@@ -44,7 +44,7 @@ def fingerprints(*values: Tensor) -> list[bytes]:
     """
     found: list[bytes] = []
     summed: list[Tensor] = []
-    parts: list[tuple[int, int]] = []  # which tensor, and how many sums of it
+    parts: list[tuple[int, int]] = []  # index in ``found``, and the number of its sums
     held = [[part for _, part in pieces(value)] for value in values]
     for value in chain.from_iterable(held):
         flat = local(value.detach()).resolve_conj().resolve_neg()
@@ -68,7 +68,7 @@ def fingerprints(*values: Tensor) -> list[bytes]:
     return [b"".join(islice(codes, len(tensors))) for tensors in held]
 
 
-# Where the bytes are hashed as they lie. (Copies from elsewhere would take longer than sums do there.)
+# The device whose tensors are hashed in place. (Copies from other devices would take longer than sums on them.)
 _HASHED = "cpu"
 # Bytes: OpenSSL takes less than 2^31 at once.
 _CHUNK = 2**30
@@ -76,7 +76,7 @@ _CHUNK = 2**30
 
 @lru_cache
 def _codes() -> AESGCM:
-    # Nobody sees a code, so one nonce does: equal content is to have an equal code.
+    # The nonce is fixed, so that equal content has equal codes: safe, since no code is ever published.
     return AESGCM(os.urandom(32))
 
 
@@ -85,7 +85,7 @@ def _summed(flat: Tensor) -> list[Tensor]:
     flat = _in_line(view_as_real(flat) if flat.is_complex() else flat)
     words = flat if flat.dtype == torch.bool else flat.view(_WORDS[flat.element_size()])
     keys = _keys(words.device)
-    # Whole numbers have no dot product on a GPU.
+    # Torch has no integer dot product on a GPU.
     return [part.to(int64).mul_(keys[: len(part)]).sum() for part in words.split(len(keys)) if len(part)]
 
 
@@ -119,7 +119,7 @@ def local(value: Tensor) -> Tensor:
 
 
 def _in_line(value: Tensor) -> Tensor:
-    """A contiguous tensor: a single entry may have any stride."""
+    """A flat tensor with stride 1 (torch allows any stride for a single entry)."""
     return value.contiguous().as_strided((value.numel(),), (1,))
 
 

@@ -28,12 +28,12 @@ from decrescendo.training.run.versions import versions
 
 T = TypeVar("T")
 Tree = dict[str, Any]
-# From a sum to what may be seen of it, and a digest of that.
+# From a clipped sum to its noisy mean, and the digest of that.
 Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
-# What ranks compare before the first step: so many examples where each must be read, and so many bytes of rows.
+# How many examples, or bytes of rows in memory, ranks compare before the first step.
 _PROBES, _PROBED = 8, 2**26
 RANKS_ALIKE = assumed("ranks-alike")
-# How the name of a fact begins that only some ranks have.
+# The beginning of a fact's name about a sharded part, which only some ranks have.
 OF_PART = "weights of part "
 
 
@@ -67,7 +67,7 @@ class Parts(Protocol):
 
 @final
 class Whole:
-    """Each rank has all entries of each parameter."""
+    """`Parts` without sharding: each rank has all entries of each parameter."""
 
     trained, keep = False, None
 
@@ -117,7 +117,7 @@ class World(Protocol):
         ...
 
     def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
-        """This rank's rows of the batch; may be none, and is still a step."""
+        """This rank's rows of the batch; without any, the rank takes the step all the same."""
         ...
 
     def hold(self, model: nn.Module) -> "Parts":
@@ -130,8 +130,8 @@ class World(Protocol):
         """Add ``noise`` to the sum of ``clip`` over all ranks, after rank 0 has recorded the release; also
         returns the diagnostics of the clipping.
 
-        ``noise`` gives the mean and a digest of it. Rank 0 calls it, and hands on the mean; where parameters lie in
-        parts, each rank calls it on its part.
+        ``noise`` gives the mean and a digest of it. Rank 0 calls it and sends the mean to the others; with sharded
+        parameters each rank calls it on its part.
         """
         ...
 
@@ -142,7 +142,7 @@ class World(Protocol):
 
 @final
 class Alone:
-    """One process.
+    """The `World` of one process.
 
     >>> Alone().draw(lambda: {"step": 1})
     {'step': 1}
@@ -250,7 +250,7 @@ def facts_of(
 def weight_facts(model: nn.Module, *, trained: bool = False) -> dict[str, str]:
     """SHA-256 of parameters and buffers by name; with ``trained`` only of those that training updates.
 
-    What lies in parts is a fact of its own, which copies of the part must have in common: no rank has the others'.
+    Each sharded part is a fact of its own, on which ranks that hold copies of the part must agree.
     """
     found = [(name, value) for name, value in model.named_parameters() if value.requires_grad or not trained]
     if not trained:
@@ -266,8 +266,8 @@ def weight_facts(model: nn.Module, *, trained: bool = False) -> dict[str, str]:
 
 
 def data_facts(table: Rows | Examples) -> tuple[dict[str, str], bool]:
-    """The number of rows and a digest of some of them (of their shapes if taking a row twice gives two
-    results); and whether the digest covers all rows."""
+    """The number of rows and a digest of some of them (without values if a row differs when taken twice); and
+    whether the digest covers all rows."""
 
     def probe(count: int) -> list[Tensor]:
         indices = np.unique(np.linspace(0, table.count - 1, count).astype(np.int64))

@@ -21,7 +21,7 @@ def check_free(folder: Path) -> None:
         raise InvalidValue(
             f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
         )
-    if folder.absolute() == Path.cwd():  # which no other folder can take the place of
+    if folder.absolute() == Path.cwd():  # no other folder can be renamed to it
         raise InvalidValue(
             f"folder must be another than the one worked in, got folder={str(folder)!r}. Name a new one in it"
         )

@@ -10,7 +10,7 @@ from decrescendo.errors import FileRefused
 @dataclass(frozen=True, slots=True)
 class History:
     """Diagnostics of the clipping at each step. These numbers come from private data and are covered by no
-    guarantee: they are for whoever holds the data, and are saved only on request.
+    guarantee: they are for the data's holder, and are saved only on request.
 
     Args:
         examples: realised batch size.

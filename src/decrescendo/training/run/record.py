@@ -64,11 +64,11 @@ class Run:
     The seed is not part of it: whoever knows the seed knows the noise, so a seed is as sensitive as the data.
 
     Guarantee:
-        `guarantee` is what `accounting.Pld` says of `ledger`, the releases that happened; of the whole plan
+        `guarantee` is certified by `accounting.Pld` for `ledger`, the releases that happened; for the whole plan
         if the run ended early, because when to end may have depended on the releases. It covers `weights` and
         whatever is computed from them; it does not cover `diagnostics`, nor `metrics` unless they were
-        measured on public data. Of a run whose noise was decided during the run it is the filter's budget, however
-        little of it was spent: `accounting.Pld` says nothing of such a ledger.
+        measured on public data. For an adaptive run it is the filter's whole budget, however little of it was spent:
+        `accounting.Pld` certifies no ledger whose noise was decided during the run.
         It holds if all `assumptions` are true.
 
     Args:
@@ -81,8 +81,8 @@ class Run:
         seconds: wall-clock time of the training, >= 0, to a tenth.
         versions: of Python and the packages that computed it.
         diagnostics: private; see `History`.
-        clip_norm: C_t of the steps taken, where they were decided during the run; else empty, for the plan says them.
-        stopped: why an adaptive run ended, in words.
+        clip_norm: C_t of the steps taken, if decided during the run; empty if the plan fixes them.
+        stopped: why an adaptive run ended.
         provenance: how it was run, as far as the library saw it.
         telemetry: what was released beside the gradients, by step; public.
 
@@ -108,8 +108,8 @@ class Run:
     telemetry: tuple[Reading, ...] = ()
 
     def __post_init__(self) -> None:
-        self.plan.clip_norms(self.clip_norm, self.ledger.steps)  # one a step, wherever they come from
-        # To the microsecond it would tell more of the machine, and of the batches, than anybody needs to know.
+        self.plan.clip_norms(self.clip_norm, self.ledger.steps)  # raises unless there is one a step
+        # Rounded: microseconds would tell more about the machine and the batches than anybody needs to know.
         object.__setattr__(self, "seconds", round(check_real("seconds", self.seconds, at_least=0), 1))
         for name, value in self.metrics.items():
             check_real(f"metrics[{name!r}]", value)
@@ -123,7 +123,7 @@ class Run:
     def covered(self) -> Ledger:
         """The releases that the guarantee covers: those of the run, or the whole plan's if it ended early.
 
-        Of an adaptive run the releases: its guarantee covers whatever its filter would have granted.
+        For an adaptive run, those of the run: its guarantee covers whatever its filter would have granted.
         """
         return self.plan.covered(self.ledger)
 
@@ -133,8 +133,8 @@ class Run:
         was declared, could only be compared, was done by user code, or is published unchanged.
 
         All codes are listed in docs/reference/assumptions.md, with when a run has them and what to do. Buffers that
-        are not as constructed (running statistics, priors, code books) and frozen parameters go out with the weights,
-        without noise: they are assumed to be public, by name.
+        are not as constructed (running statistics, priors, code books) and frozen parameters are published with the
+        weights, without noise: they are assumed to be public, by name.
         """
         return (UNRECORDED,) if self.provenance is None else self.provenance.assumptions
 
@@ -142,9 +142,9 @@ class Run:
     def rows_independent(self) -> bool:
         """Whether every pass was shown to keep rows independent: each row's gradient depends on that row alone.
 
-        A data set, a collate_fn, a callback or a frozen part of yours does not change that; what is assumed of these is
-        in `assumptions`. It is False where the engine itself had to assume something, or something else clipped:
-        assumptions whose code begins with ``rows-``.
+        False if the engine itself had to assume something, or another clipper was used: `assumptions` whose code
+        begins with ``rows-``. Assumptions about a data set, collate_fn, callback or frozen layer of yours do not
+        change it.
         """
         return are_independent(self.assumptions)
 
@@ -191,9 +191,9 @@ class Run:
         """The privacy statement of this training, as data and as text.
 
         Args:
-            declaration: what only the owner of the data can say.
+            declaration: the facts that only the data's owner knows.
             audit: the facts of an empirical lower bound (`audit`).
-            spent: at how many points the budget's way is shown; each costs up to a second; 0: none.
+            spent: the number of steps at which the epsilon spent is shown; each takes up to a second; 0: none.
         """
         return state(
             self.plan, self.ledger, self.guarantee, provenance=self.provenance, clip_norm=self.clip_norm,
@@ -205,7 +205,7 @@ class Run:
         """Compare the statement in ``folder`` with this run; see `training.statement.beside`.
 
         Returns:
-            in words, that it says what the run says; ``None`` where there is none.
+            A sentence that the two agree; ``None`` if the folder has no statement.
 
         Raises:
             FileRefused: it says something else.
@@ -261,7 +261,7 @@ class Run:
         try:
             text = read_whole(agreed).decode("utf-8", errors="replace")
             plan = read_agreement(kind, text, source=str(agreed))
-            # Epochs, and what cutting batches costs, are not in the file: they follow from the plan's sampling.
+            # Epochs and the cost of truncated batches are not in the file: they follow from the plan's sampling.
             ledger = drawn_by(plan.sampling, read_ledger(content["ledger"]))
             run = cls(
                 plan=plan,

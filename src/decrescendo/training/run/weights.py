@@ -18,13 +18,14 @@ def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:
 
     They are taken from the modules themselves and not from ``model.state_dict()``, in which code of the model
     (``get_extra_state``, ``_save_to_state_dict``, hooks) can put anything, raw data too. Names are those of the state
-    dict, so ``load_state_dict`` of an ordinary model takes them. A wrapper of tensors (a quantised weight of torchao's)
-    is there as what it is made of, each by the wrapper's name and its attribute's in brackets (``"weight[qdata]"``).
+    dict, so ``load_state_dict`` of an ordinary model takes them. A tensor subclass that wraps tensors (torchao's
+    quantised weights) is copied as its inner tensors, each named by the weight and the attribute
+    (``"weight[qdata]"``).
 
     Args:
         model: whose weights are copied.
-        begun: whether something was released already: other entries that were put into the state dict since are then
-            left out, not refused.
+        begun: whether something was released already: then other entries of the state dict are left out, not
+            refused.
 
     Guarantee:
         every tensor is one of ``named_parameters()`` or ``named_buffers()``: the trained ones move by noisy means, and

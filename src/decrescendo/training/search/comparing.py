@@ -173,9 +173,9 @@ def compare(
     """Train by each plan on public data, with the noise that the private rows would have, and score the models.
 
     The public rows are repeated or left out until there are as many as the plan has, so that sample rate, steps and
-    noise are the plan's. Nothing is spent, provided that no private row is among them, nor among what they are scored
-    on. Each plan has the same seeds, and so the same initial weights. With a plan for people each public row counts as
-    a person of its own.
+    noise are the plan's. Nothing is spent, provided that no private row is among them or among the rows of the score.
+    Each plan has the same seeds, and so the same initial weights. With a plan for people each public row counts as a
+    person of its own.
 
     Args:
         plans: by name, in report order; the others are compared with the first.

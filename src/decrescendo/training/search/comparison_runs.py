@@ -144,7 +144,7 @@ def _computed(
             for i, one in todo:
                 yield i, _train(shared, one)
         return
-    # Each worker is given the task once, by cloudpickle, so that functions of a script can be taken; a plan a run.
+    # Each worker gets the task once, by cloudpickle, which can send functions of a script; and the plan of each run.
     workers = Parallel(
         n_jobs=min(jobs, len(todo)), backend="loky", return_as="generator_unordered", batch_size=1,
         pre_dispatch="n_jobs", max_nbytes=None, initializer=_start, initargs=(shared.task, shared.settings),
@@ -183,7 +183,7 @@ def _one_thread() -> Generator[None]:
 
 
 def _train(shared: _Shared, one: Wanted) -> dict[str, Any]:
-    """Train and score: the numbers of one run."""
+    """Train and score one run; returns its steps, scores and seconds, as in the file."""
     began, task, settings, plan = time.monotonic(), shared.task, shared.settings, one.plan
     size = plan.sampling.dataset_size
     marks = {max(1, round(plan.steps * i / settings.points)) for i in range(1, settings.points)} - {
@@ -197,7 +197,7 @@ def _train(shared: _Shared, one: Wanted) -> dict[str, Any]:
         if shown is not None:
             shown.update_parameters(model)
         if state.step in marks:
-            # Of a copy, as a score may leave a model in another mode.
+            # A copy is scored: a score may leave a model in another mode.
             looked_at = copy.deepcopy(shown.module if shown else model)
             found.append((state.step, task.first_score(looked_at)))
 

@@ -13,7 +13,7 @@ from decrescendo.training.search.settings import Settings
 from decrescendo.training.search.space import Space, Value
 from decrescendo.training.tasks.task import Task
 
-# What may differ from trial to trial: none of it changes the noise over the clip norm, or the sampling.
+# The settings that may differ between trials: none changes the noise multipliers or the sampling.
 FREE = (
     "clip", "rho_c", "learning_rate", "stride", "momentum", "lr_decay", "averaging", "optimizer",
 )  # fmt: skip
@@ -26,21 +26,22 @@ LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 class PrivateSearch:
     """The settings of a search on private data. Every value in it is public.
 
-    The settings of a trial are drawn at random, each time anew. An optimiser that looks at earlier scores (as Optuna's
-    does) would be better at guessing, but what it asks next depends on the data through every trial before, and the
-    theorem is about trials that know nothing of each other.
+    The settings of each trial are drawn at random, independently. An optimiser that looks at earlier scores (as
+    Optuna's does) would find better ones, but its next settings depend on the data through every earlier trial, and
+    the theorem is about independent trials.
 
     Args:
-        task: what is trained; it must have a score, and no people: a guarantee for people is not proven of a search.
-        epsilon: of the whole search, winner and all.
+        task: what is trained; it must have a score, and no people: a guarantee for people is not proven for a search.
+        epsilon: of the whole search, the winner included.
         delta: of the whole search; default: the task's.
         space: what moves, of `FREE` only. Batch, steps, schedule and rho_mu are fixed: they decide the noise, and all
             trials must spend the same.
-        trials: the law of their number.
+        trials: the distribution of the number of trials.
 
     Raises:
         InvalidType: a fixed number of trials.
-        InvalidValue: a setting moves that changes what a trial spends, or that no run could have; a task of people.
+        InvalidValue: a setting moves that changes what a trial spends; settings that no run could have; a task with
+            people.
     """
 
     task: Task
@@ -73,7 +74,7 @@ class PrivateSearch:
             raise InvalidValue(
                 "rho_c must be fixed with the schedule optimal, whose noise follows it, got a range"
             )
-        # An error in the middle of a search would tell that it had come so far, and waste it.
+        # Checked now: an error within the search would waste it, and tell how far it had come.
         for values in itertools.chain(self.space.corners(), self.space.pairs()):
             settings = self.settings(values)
             settings.check(self.task)

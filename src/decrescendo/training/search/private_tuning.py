@@ -57,59 +57,59 @@ def search_privately(
     """Draw the number of trials, run each with its own settings and noise, keep the best and discard the
     rest.
 
-    Nothing is written, printed, warned of or counted on the way: the number of trials must stay secret, and so must
-    whatever tells it. One trial runs after the other, in this process.
+    Nothing is written, printed, warned of or counted before the end: the number of trials must stay secret, and so
+    must everything that reveals it. One trial runs after the other, in this process.
 
     Args:
         asked: what to search.
         seed: `Secure()` for weights that are published: nobody knows the number of trials, and each has noise and
-            batches keyed by the operating system. Or a whole number >= 0, secret and unguessable: it tells the number
-            of trials and all their noise. The number is drawn from the stream "selection" before anything else. Trial
-            i gets the streams of its ``i``-th child (`Streams.child`): settings, initial weights, batches and noise are
-            new and independent in every trial.
-        attempt: one trial; `train_and_score` by default.
-        announce: told what is promised, before the private data are opened and the number is drawn.
-        store: the ledger of the data set, in which the whole search is written down as spent before the data are
-            opened, so that an error on the way gives nothing back. Of composition ``sum``.
+            batches keyed by the operating system. Or a whole number >= 0, secret and unguessable: it reveals the
+            number of trials and all their noise. The number is drawn from the stream "selection" before anything
+            else. Trial i gets the streams of its ``i``-th child (`Streams.child`): settings, initial weights, batches
+            and noise are new and independent in every trial.
+        attempt: runs one trial; `train_and_score` by default.
+        announce: called with the guarantee as text, before the private data are opened and the number is drawn.
+        store: the ledger of the data set, in which the whole search is recorded as spent before the data are
+            opened, so that an error gives nothing back. Its composition must be ``sum``.
 
     Guarantee:
         that of `accounting.Selection` at the ledger of the plan, which is the ledger of every trial to the bit.
         It assumes that the seed and the time that the search took stay secret, that the task's test rows are public,
-        and that nothing else of the process (its memory, its temperature, an interruption's moment) is watched.
-        It does not cover an error in a trial that comes from the data (a batch too large for the memory): that there
-        was one is seen, and it is the likelier the more trials there are. What settings alone can break is refused
-        before the data are opened.
+        and that nothing else of the process (its memory, its temperature, the time of an interruption) is observed.
+        It does not cover an error in a trial that depends on the data (a batch too large for the memory): the error
+        is seen, and more trials make it likelier. Settings that fail on any data are refused before the data are
+        opened.
 
     Edge cases:
-        equal scores: the smaller SHA-256 of the weights loses, so that any two outputs have an order of their own
-            and the theorem's order is total.
-        a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
-            it loses would depend on when it was tried.
-        trials that reach each other by their initial weights (a model that goes on from the best so far): an error.
-            What else a task keeps of a trial (a loss that its score changes) is not looked at.
+        equal scores: the smaller SHA-256 of the weights loses, so that the order of outputs is total, as in the
+            theorem.
+        a model that diverged: its score counts, as bad as it is; NaN is below all numbers: otherwise the winner would
+            depend on the order of trials.
+        trials whose initial weights depend on earlier trials (a model that goes on from the best so far): an error.
+            Other state that a task keeps between trials (a loss that its score changes) is not checked.
         an error in a trial: ends the search, and there is no winner. Not covered: see above.
-        trials with different assumptions: an error, after the last one, likewise.
-        no trial at all (Poisson): no winner, said so.
+        trials with different assumptions: an error after the last trial, not covered either.
+        no trial at all (Poisson): a `Winner` without settings, which says so.
     """
     check_instance("asked", asked, PrivateSearch)
     secure = isinstance(seed, Secure)
     _check_store(store, seed)
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
-    if attempt is None:  # a score that fails must not be found out after the budget is spent
+    if attempt is None:  # a score that fails must fail before the budget is spent
         first_of(asked.task.scores(asked.task.fresh(0)))
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
-    # A number that were drawn, or changed, after a trial was seen would not be covered.
+    # All drawn here: a number drawn, or changed, after a trial was seen would not be covered.
     trials = _drawn_trials(asked, secret)
     starts = [_start(asked.task, settings) for settings in trials] if attempt is None else []
-    # Before the first trial: of what was begun nothing can be given back.
+    # Recorded before the first trial: a search that has begun gives nothing back.
     account = None if store is None else _spent_in(store, asked, plan, guarantee)
-    data = asked.task.load() if attempt is None else None  # once: who counts how often would know the number
+    data = asked.task.load() if attempt is None else None  # once: the number of loads would reveal it
     best: tuple[tuple[float, str], Settings, Tried] | None = None
     met: set[tuple[Assumption, ...]] = set()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one a trial would tell their number
+        warnings.simplefilter("ignore")  # a warning in each trial would reveal their number
         for number, settings in enumerate(trials):
             if attempt is None:
                 _check_start(asked.task, settings, starts[number])
@@ -163,8 +163,8 @@ def _drawn_trials(asked: PrivateSearch, secret: Streams) -> list[Settings]:
 
 
 def _start(task: Task, settings: Settings) -> bytes:
-    """The initial weights of a trial. The accounting assumes independent trials: a model that continued from
-    the best trial so far would make them one long training."""
+    """The fingerprint of a trial's initial weights. The accounting assumes independent trials: a model that
+    continued from the best trial so far would make them one long training."""
     model = task.fresh(settings.seed)
     return fingerprint(*model.parameters(), *model.buffers())
 
@@ -210,7 +210,7 @@ def train_and_score(
     run, tested = train_with(task, settings, plan, data, seed)
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
-    weights = cpu_weights(tested)  # before the score, which might write to them what it knows of others
+    weights = cpu_weights(tested)  # before the score, which might write into them what it knows of others
     return Tried(task.first_score(tested), weights, run.assumptions)
 
 

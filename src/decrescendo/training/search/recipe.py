@@ -35,18 +35,18 @@ class Trial:
 class Recipe:
     """Settings and a budget, in a file from which `train` takes them.
 
-    The score is on other data, and the best of many: too good.
+    The score is the best of many trials and on other data: for the task's own it is too optimistic.
 
     Args:
         settings: of the run, seed 0.
         epsilon, delta: budget of one run; the search spent none of it.
         score: the winner's mean on the public data.
-        on: those data, as they were named.
+        on: the name of those data.
         space: what moved and what was fixed.
         trials: all of them.
-        machine: what they were computed on.
+        machine: hardware and software that computed them.
         unit, examples_per_person: whom the budget protects, as in `Budget`.
-        accountant: whose noise the trials had; `train` takes what its own asks for, `Pld` by default.
+        accountant: by which the noise of the trials was calibrated; `plan` calibrates by its own, `Pld` by default.
     """
 
     settings: Settings
@@ -84,13 +84,13 @@ class Recipe:
         return "\n".join(lines)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, all or nothing."""
+        """Write the recipe as JSON, all or nothing."""
         facts = {
             **asdict(self),
             "settings": self.settings.written(),
             "trials": [asdict(one) for one in self.trials],
         }
-        if self.unit is Unit.EXAMPLE:  # as versions wrote it that knew no other
+        if self.unit is Unit.EXAMPLE:  # as earlier versions wrote it, which knew no other unit
             del facts["unit"], facts["examples_per_person"]
         if self.accountant == "Pld":
             del facts["accountant"]

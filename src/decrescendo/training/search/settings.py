@@ -71,7 +71,7 @@ class Settings:
         ``stride`` = learning_rate clip / (1 - momentum) in place of the learning rate.
 
         Raises:
-            InvalidValue, InvalidType: a value outside its range, or a setting that there is none of.
+            InvalidValue, InvalidType: a value outside its range, or an unknown setting.
         """
         given = dict(values)
         unknown = given.keys() - set(NAMES)

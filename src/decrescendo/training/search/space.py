@@ -16,7 +16,7 @@ from decrescendo.training.tasks.task import Task
 # step whose gradients are all clipped. Good strides hardly depend on clip norm and momentum; good rates do.
 STANDS_FOR = {"epochs": "steps", "stride": "learning_rate"}
 
-# Which schedules read these; for others they are left out, so that they are no noise for the optimiser.
+# The schedules that use these settings; with other schedules a search leaves them out.
 READ_BY = {
     "rho_mu": ("growing-mu", "dynamic", "exponential-decay", "time-decay", "step-decay", "polynomial-decay"),
     "rho_c": ("sensitivity-decay", "dynamic", "optimal"),
@@ -99,11 +99,11 @@ class Space:
     """Settings to vary and settings to fix; all others have the task's values.
 
     Args:
-        moving: from a name of `NAMES` to what it may be.
+        moving: from a name of `NAMES` to its range or list of values.
         fixed: from a name of `NAMES` to its value.
 
     Raises:
-        InvalidValue: an unknown setting, one that is both moving and fixed, or one beside what stands for it.
+        InvalidValue: an unknown setting, one that is both moving and fixed, or both of a pair in `STANDS_FOR`.
 
     >>> space = Space({"clip": Between(0.5, 2.0, log=True)}, {"schedule": "constant"})
     >>> space.draw(np.random.default_rng(0))
@@ -129,7 +129,7 @@ class Space:
         """A value for each varied setting that the schedule uses; ``choose`` is called for one after the
         other."""
         found: dict[str, Value] = {}
-        # The schedule first: it decides what else is asked for.
+        # The schedule first: it decides which other settings are used.
         for name in sorted(self.moving, key=lambda name: name != "schedule"):
             schedule = found.get("schedule", self.fixed.get("schedule", "dynamic"))
             if name not in READ_BY or schedule in READ_BY[name]:
@@ -236,11 +236,11 @@ def _free(task: Task) -> dict[str, Dimension]:
         "lr_decay": Among(("none", "linear", "cosine")),
         "averaging": Among((0.0, 0.9, 0.99)),
     }
-    if task.optimizer != "sgd":  # Adam divides by the length of the gradient: clip norm and rate do not mix
+    if task.optimizer != "sgd":  # Adam's step does not grow with the gradient, nor with the clip norm
         rate = Between(task.learning_rate / 10, task.learning_rate * 5, log=True)
         return {**shared, "learning_rate": rate}
     stride = task.learning_rate * task.clip
-    # Large batches have less noise and take larger strides.
+    # Large batches have less noise and allow larger strides.
     return {
         **shared,
         "stride": Between(stride / 4, stride * 16, log=True),

@@ -50,9 +50,9 @@ def tune(
 
     The rows of ``public`` are repeated or left out until there are as many as the task has, so that sample rate, steps
     and noise are those of the task. The task's own data are not trained on; the search costs no privacy, provided that
-    none of them is among the public ones, nor what they are scored on. That these are not the very same, and share no
-    memory, is looked at: where they come from one function, or lie in memory. With a budget for people each public row
-    counts as a person of its own: the noise is that of the task's.
+    none of them is among the public rows or among the rows of the score. Public rows that are the task's own, or
+    share their memory, are refused if this can be seen: both come from one function, or are in memory. With a budget
+    for people each public row counts as a person of its own: the noise is the task's.
 
     Args:
         task: what the settings are for: its number of rows is used, and its defaults.
@@ -60,11 +60,11 @@ def tune(
         budget: of one run on the task, for an example or a person.
         space: what moves.
         trials: how many, >= 1; the first has the task's own settings, the others are drawn at random.
-        on: how the public data are called.
-        seeds: runs a trial, from seed 0, whose mean is its score. All trials share them.
+        on: the name of the public data.
+        seeds: runs per trial, with seeds 0, 1, .., the same in all trials; a trial's score is their mean.
         seed: of the settings that are drawn.
         accountant: of the plans; `accounting.Pld` by default.
-        tell: told each trial when it is scored.
+        tell: called with each trial when it is scored.
 
     Raises:
         InvalidValue: no score, the task's own rows, a number outside its range, settings that no run could have,

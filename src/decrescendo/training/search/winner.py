@@ -25,7 +25,7 @@ FORMAT, VERSION = "decrescendo-private-search", 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Winner:
-    """Everything released by a search. The number of trials and the results of the others are not in it.
+    """Everything released by a search. The number of trials and the results of other trials are not in it.
 
     Args:
         asked: the search.
@@ -35,7 +35,7 @@ class Winner:
             (a Poisson number can be 0).
         score: on declared public data. The best of several, so a little too good.
         weights: of the winner.
-        machine: where it ran, and with what versions.
+        machine: hardware and software that computed it.
         assumptions: what must be true for the guarantee to hold, in every trial alike; see
             `training.run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the noise of the trials came from.
@@ -110,7 +110,7 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
         },
         "space": asked.space.describe(),
         "settings": None if winner.settings is None else winner.settings.written(),
-        # (JSON has no other numbers.)
+        # (JSON has no NaN and no infinity.)
         "score": winner.score if winner.score is not None and math.isfinite(winner.score) else None,
         "weights_sha256": hashlib.sha256(content).hexdigest() if winner.weights else None,
         "machine": dict(winner.machine),
@@ -120,14 +120,14 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
         },
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, FORMAT, VERSION, facts)  # first: no weights lie there without what they cost
+    write(path, FORMAT, VERSION, facts)  # first: weights never lie there without their guarantee
     if winner.weights:
         weights.write_bytes(content)
     return weights if winner.weights else None
 
 
 def weights_content(weights: Mapping[str, Tensor]) -> bytes:
-    # The file format refuses other memory layouts, and models of images come in one.
+    # The file format takes contiguous tensors only; models of images may be channels-last.
     return save_tensors({name: value.contiguous() for name, value in weights.items()})
 
 
@@ -141,7 +141,7 @@ def check_fresh(path: Path) -> None:
     be written to.
 
     Raises:
-        InvalidValue: one is there, or the names are one.
+        InvalidValue: a file exists, or both paths are the same.
         OSError: the folder cannot be made or written to.
     """
     check_writable(path.parent)

@@ -11,7 +11,7 @@ from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.training.statement.declaration import NOT_STATED, Declaration
 from decrescendo.training.statement.statement import FORMAT, JSON, MARKDOWN, VERSION, Statement
 
-# What is not computed again: each point takes up to a second.
+# The entry that is not computed again: each of its points takes up to a second.
 _LEFT = "spent"
 _AGAIN = "Edited, or of another version: decrescendo statement FOLDER writes both files again"
 
@@ -44,14 +44,14 @@ def check_beside(
     """Compare ``statement.json`` with the statement that the run makes, and ``statement.md`` with
     ``statement.json``.
 
-    What its owner declares, and the facts of an audit, are taken from the file: no run has them.
+    The data owner's declaration and the facts of an audit are taken from the file: no run has them.
 
     Args:
         folder: of a run.
         made: the statement of the run, from a declaration and the facts of an audit.
 
     Returns:
-        in words, that both say what the run says; ``None`` where there is neither.
+        A sentence that both files agree with the run; ``None`` if there is neither file.
 
     Raises:
         FileRefused: a file is missing, damaged, or says something else.
@@ -74,7 +74,7 @@ def check_beside(
 
 
 def _differs(found: object, own: object, name: str = "") -> str | None:
-    """The first entry that differs; computed numbers may differ by the rounding of other machines."""
+    """The name of the first entry that differs, or ``None``; floats may differ by the rounding of other machines."""
     if isinstance(found, dict) and isinstance(own, dict):
         one, other = cast("dict[str, Any]", found), cast("dict[str, Any]", own)
         for key in [*other, *(key for key in one if key not in other)]:

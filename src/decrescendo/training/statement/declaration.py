@@ -1,5 +1,4 @@
-"""`Declaration`: what the data's owner states about a training and code cannot see: people, tuning, other
-uses."""
+"""`Declaration`: facts about a training that only the data's owner knows: people, tuning, other uses."""
 
 import dataclasses
 import os
@@ -17,7 +16,7 @@ NOT_STATED = "not stated by the owner of the data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """Facts for a statement that the library cannot see. An empty entry is shown as not stated.
+    """Facts that the data's owner adds to a statement. An empty entry is shown as not stated.
 
     Args:
         data: what the data set is, how it was collected, and who is in it.

@@ -35,12 +35,12 @@ AUDITED = (
 
 
 def check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarantee) -> None:
-    """Check that an audit is of this plan, and is compared with this guarantee."""
+    """Check that the epsilon found by an audit of this plan is within the guarantee, unless the audit says BROKEN."""
     check_instance("audit", audit, Mapping)
-    # What is found at a larger delta holds at a smaller one too.
+    # A lower bound on epsilon at a larger delta holds at a smaller one too.
     delta = check_real("an audit's delta", audit.get("delta", 0.0), at_least=0)
     same = audit.get("plan_sha256") == agreed.sha256 and delta >= guarantee.delta * (1 - 1e-9)
-    if not same or audit.get("caught_by"):  # what is broken is said to be
+    if not same or audit.get("caught_by"):  # the audit itself says that it is broken
         return
     found = [audit.get(name) or 0.0 for name in ("lower", "lower_by_curve")]
     lower = max(check_real("an audit's lower end", value, at_least=0) for value in found)

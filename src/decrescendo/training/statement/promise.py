@@ -41,7 +41,7 @@ def promise_facts(agreed: Agreement, guarantee: Guarantee) -> dict[str, Any]:
 
 
 def or_none(value: float | None) -> float | None:
-    """A number for JSON, which has no infinity: ``None`` for a number that is not finite."""
+    """``value`` for JSON: ``None`` in place of infinity."""
     return None if value is None or math.isinf(value) else value
 
 
@@ -91,7 +91,7 @@ def accounting_facts(ledger: Ledger, planned: Ledger | None, guarantee: Guarante
         claimed = GdpClt().epsilon(planned.cut(1, None), guarantee.delta).value
     except AccountingError:
         return facts
-    if guarantee.examples_per_person > 1:  # it speaks of one example
+    if guarantee.examples_per_person > 1:  # the central limit theorem's estimate is for one example
         return facts
     return facts | {
         "clt": {"epsilon": claimed, "kind": "an estimate, not a bound"} if math.isfinite(claimed) else None
@@ -101,7 +101,7 @@ def accounting_facts(ledger: Ledger, planned: Ledger | None, guarantee: Guarante
 def spent_facts(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, float]]:
     if not points or not len(ledger) or math.isinf(guarantee.epsilon):
         return []
-    if ledger.is_allocated:  # of epochs that were gone through
+    if ledger.is_allocated:  # of whole epochs only
         ledger = ledger.first(len(ledger) - len(ledger) % int(ledger.steps_per_epoch[0]))
     spent = EpsilonCurve(ledger, guarantee.delta, checkpoints=points, group=guarantee.examples_per_person)
     return [{"step": int(step), "epsilon": spent.at_step(int(step))} for step in spent.steps]

@@ -23,7 +23,7 @@ LABELS = {
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
-    """The page as Markdown."""
+    """The Markdown page of a statement's ``facts``."""
     parts = [
         "# Privacy statement",
         _headline(facts["promise"]),

@@ -18,24 +18,24 @@ class Provenance:
     Args:
         random: ``secure`` (keyed by the operating system, kept by nobody) or ``seeded`` (whoever knows the seed knows
             the noise).
-        resumed: after which steps it went on from a checkpoint, as far as its checkpoints tell.
+        resumed: the steps after which it resumed from a checkpoint, as far as its checkpoints tell.
         model: class and number of trained parameters.
         optimizer: class and settings at the start.
         device: of the model.
-        accumulate: dtype of the clipped sums: ``float64`` where they were proven to move by at most C as a whole
+        accumulate: dtype of the clipped sums: ``float64`` if one example provably changes the whole sum by at most C
             (`clipping.EngineSettings`), else ``float32``.
         gamma: of automatic clipping (`clipping.EngineSettings`); 0: gradients were clipped.
         passes: whether passes were captured and replayed, or ran in Python, and why (`clipping.Engine.passes`); empty:
-            not recorded. Of a run that was resumed it is the last part's, of several processes the first one's.
-        telemetry: what was released of each batch beside its gradients, in words; empty: nothing.
+            not recorded. For a resumed run, of its last process; for several ranks, of rank 0.
+        telemetry: text about what was released of each batch beside its gradients; empty: nothing.
         trust: who sees raw data or updates; empty: whoever runs the training.
         account: data set and id of the run in a `Store`; empty: in none.
-        assumptions: what must be true for the guarantee to hold, and was not checked, or not wholly. Empty: nothing
-            but what every run assumes.
+        assumptions: what must be true for the guarantee to hold, and was not checked, or not fully. Empty: nothing
+            beyond what every run assumes.
 
     Raises:
         InvalidValue: ``random`` or ``accumulate`` of another name, a step or a gamma below 0.
-        InvalidType: an assumption that is none.
+        InvalidType: an entry of ``assumptions`` that is no `Assumption`.
 
     >>> Provenance(random="secure").resumed, Provenance(random="secure", assumptions=()).rows_independent
     ((), True)

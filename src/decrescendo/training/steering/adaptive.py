@@ -15,8 +15,9 @@ class Adaptive:
     """A training in which a policy chooses noise multipliers and clip norms, within what a privacy filter
     allows.
 
-    Before each step, before a batch is drawn, the policy is asked for `Settings` and the filter for the release. The
-    training ends when the policy says so, when the filter refuses, or after ``steps`` steps; the run says which.
+    Before each step, before a batch is drawn, the policy proposes `Settings` and the filter grants or refuses their
+    release. The training ends when the policy says so, when the filter refuses, or after ``steps`` steps; the run
+    says which.
 
     Args:
         sampling: how batches are drawn; sample_rate 1 for full batches.
@@ -31,7 +32,7 @@ class Adaptive:
     Raises:
         InvalidType: a filter that is none; `Pld` in particular, whose composition is not proved for noise that depends
             on earlier releases.
-        AccountingError: a filter that cannot judge releases at this sample rate.
+        AccountingError: a filter that cannot account for releases at this sample rate.
 
     >>> from decrescendo.accounting import RenyiFilter
     >>> from decrescendo.accounting.budget import Budget
@@ -59,12 +60,12 @@ class Adaptive:
                 f"got {type(self.policy).__name__}. For a fixed schedule give FromSchedule(schedule), or a plan instead"
             )
         object.__setattr__(self, "steps", check_integer("steps", self.steps, at_least=1))
-        # A filter that does not know sampled releases says so now and not at the first step.
+        # A filter that cannot account for sampled releases raises here and not at the first step.
         self.filter.cost(Release(self.sampling.sample_rate, 1.0))
 
     @property
     def plan(self) -> AdaptivePlan:
-        """What is fixed before the run, as it is saved with it."""
+        """The `AdaptivePlan` that is fixed before the run and saved with it."""
         words = getattr(self.policy, "__name__", None) or repr(self.policy)
         return AdaptivePlan(self.filter.budget, self.sampling, self.filter.name, self.steps, words)
 

@@ -16,7 +16,7 @@ class Settings:
     """Noise multiplier and clip norm of one step.
 
     Args:
-        noise_multiplier: z >= 0, finite; zero is what every filter refuses.
+        noise_multiplier: z >= 0, finite; every filter refuses zero.
         clip_norm: C >= 1e-12; infinite (no clipping) only without noise.
 
     >>> Settings(noise_multiplier=1.5, clip_norm=1.0)
@@ -45,8 +45,8 @@ class PolicyContext:
     Args:
         past: settings of the steps taken, in order.
         model: with the weights released by the last step; to be looked at, not changed.
-        share_left: of the filter's budget, in [0, 1].
-        readings: what was released beside the gradients of the steps taken; empty without telemetry.
+        share_left: the unspent share of the filter's budget, in [0, 1].
+        readings: the telemetry of the steps taken; empty without telemetry.
 
     >>> context = PolicyContext((Settings(2.0, 1.0), Settings(1.5, 1.0)), nn.Linear(1, 1), 0.25)
     >>> context.step
@@ -82,8 +82,8 @@ class PolicyContext:
 class Policy(Protocol):
     """Chooses the settings of the next step from released values; ``None`` ends the training.
 
-    Asked once before each step, first with ``context.step == 0``: a policy that remembers starts afresh then. It must
-    not look at private data, nor at numbers computed from them without noise.
+    Called once before each step, first with ``context.step == 0``: a policy with state resets it then. It must not
+    look at private data, nor at numbers computed from them without noise.
     """
 
     def __call__(self, context: PolicyContext, /) -> Settings | None:

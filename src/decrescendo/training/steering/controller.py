@@ -12,9 +12,9 @@ from decrescendo.training.steering.reading import Reading
 
 Rule = Literal["quantile", "clipped", "error"]
 RULES: tuple[Rule, ...] = ("quantile", "clipped", "error")
-# A factor stays within this of 1: sums of noise alone must not carry it away.
+# The factor stays between 1 / _MOST and _MOST: sums of noise alone must not move it without limit.
 _MOST = 1e6
-# Where everything, or nothing, seems to be clipped, so large a share is taken to be on the other side.
+# The clipped share is taken to be between _LEAST and 1 - _LEAST.
 _LEAST = 1e-3
 
 
@@ -23,9 +23,9 @@ _LEAST = 1e-3
 class ClipController:
     """A plan whose clip norms C_t are multiplied by a factor that follows the released gradient norms.
 
-    Post-processing: the factor of a step depends on earlier releases alone, and a clip norm is free for privacy while
-    z_t is the plan's. The certificate of the plan stays as it is, to the last digit. The plan's curve of C_t goes on
-    to say how it moves; the factor begins at 1, and after each step log(factor) moves by ``rate`` times
+    Post-processing: the factor of a step depends on earlier releases alone, and with the plan's z_t a clip norm does
+    not affect privacy. The certificate of the plan stays as it is, to the last digit. Each C_t of the plan is
+    multiplied by the factor, which begins at 1; after each step log(factor) moves by ``rate`` times
 
     ``quantile``
         target - b, with b the released share of examples that are not clipped (Andrew et al. 2021, who pay for b):
@@ -33,15 +33,15 @@ class ClipController:
     ``clipped``
         the same with 1 - ``target``: C_t goes to where this share of the examples is clipped.
     ``error``
-        (A - N) / (A + N), to where bias and noise of the mean gradient have the least sum of squares. Of d coordinates
-        N = d z^2 C^2 / B^2 is the squared noise. A = C s E is what a larger C takes off the squared bias, with s the
-        share clipped and E = s C / log(1/s) the mean length cut off, if norms beyond C, which nobody sees, fall off as
-        an exponential does; clipped gradients are taken to point one way, which bounds the bias.
+        (A - N) / (A + N): C_t goes to where bias and noise of the mean gradient have the least sum of squares. With d
+        coordinates N = d z^2 C^2 / B^2 is the squared noise. A = C s E is what a larger C takes off the squared bias,
+        with s the share clipped and E = s C / log(1/s) the mean length cut off, if norms beyond C, which are not
+        released, fall off exponentially; clipped gradients are assumed to point one way, which bounds the bias.
 
     Args:
         plan: from `calibrate`; noise, batches and clip norms may move.
         rule: one of the three.
-        target: in (0, 1), of the first two.
+        target: in (0, 1), for ``quantile`` and ``clipped``.
         rate: > 0, at most 1: how fast C_t follows.
 
     Raises:
@@ -82,25 +82,25 @@ class ClipController:
         return self.plan.steps
 
     def next_factor(self, factor: float, reading: Reading, coordinates: int) -> float:
-        """The factor of the step after ``reading``; ``factor`` is that of the step of the reading.
+        """The factor of the next step, from ``factor`` and ``reading`` of this one.
 
         Args:
             factor: > 0.
-            reading: what was released, norms among it.
-            coordinates: d, how many numbers are trained.
+            reading: the telemetry, with norms.
+            coordinates: d, the number of trained coordinates.
         """
         within = min(max(reading.norms[-1].value, 0.0), 1.0)
         if self.rule == "error":
             moved = _balance(min(max(1 - within, _LEAST), 1 - _LEAST), reading, coordinates)
         else:
             moved = (self.target if self.rule == "quantile" else 1 - self.target) - within
-        # What the engine refuses must not be reached at any step of the curve.
+        # No C_t of the plan times the factor may be so small that the engine refuses it.
         least = max(1 / _MOST, 2 * SMALLEST_CLIP_NORM / float(self.plan.clip_norm.min()))
         return min(max(factor * math.exp(self.rate * moved), min(least, 1.0)), _MOST)
 
 
 def _balance(clipped: float, reading: Reading, coordinates: int) -> float:
-    """(A - N) / (A + N), both over C^2."""
+    """(A - N) / (A + N) of the rule ``error``, from A / C^2 and N / C^2."""
     noise = coordinates * (reading.noise_multiplier / reading.expected_batch_size) ** 2
     bias = clipped**2 / -math.log(clipped)
     return (bias - noise) / (bias + noise)

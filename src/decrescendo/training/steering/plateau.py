@@ -25,16 +25,16 @@ class Released(Protocol):
 class Plateau:
     """A callback of `train` that ends it when the released loss or accuracy has stopped improving.
 
-    It reads what telemetry released and nothing else, so that the run need not assume what decided about its end. The
-    guarantee is that of the whole plan, as of every run that ends early. In a loop of your own: ``if
-    trainer.ends(Plateau()): break``.
+    It reads released telemetry and nothing else, so that the run needs no assumption about its end. The guarantee is
+    that of the whole plan, as for every run that ends early. In a loop of your own: ``if trainer.ends(Plateau()):
+    break``.
 
     Args:
         of: ``loss`` or ``accuracy``, which the training's `Telemetry` must have.
-        patience: steps, >= 1: the mean of the last ``window`` steps is compared with that of ``window`` steps that many
-            before.
+        patience: steps, >= 1: the mean of the last ``window`` steps is compared with the same mean ``patience`` steps
+            earlier.
         window: steps, 1 to ``patience``.
-        errors: >= 0: an improvement below so many standard errors of the difference is none.
+        errors: >= 0: an improvement of at most so many standard errors of the difference counts as none.
 
     >>> Plateau("accuracy", patience=200)
     Plateau(of='accuracy', patience=200, window=20, errors=0.0)
@@ -61,7 +61,7 @@ class Plateau:
         """Whether the training should end: there was no improvement.
 
         Raises:
-            InvalidValue: a training without that curve.
+            InvalidValue: a training that does not release ``of``.
         """
         readings = progress.readings
         now, before = smoothed(readings, self.of, self.window), None

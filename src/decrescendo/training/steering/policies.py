@@ -13,9 +13,9 @@ from decrescendo.training.steering.context import PolicyContext, Settings
 
 @final
 class FromSchedule:
-    """A given schedule, step by step: Hong et al., Algorithm 1, when a filter ends it.
+    """A policy that follows a given schedule: Hong et al., Algorithm 1, when a filter ends it.
 
-    Where nothing depends on the run a plan is better: it may use the whole budget by a tighter accountant.
+    A plan of the same schedule is better: it can use the whole budget by a tighter accountant.
 
     >>> policy = FromSchedule(Schedule([2.0, 1.0], [1.0, 0.5]))
     >>> policy(PolicyContext((), nn.Linear(1, 1), 1.0))
@@ -47,16 +47,16 @@ class ValidationDecay:
     """Less noise when a score on public data stops improving: z <- k z (Yu et al. 2019, validation-based
     decay).
 
-    The score is taken at the start and after every ``period`` steps. Once there are ``window`` gains since then, each
-    check at which the mean of the last ``window`` gains is below ``threshold`` multiplies the noise by ``decay``.
+    The score is taken at the start and after every ``period`` steps. Once there are ``window`` gains, each check at
+    which the mean of the last ``window`` gains is below ``threshold`` multiplies the noise by ``decay``.
 
     Args:
         score: of the model, higher is better, measured on *public* data. On private data it would be a release that
-            nobody counts.
+            no ledger counts.
         noise_multiplier: z to begin with, > 0.
         clip_norm: C of all steps, > 0.
         decay: k in (0, 1).
-        threshold: gain a check below which the noise falls; finite.
+        threshold: the mean gain below which the noise falls; finite.
         period: steps from one check to the next, >= 1.
         window: m >= 1, how many gains are averaged.
 

@@ -9,23 +9,23 @@ from typing import Any, Literal, final
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
-# Steps that a curve is averaged over where it is shown.
+# The number of steps over which curves are averaged to be shown.
 WINDOW = 20
-# As a share of the examples: how well it is to be known that all are clipped.
+# The largest standard error of the clipped share with which all gradients are said to be clipped.
 _SURE = 0.02
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A released number about the training data, with the standard error of its noise.
+    """A released number about the training data, with its standard error.
 
     Args:
-        value: unbiased, and so not kept within the range of what it estimates: an accuracy may come out above 1.
-        standard_error: of ``value`` as an estimate of the mean over all examples of the data: of the noise, and of the
-            batch being drawn.
-        noise_std: of the noise alone: of ``value`` about what the batch itself has.
-        steps: how many steps it is averaged over, each at weights of its own.
+        value: unbiased, and so not clamped to the range of what it estimates: an accuracy may come out above 1.
+        standard_error: of ``value`` as an estimate of the mean over all examples of the data: from the noise and from
+            sampling the batch.
+        noise_std: from the noise alone: of ``value`` about the batch's own mean.
+        steps: the number of steps averaged, each with other weights of the model.
 
     >>> print(Estimate(1.25, 0.04, 0.03, steps=20))
     1.25 +- 0.04 (mean of 20 steps)
@@ -47,15 +47,15 @@ class Reading:
     """The telemetry of one step. Everything in it was released.
 
     Args:
-        telemetry: what was asked for.
+        telemetry: the settings.
         step: from 1 on.
         clip_norm: C_t.
         noise_multiplier: z_t.
         sample_rate: p_t.
         expected_batch_size: B_t.
-        coordinates: how many numbers the noisy mean gradient has; 0 where nobody looked at them.
-        energy: the mean of their squares, over the variance of the noise: 1 of noise alone.
-        sums: the noisy coordinates beside the gradients, divided by B_t.
+        coordinates: the number of entries of the noisy mean gradient; 0 if ``energy`` is not known.
+        energy: the mean square of these entries over the noise variance: about 1 for noise alone.
+        sums: the noisy coordinates of the telemetry, divided by B_t.
 
     >>> reading = Reading(Telemetry(norms=2), 1, clip_norm=1.0, noise_multiplier=0.5, sample_rate=0.1,
     ...                   expected_batch_size=100.0, coordinates=0, energy=0.0, sums=(0.7 / 2**0.5, 0.2 / 2**0.5))
@@ -111,7 +111,7 @@ class Reading:
         """For each bin in ascending order: the share of examples with a clipped gradient norm of at most x,
         averaged over x from e_k to e_k+1. Examples without a finite gradient are in no bin."""
         unit, _ = self.telemetry.units(self.clip_norm)
-        # From the longest on in the vector.
+        # ``sums`` begins with the bin of the largest norms.
         found = (self._estimate(total / unit, unit, 0.0) for total in self.sums[: self.telemetry.norms])
         return tuple(found)[::-1]
 
@@ -166,7 +166,7 @@ class Reading:
         return Estimate(value, math.hypot(noise, drawn), noise)
 
     def shown(self) -> dict["Curve", Estimate]:
-        """The numbers for curves, of those asked for: loss, accuracy, clipped share."""
+        """The released numbers that are shown as curves: loss, accuracy, clipped share."""
         found: dict[Curve, Estimate | None] = {name: getattr(self, field) for name, field in _FIELDS.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
@@ -190,7 +190,7 @@ def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WIND
     estimates = [estimate for estimate in found if estimate is not None]
     if not estimates:
         return None
-    # (Not by the standard errors: those of shares follow the values, which would pull the mean.)
+    # (Not by the standard errors: those of shares depend on the values, which would bias the mean.)
     weights = [estimate.noise_std**-2 for estimate in estimates]
     parts = [(weight / sum(weights), estimate) for weight, estimate in zip(weights, estimates, strict=True)]
     return Estimate(

@@ -24,14 +24,14 @@ class Account:
     def __init__(self, store: "Store", number: int, id: str, agreed: Agreement) -> None:
         self.store, self.id, self.agreed = store, id, agreed
         self._number = number
-        # Of noise that is decided during the run: the filter, as it was after so many releases.
+        # For an adaptive plan: its privacy filter, and after how many releases it has this state.
         self._guard: tuple[Filter | None, int] = (None, -1)
 
     def check_here(self) -> None:
         """Check that this process and thread may write to the store.
 
         Raises:
-            InvalidValue: another one than opened it.
+            InvalidValue: another process or thread opened the store.
             FileRefused: the file is not the one that was opened any more.
         """
         self.store._reading()
@@ -40,17 +40,17 @@ class Account:
         """Record a release before its result can be seen.
 
         Args:
-            position: of the step in the run, from 0; the next one, or one that was written down before.
+            position: of the step in the run, from 0; the next one, or one that was recorded before.
             release: what is about to be released, once.
             digest: of what is about to be released.
 
         Returns:
-            Whether it is new. An old one is the same release, made again after a crash: it counts once, also where the
-            run had finished and its weights were lost before they were saved.
+            Whether it is new. One recorded before is the same release, made again after a crash: it counts once, also
+            where the run had finished and its weights were lost before they were saved.
 
         Raises:
-            PlanViolation: not the plan's next release, or one that its filter refuses, or an old one with another
-                result: the same noise on another sum would betray the difference.
+            PlanViolation: not the plan's next release, or one that its filter refuses, or one recorded before with
+                another digest: the same noise on another sum would betray the difference.
         """
         check_integer("position", position)
         if not self.agreed.allows(position, release):
@@ -91,8 +91,7 @@ class Account:
         return True
 
     def _ask(self, connection: sqlite3.Connection, position: int, release: Release) -> None:
-        """Ask the privacy filter again, if noise is decided during the run: the caller may not have asked
-        it."""
+        """Ask an adaptive plan's privacy filter whether it grants ``release``: the caller may not have asked it."""
         if self.agreed.planned is not None:
             return
         guard, asked = self._guard
@@ -100,7 +99,7 @@ class Account:
             query = "SELECT sample_rate, noise_multiplier FROM releases WHERE run = ? ORDER BY position"
             rows = connection.execute(query, (self._number,)).fetchall()
             guard = self.agreed.replay(Ledger(Release(rate, noise) for rate, noise in rows))
-        self._guard = (None, -1)  # until it is written down
+        self._guard = (None, -1)  # if the request fails, the filter is made again from the records
         if guard is not None and not (answer := guard.request(release)):
             raise PlanViolation(
                 f"a run must release what its filter grants, got {answer}. Ask the filter before each release"
@@ -129,7 +128,7 @@ class Account:
         return True
 
     def _state(self, connection: sqlite3.Connection) -> str:
-        """``open`` or ``finished``."""
+        """The state of the run in the store: ``open`` or ``finished``."""
         query = "SELECT state FROM runs WHERE number = ? AND id = ?"
         found = connection.execute(query, (self._number, self.id)).fetchone()
         if found is None:

@@ -10,15 +10,15 @@ from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
 
-_KINDS = 16  # of releases, to look at a cost
-# Versions of an accountant that gives no lower end differ by less.
+_KINDS = 16  # noise multipliers and rates that `RenyiSum.owes` tells apart
+# The factor within which versions of an accountant without a lower bound agree.
 _NEAR = 0.99
-# What one run takes out of a budget, in the units of its rule; exact, so that nothing is lost in adding up.
+# The cost of one run, in the units of its rule; fractions, so that sums are exact.
 Cost = tuple[Fraction, ...]
 
 
 class Reserved(NamedTuple):
-    """One run for a rule: its cost, and its planned releases if they are known in advance."""
+    """The reservation of one run: its cost, and its planned releases (empty for an adaptive run)."""
 
     cost: Cost
     ledger: Ledger
@@ -46,7 +46,7 @@ class Composition(Protocol):
         ...
 
     def describe(self, runs: Sequence[Reserved]) -> str:
-        """The total cost and what is left, in words."""
+        """The total cost and what is left, as text."""
         ...
 
 
@@ -55,7 +55,7 @@ class Sum:
     """Epsilons add up, and deltas: the (epsilon_i, delta_i) that `Pld` certifies for each whole plan.
 
     Holds for plans chosen after looking at other runs' results (basic composition is a filter: Rogers, Roth, Ullman and
-    Vadhan 2016), and for runs at the same time (Haney et al. 2023). The dearest of the rules for many runs, exact for
+    Vadhan 2016), and for runs at the same time (Haney et al. 2023). The most expensive rule for many runs, exact for
     one.
     """
 
@@ -104,7 +104,7 @@ class Sum:
 class RenyiSum:
     """Renyi divergences at one order, fixed when the store is made, add up (Feldman and Zrnic 2021).
 
-    Holds as `Sum` does. Cheaper for many runs that together are about what the order was chosen for.
+    Holds as `Sum` does. Cheaper for many runs, if their total cost is near that for which the order was chosen.
     """
 
     def __init__(self, budget: Budget, order: int) -> None:
@@ -136,8 +136,8 @@ class RenyiSum:
         return (self._total(agreed.planned),)
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """Whether the cost is at least that of a few of the least noisy releases, which is quick to
-        compute."""
+        """Whether the cost is at least that of the plan with noise rounded up and rates rounded down to a few
+        values: a lower bound that is quick to compute."""
         quieter = (
             planned.with_noise(lambda z: round_up(z, _KINDS)) if (planned := agreed.planned) else Ledger()
         )
@@ -189,7 +189,7 @@ class Declared:
         return ()
 
     def owes(self, agreed: Agreement, cost: Cost) -> bool:
-        """No check."""
+        """Whether ``cost`` is empty: no run has a cost of its own."""
         del agreed
         return not cost
 
@@ -222,7 +222,7 @@ def _sum(runs: Sequence[Reserved], part: int, read: Callable[[Fraction], Fractio
 
 
 def _written(number: Fraction) -> Fraction:
-    """A float as its shortest decimal: as decimals 1e-5 and 2e-5 are 3e-5, the floats' sum is a little more.
+    """A float as its shortest decimal: the decimals 1e-5 and 2e-5 add up to 3e-5, the floats to a little more.
 
     >>> _written(Fraction(1e-5)) + _written(Fraction(2e-5)) == _written(Fraction(3e-5))
     True

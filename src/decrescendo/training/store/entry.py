@@ -14,13 +14,13 @@ from decrescendo.errors import (
 )
 from decrescendo.plans.agreement import Agreement
 
-EXAMPLES = "examples_per_person"  # said where there are several
+EXAMPLES = "examples_per_person"  # stored only if it is above 1
 
 if TYPE_CHECKING:
     from decrescendo.training.store.store import Store
 
 
-# Exact fractions, none of them with an exponent: 1e999999999 is a short text and a number that fills any memory.
+# Exact fractions without exponents: 1e999999999 is a short text, but a number that fills any memory.
 COST = re.compile(r"(\d{1,2000}(/[1-9]\d{0,1999})?(,\d{1,2000}(/[1-9]\d{0,1999})?)*)?", re.ASCII)
 
 
@@ -32,7 +32,7 @@ class Entry:
         id: of the run, 32 hexadecimal digits.
         label: its name, as its user gave it: ``name`` of `train`, or of `Trainer`.
         who: who started it, as the operating system says.
-        started: when, UTC, ISO 8601; the clock of the machine, for people: nothing is decided by it.
+        started: UTC, ISO 8601, by the machine's clock; for people: nothing is decided by it.
         agreed: its plan, fixed or adaptive.
         released: what it has released so far.
         state: ``open`` or ``finished``.

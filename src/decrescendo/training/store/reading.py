@@ -43,7 +43,7 @@ def read_entries(
 def _entry(row: Sequence[Any], released: Ledger, path: Path, composition: Composition) -> tuple[Entry, Cost]:
     _, id, label, who, started, kind, text, digest, cost, state = row
     agreed = read_plan(path, kind, text, digest)
-    # A row has no column for what the plan's own sampling says.
+    # Epochs and batch caps are not stored with releases: they follow from the plan's sampling.
     released = drawn_by(agreed.sampling, released)
     # SQLite has no checksums: what was released must be what was planned.
     if not agreed.begins(released):
@@ -60,7 +60,7 @@ def read_plan(path: Path, kind: str, text: str, digest: str) -> Agreement:
     """The registered plan of a run.
 
     Raises:
-        FileRefused: its text is not that of the digest.
+        FileRefused: its text has another digest.
     """
     if hashlib.sha256(text.encode()).hexdigest() != digest:
         raise FileRefused(f"{path} must hold plans as they were registered, got another text")

@@ -12,7 +12,7 @@ from decrescendo.errors import FileRefused, InvalidValue
 
 # SQLite's header field application_id: tells our files ("dcre") from other SQLite databases.
 APPLICATION_ID = 0x64637265
-# Seconds to wait for another writer's lock; a run that must have its plan certified under the lock holds it for some.
+# Seconds to wait for another writer's lock, which a process may hold while it certifies a plan.
 LOCK_TIMEOUT = 300.0
 
 # The version of the tables, which the file says as SQLite's user_version.
@@ -82,7 +82,7 @@ def connect(path: Path) -> sqlite3.Connection:
         except BaseException:
             connection.close()
             raise
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # (SQLite quotes what it cannot read)
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # (SQLite may quote undecodable bytes)
         raise FileRefused(f"{path} must be a store, got a file that SQLite cannot read ({error})") from None
     return connection
 

@@ -37,7 +37,7 @@ class Store:
     """A budget for one data set and all runs that spend from it, in one SQLite file; safe for concurrent
     processes.
 
-    A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both count on the same rest.
+    A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both reserve what is left.
     What a run reserved stays reserved when it ends early, because when to end may have depended on what it released
     (docs/adr/0007); a run that has released nothing gives it back (`Account.give_back`). Each release is on the disk
     before anything of it can be seen.
@@ -120,7 +120,7 @@ class Store:
         Args:
             agreed: the plan, fixed or adaptive.
             label: its name in the list, for people.
-            id: from `new_id`, for who may have to ask again after a crash: the same id is the same run, reserved once.
+            id: from `new_id`, for a call that may be repeated after a crash: the same id is one run, reserved once.
 
         Raises:
             ImpossibleBudget: it would exceed what is left; nothing is written.
@@ -136,7 +136,7 @@ class Store:
             raise InvalidValue(
                 f"a run must protect the store's unit, {self.budget.protected}, got {agreed.budget.protected}"
             )
-        # Judged before the lock is taken: it may take a second.
+        # Certified before the lock is taken: that may take a second.
         cost, text = self.composition.cost(agreed), agreed.to_json()
         with self._writing() as connection:
             entries = read_entries(connection, self._path, self.composition)
@@ -155,7 +155,7 @@ class Store:
             reserved = _reserved(entries)
             if not self.composition.fits([*reserved, Reserved(cost, planned(agreed))]):
                 before = self.composition.describe(reserved)
-                # (Of an estimate, what is certified of it.)
+                # (For a plan with an estimate only, its certified epsilon.)
                 asked = max(agreed.budget.epsilon, float(cost[0]) if len(cost) == 2 else 0.0)
                 raise ImpossibleBudget(
                     f"all runs together must stay within ({self.budget.epsilon:g}, {self.budget.delta:g}), got one "
@@ -199,7 +199,7 @@ class Store:
         return [entry for entry, _ in read_entries(self._reading(), self._path, self.composition)]
 
     def describe(self) -> str:
-        """The reserved budget and the rest, in words."""
+        """The reserved budget and what is left, as text."""
         entries = read_entries(self._reading(), self._path, self.composition)
         return self.composition.describe(_reserved(entries))
 
@@ -264,7 +264,7 @@ class Store:
 
     def _reading(self) -> sqlite3.Connection:
         self._check_open()
-        if identity(self._place) != self._file:  # SQLite would go on with a file that nobody finds any more
+        if identity(self._place) != self._file:  # SQLite would go on with the file that was replaced
             raise FileRefused(
                 f"{self._path} must stay the file that was opened, got another one, or none, in its place. Nothing was "
                 "released: put back the newest, and go on from checkpoints"

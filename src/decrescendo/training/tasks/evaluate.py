@@ -14,8 +14,8 @@ def accuracy(
 ) -> float:
     """Share of rows whose largest output is at their target, in [0, 1].
 
-    Evaluated in eval mode and without gradients; every module's training flag is put back afterwards. A score
-    on private data is an access that nothing here accounts for: use it on declared test data.
+    Evaluated in eval mode and without gradients; every module's training flag is put back afterwards. No
+    guarantee accounts for a score on private data: use it on declared test data.
 
     Args:
         model: from a batch of inputs to one score a class.

@@ -30,8 +30,8 @@ from decrescendo.training.tasks.task import Task
 Decay = Literal["none", "linear", "cosine"]
 OPTIMIZERS = ("sgd", "momentum-bc", "adam", "adam-bc")
 
-# As a share of the noise's variance. What a coordinate's second moment is off by, with beta2 = 0.999, is about 0.03
-# of it: a floor below that would divide by luck.
+# AdamBC's floor, as a share of the noise variance. With beta2 = 0.999 the estimate of a second moment has an error of
+# about 0.03 of it: with a lower floor, AdamBC would divide by that error.
 ADAM_BC_FLOOR = 0.1
 
 
@@ -70,8 +70,8 @@ def cross_entropy_and_accuracy(model: nn.Module, batch: Batch) -> tuple[Tensor, 
 def make_optimizer(
     model: nn.Module, name: str, learning_rate: float, momentum: float = 0.0
 ) -> torch.optim.Optimizer:
-    """``sgd``, ``momentum-bc`` (`optim.MomentumBC`), ``adam`` or ``adam-bc`` (`optim.AdamBC`, for private runs only)
-    over the model's parameters.
+    """An optimiser over the model's parameters: ``sgd``, ``momentum-bc`` (`optim.MomentumBC`), ``adam`` or
+    ``adam-bc`` (`optim.AdamBC`, for private runs only).
 
     Raises:
         InvalidValue: another name, a learning rate that is not above 0, a momentum outside [0, 1).
@@ -132,10 +132,10 @@ def train_task(
     """Train the task's model by ``plan`` with initial weights from the stream "init" of ``seed``; the run has
     the task's scores.
 
-    Args as in `fit`. Optimiser, learning rate and settings of the engine are the task's by default; where there is an
-    average, it is what is kept and scored. With accuracy in ``telemetry`` a loss that is `cross_entropy` is
-    `cross_entropy_and_accuracy`. A score that fails does so before the budget is spent, or costs the scores
-    and not the run.
+    Args as in `fit`. Optimiser, learning rate and settings of the engine are the task's by default; with
+    ``averaging``, the averaged weights are returned and scored. With accuracy in ``telemetry`` the loss
+    `cross_entropy` is replaced by `cross_entropy_and_accuracy`. The score is tried before the budget is spent; if it
+    fails after the training, the run has no scores.
     """
     data = task.load()
     model = task.fresh(secrets.randbits(32) if isinstance(seed, Secure) else seed, data)
@@ -188,16 +188,16 @@ def fit(
     average by name.
 
     Args as in `train`, and:
-        optimizer: a key of `OPTIMIZERS`.
+        optimizer: one of `OPTIMIZERS`.
         learning_rate: > 0.
         momentum: in [0, 1), for sgd and momentum-bc.
         lr_decay: ``none``, ``linear`` or ``cosine``.
         averaging: in [0, 1): decay of the average of the iterates; 0 for none.
-        checkpoints: folder to keep the run in, with the learning rate and the average.
-        resume: go on with the run in ``checkpoints``.
+        checkpoints: folder for the run's checkpoints, with its learning-rate scheduler and average.
+        resume: resume the run in ``checkpoints``.
 
     Returns:
-        The run, and the model to test: the average where there is one.
+        The run, and the model to test: the averaged one with ``averaging``.
     """
     chosen = make_optimizer(model, optimizer, learning_rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)

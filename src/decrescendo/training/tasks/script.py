@@ -112,11 +112,11 @@ def build(seed=0):
 
 
 def script(plan: str, *, rows: int, run: str = "run", name: str = "train") -> str:
-    """The script.
+    """The text of a script that trains by a plan.
 
     Args:
         plan: Python that makes the plan.
-        rows: number of examples in it; with that of the digits, they are the data, else as many made-up rows.
+        rows: number of examples in the plan; if it is that of the digits, they are the data, else made-up rows.
         run: folder that the run is saved into.
         name: of the module, in comments.
 

@@ -24,7 +24,7 @@ from decrescendo.training.data.data_memory import check_model_apart
 from decrescendo.training.data.examples import Collate, own_numbers
 from decrescendo.training.data.rows import table_of
 
-# A model's seed is below: `numpy.random.seed` takes no larger ones.
+# Seeds of models are below this: `numpy.random.seed` takes no larger ones.
 SEEDS = 2**32
 # Models that functions of tasks have returned.
 _MADE: WeakSet[nn.Module] = WeakSet()
@@ -36,13 +36,13 @@ class Task:
     """A model, a loss and data to train, with default settings that the command line can change.
 
     Args:
-        model: a module; or what builds a fresh one from a seed, a whole number below 2^32. What it draws from the
-            global generators of torch (on the CPU), NumPy and Python follows from the seed, too: they begin there, and
-            are put back.
+        model: a module; or a function that builds a fresh one from a seed, a whole number below 2^32. For its call
+            the global generators of torch (on the CPU), NumPy and Python are seeded from it; they are restored
+            afterwards.
         loss: from a model and a batch to one loss per example.
         data: the private rows, as `train` takes them; or a function without arguments that loads them.
         collate_fn: from a list of one example to a batch, as `train` takes it: for text that needs padding.
-        people: whose row each is, an id a row, or a function that loads them; for plans that protect people.
+        people: the id of each row's person, or a function that loads the ids; for plans that protect people.
         rows: their number, a public fact; needed if ``data`` is a function, so that plans are made without loading.
         score: from a trained model to scores by name, on *public* data: they are printed and written into the run.
             The first is what a search compares.
@@ -116,7 +116,7 @@ class Task:
         return self.data() if self.loads else self.data
 
     def load_people(self) -> Any:
-        """The person's id of each row; ``None`` if the task has none."""
+        """The id of each row's person; ``None`` if the task has no people."""
         return self.people() if callable(self.people) else self.people
 
     def fresh(self, seed: int, data: object = None) -> nn.Module:
@@ -232,7 +232,7 @@ def _near(module: str, function: str) -> str:
 
 
 def _wanted(function: Callable[..., Any]) -> list[str]:
-    """The arguments that a call must give."""
+    """The names of a function's required arguments."""
     skipped = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     return [
         name

@@ -66,8 +66,8 @@ class Checkpoints:
         every: steps between two checkpoints, >= 1. A crash costs the time of as many steps at most, and no privacy:
             repeated steps have the same batches and the same noise, are the same releases to the last bit
             (or are refused), and count once.
-        also: by name, whatever else has a state: averages, a scheduler that your own code steps. (The one that `train`
-            is given as ``scheduler=`` is kept without it.)
+        also: other objects with a state, by name: averages, a scheduler that your own code steps. (The scheduler of
+            ``train(scheduler=)`` is kept without it.)
         resume: go on from the newest checkpoint in the folder; without one, from the start. If false, the folder must
             be empty: a forgotten run is not written over.
 
@@ -105,7 +105,7 @@ class Checkpoints:
         """A copy with ``thing`` added to ``also``; itself if it is there already.
 
         Raises:
-            InvalidValue: something else of this name.
+            InvalidValue: ``also`` has another object of this name.
         """
         if any(held is thing for held in self.also.values()):
             return self
@@ -172,7 +172,7 @@ def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int)
     content = save_tensors(tensors)
     body |= {"tensors_sha256": hashlib.sha256(content).hexdigest()}
     with alone_in(folder):
-        for left in folder.glob(f".{_PREFIX}*"):  # by a life that was killed while it wrote
+        for left in folder.glob(f".{_PREFIX}*"):  # of a process that was killed while it wrote
             shutil.rmtree(left, ignore_errors=True)
         staging.mkdir(mode=0o700)
         try:

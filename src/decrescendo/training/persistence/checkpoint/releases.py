@@ -17,7 +17,7 @@ from decrescendo.errors import FileRefused, PlanViolation, check_integer
 
 FORMAT, VERSION = "decrescendo-releases", 1
 RELEASES, LOCK = "releases.jsonl", "releases.lock"
-# Seconds: whoever holds the lock writes one line.
+# Seconds to wait for the lock, which a process holds while it writes one line.
 _PATIENCE = 60
 _WAY_OUT = "begin a new run, with fresh noise, in a new folder: what both release counts"
 
@@ -32,12 +32,11 @@ class Releases:
     noise in it. So each repeated step is compared with what was released.
 
     Guarantee:
-        no two releases of one step, of this training or of others that went on in this folder, in one life or in
-        several at the same time: what `record` let pass has one digest.
+        `record` accepts one digest only for each step, from all processes that resume in this folder, one after
+        another or at the same time.
 
     Edge cases:
-        a last line that is not whole was never on the disk when anything could be seen: it is left out, and written
-            again.
+        an incomplete last line is ignored and written again: nothing of its release could be seen yet.
         two processes in one folder: each compares what the other has written; they do the same work or one is refused.
         a *copy* of the folder cannot be told from the original: two that go on from copies release the same noise, on
             other sums where the data differ. Never go on from a copy.
@@ -101,7 +100,7 @@ class Releases:
         try:
             with self._held():
                 self._catch_up()
-                with _opened(self._path) as handle:  # a life that was killed may not have got so far
+                with _opened(self._path) as handle:  # a killed process may not have synced its last line
                     os.fsync(handle)
         except OSError as error:
             raise self._unwritten(error) from None
@@ -120,11 +119,11 @@ class Releases:
             digest: of what is about to be released, 32 bytes.
 
         Returns:
-            Whether it is new. An old one is the same release, made again after a crash: it counts once.
+            Whether the step is new. A recorded step is the same release, repeated after a crash: it counts once.
 
         Raises:
-            PlanViolation: an old one with another result, or not the next step.
-            FileRefused: it cannot be written, or is not as it was written. Nothing was released.
+            PlanViolation: a recorded step with another digest, or a step that is not the next.
+            FileRefused: the file cannot be written, or is not as it was written. Nothing was released.
         """
         check_integer("position", position)
         line = _line(position + 1, digest.hex())
@@ -168,7 +167,7 @@ class Releases:
         with _opened(self._path) as handle, os.fdopen(os.dup(handle), "rb") as file:
             head = _head(self.name)
             if file.read(len(head)) != head:
-                _name_in(self._path)  # or it is no such file at all
+                _name_in(self._path)  # raises if it is another kind of file
                 raise FileRefused(
                     f"{self._path} must be of the training whose checkpoint this is, got another's. Each training has "
                     "a folder of its own"

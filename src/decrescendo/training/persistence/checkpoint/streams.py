@@ -24,8 +24,7 @@ def stream_state(stream: np.random.Generator | NoiseStream) -> dict[str, Any]:
 
 
 def copied(stream: np.random.Generator | SecureStream) -> np.random.Generator | SecureStream:
-    """Another stream at the same position, for draws that each process makes by itself with the same
-    result."""
+    """A copy of a stream at the same position: draws from it do not advance the original."""
     other = np.random.default_rng() if isinstance(stream, np.random.Generator) else stream
     return stream_at(other, stream_state(stream))
 

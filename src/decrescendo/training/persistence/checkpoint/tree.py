@@ -24,7 +24,7 @@ def pack(value: object, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)) and type(value) in (int, float):
-        # JSON numbers stay exact in Python; what JSON has no number for goes as text.
+        # Python reads JSON numbers exactly; NaN and infinity, which JSON lacks, are written as text.
         return (
             value if isinstance(value, int) or value - value == 0 else {_TAG: "float", "value": repr(value)}
         )
@@ -55,7 +55,7 @@ def pack(value: object, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value from which `pack` made this."""
+    """The value from which `pack` made ``packed``."""
     if isinstance(packed, list):
         return [unpack(item, tensors) for item in cast("list[Any]", packed)]
     if not isinstance(packed, dict):
@@ -81,8 +81,7 @@ def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _native(value: np.ndarray) -> np.ndarray:
-    """Tensors of integer types that safetensors or torch lack, reinterpreted bit by bit as types that
-    exist."""
+    """A contiguous array; unsigned types that safetensors or torch lack are reinterpreted as signed."""
     array = np.ascontiguousarray(value)
     signed = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}.get(str(array.dtype))
     return array.view(signed) if signed is not None else array
