@@ -207,6 +207,38 @@ def test_caches_by_shape_are_no_state() -> None:
     assert engine.assumptions == ()
 
 
+def test_hooks_that_the_first_pass_installs_are_installed_once() -> None:
+    """As Transformers does to collect hidden states: a flag on the model, and a hook that torch keeps."""
+
+    class Collects(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.found, self.hooked = nn.Linear(3, 1), list[Tensor](), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not self.hooked:
+                self.layer.register_forward_hook(lambda _, __, output: self.found.append(output))
+                self.hooked = True
+            self.found.clear()
+            self.layer(x)
+            (found,) = self.found
+            return found.square().mean()
+
+    model, x = Collects(), torch.randn(4, 3)
+    found = Engine(model, lambda m, b: m(b), ONE).clipped_sum(x, 1.0).gradients["layer.weight"]
+    expected = Reference(model, lambda m, b: m(b)).clipped_sum(x, 1.0).gradients["layer.weight"]
+    torch.testing.assert_close(found, expected)
+    assert len(model.layer._forward_hooks) == 1
+
+
+def test_a_model_with_buffers_takes_rows_of_tensors() -> None:
+    """Its rows are also passed together, after which buffers are as they were."""
+    model = nn.Sequential(nn.BatchNorm1d(3).eval(), nn.Linear(3, 1))
+    x = torch.randn(4, 3)
+    found = Engine(model, squares, ONE).clipped_sum(x, 1.0).gradients["1.weight"]
+    torch.testing.assert_close(found, Reference(model, squares).clipped_sum(x, 1.0).gradients["1.weight"])
+
+
 def test_a_pass_that_reads_other_training_data_is_refused() -> None:
     model, x = linear(), torch.randn(5, 3)
     reads: list[Any] = [

@@ -125,4 +125,5 @@ def _losses(
     finally:
         with torch.no_grad():
             for buffer, values in stored:
-                buffer.copy_(values)
+                if not torch.equal(buffer, values):  # whoever compares versions takes a write for a change
+                    buffer.copy_(values)
