@@ -263,12 +263,16 @@ def test_a_loss_that_writes_to_its_example_leaves_the_callers_as_it_is() -> None
     def written(model: nn.Module, batch: list[Tensor]) -> Tensor:
         return model(batch[0].mul_(2)).square().mean()
 
+    def masked(model: nn.Module, graph: Graph) -> Tensor:
+        return model(graph.x.mul_(2)).square().mean()
+
     x = torch.randn(1, 3)
     graph = Graph(x, x, x, x)
     Engine(linear(), loss, ONE).clipped_sum(OneByOne((graph,)), 1.0)
     assert graph.edges is x
     kept = x.clone()
     Engine(linear(), written, ONE).clipped_sum(OneByOne(([x],)), 1.0)
+    Engine(linear(), masked, ONE).clipped_sum(OneByOne((graph, graph)), 1.0)
     assert torch.equal(x, kept)
 
 

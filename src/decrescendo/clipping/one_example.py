@@ -106,11 +106,13 @@ class OneExamplePasses:
 
         def take(done: OnePass, norm: Tensor) -> None:
             found = self._factors(done, norm, 1, limit)
-            for name, gradient in done.gradients.items():
-                counted, factor = found.counted.to(gradient.device), found.factors.to(gradient)
-                part = torch.where(counted, gradient * factor, 0)  # 0 times infinity is not 0
-                sums[name] = part if name not in sums else sums[name].add_(part)
             numbers.append(found.numbers)
+            if not sums:
+                sums.update({name: torch.zeros_like(gradient) for name, gradient in done.gradients.items()})
+            if bool(found.counted):  # 0 times infinity is not 0
+                gradients = list(done.gradients.values())
+                factors = [found.factors.to(gradient) for gradient in gradients]
+                torch._foreach_addcmul_(list(sums.values()), gradients, factors)
 
         self._each(batch, held, take)
         return sums, seen_of(torch.stack(numbers).sum(0), len(numbers))[0]
@@ -226,7 +228,15 @@ def _copied(example: Batch) -> Batch:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
     with torch.inference_mode(False):
-        return map_example(own, copy.copy, example)
+        return map_example(own, _copied_object, example)
+
+
+def _copied_object(value: Any) -> Any:
+    """With its tensors, unless it cannot be copied so deeply (a lock, an open file)."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return copy.copy(value)
 
 
 def _stored(gradient: Tensor, *, wide: bool) -> Tensor:
@@ -237,11 +247,9 @@ def _stored(gradient: Tensor, *, wide: bool) -> Tensor:
 
 def _norm(gradients: Mapping[str, Tensor]) -> Float[Tensor, " 1"]:
     """The joint norm, in float64; never below the exact one."""
-    total: Tensor | None = None
-    for gradient in gradients.values():
-        square = torch.linalg.vector_norm(gradient, dtype=norm_dtype(gradient.device)).square().reshape(1)
-        total = square if total is None else total + square.to(total.device)
-    return cast("Tensor", total).sqrt() * (1 + 2.0**-40)
+    stored = list(gradients.values())
+    norms = torch._foreach_norm(stored, 2, norm_dtype(stored[0].device))
+    return torch.stack([norm.to(norms[0].device) for norm in norms]).norm().reshape(1) * (1 + 2.0**-40)
 
 
 def _check_same(first: OnePass, again: OnePass) -> None:
