@@ -116,3 +116,38 @@ def test_a_model_that_is_led_by_earlier_examples_is_refused_before_anything_is_r
     with pytest.raises(UnsupportedModel, match="the same loss and gradient"):
         trained(records(), loss=bank)
     assert len(seen) < 24
+
+
+class InAttribute(torch.utils.data.Dataset[Any]):
+    """Records that a data set makes of what it holds, beside a public mean."""
+
+    def __init__(self) -> None:
+        self.records, self.mean = records(), torch.zeros(3)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Graph:
+        found = self.records[index]
+        return Graph(found.x.clone(), found.edges.clone(), found.y.clone(), found.of.clone())
+
+
+@pytest.mark.parametrize("make", [records, InAttribute])
+def test_a_loss_that_reads_records_of_any_class_in_the_data_set_is_refused(make: Any) -> None:
+    data = make()
+    held = data if isinstance(data, list) else data.records
+
+    def reads(model: nn.Module, graph: Graph) -> Tensor:
+        return model(Graph(graph.x - held[0].x.mean(0), graph.edges, graph.y, graph.of))
+
+    with pytest.raises(UnsupportedModel, match="no training data but its own"):
+        trained(data, loss=reads)
+
+
+def test_a_loss_may_read_what_a_data_set_holds_beside_its_records() -> None:
+    data = InAttribute()
+
+    def scaled(model: nn.Module, graph: Graph) -> Tensor:
+        return model(Graph(graph.x - data.mean, graph.edges, graph.y, graph.of))
+
+    assert trained(data, loss=scaled).rows_independent

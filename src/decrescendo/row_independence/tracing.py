@@ -17,10 +17,13 @@ from decrescendo.row_independence.labels import RowLayout as RowLayout
 from decrescendo.row_independence.labels import constant_of as constant_of
 from decrescendo.row_independence.labels import is_data as is_data
 from decrescendo.row_independence.labels import is_fixed as is_fixed
+from decrescendo.row_independence.object_contents import attributes_of as attributes_of
+from decrescendo.row_independence.object_contents import slots_of as slots_of
 from decrescendo.row_independence.process_settings import settings as settings
 from decrescendo.row_independence.python_state import UNSEARCHED as UNSEARCHED
 from decrescendo.row_independence.python_state import Numbers as Numbers
 from decrescendo.row_independence.python_state import changed_places as changed_places
+from decrescendo.row_independence.python_state import is_of_a_library as is_of_a_library
 from decrescendo.row_independence.python_state import numbers_of as numbers_of
 from decrescendo.row_independence.python_state import without_keys as without_keys
 from decrescendo.row_independence.random_stream import Stream as Stream

@@ -6,10 +6,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from decrescendo.base.storages import tensors_of
-from decrescendo.row_independence.tracing import Memory
+from decrescendo.row_independence.tracing import Memory, attributes_of, is_of_a_library, slots_of
 from decrescendo.training.data.examples import ColumnRows, FrameRows
 
 
@@ -34,9 +34,18 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, T
                 yield from ((f"{name} of the optimizer", tensor) for tensor in tensors_of((value,)))
 
 
-def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
+def memory_of(data: object, seen: set[int] | None = None) -> Iterator[Tensor | np.ndarray]:
     """The tensors and arrays that hold ``data`` (any kind of data set); Python numbers and strings are left
-    out."""
+    out.
+
+    A list's records are searched with their attributes. Of a data set of a user's class only what has a row or an item
+    per record is taken: what else it holds may be public (a mean per channel, word vectors).
+
+    Args:
+        seen: by ``id``, the objects whose attributes were searched; ``None`` of a whole data set.
+    """
+    if data is None or isinstance(data, (str, bytes, int, float)):
+        return
     if isinstance(data, (Tensor, np.ndarray)):
         yield data
     elif isinstance(data, Subset):
@@ -52,10 +61,30 @@ def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
     elif hasattr(data, "iloc") and type(data).__module__.partition(".")[0] == "pandas":
         yield from columns_of_frame(data)
     elif isinstance(data, Mapping):
-        yield from memory_of(list(cast("Mapping[object, object]", data).values()))
+        yield from memory_of(list(cast("Mapping[object, object]", data).values()), seen)
     elif isinstance(data, (list, tuple)):
+        seen = set() if seen is None else seen
         for item in cast("list[object]", data):
-            yield from memory_of(item)
+            yield from memory_of(item, seen)
+    elif not (isinstance(data, nn.Module) or is_of_a_library(type(data)) or id(data) in (seen or ())):
+        held = [*attributes_of(data).values(), *(item for _, item in slots_of(data))]
+        if seen is None or isinstance(data, Dataset):
+            held = _with_rows(held, len(cast("Any", data)) if hasattr(type(data), "__len__") else -1)
+        yield from memory_of(held, {id(data)} if seen is None else seen | {id(data)})
+
+
+def _with_rows(values: list[Any], rows: int) -> list[object]:
+    """Data sets, frames, tensors with ``rows`` rows, and the items of containers with as many."""
+    found: list[object] = []
+    for value in values:
+        if isinstance(value, (Tensor, np.ndarray)):
+            found += [value] if value.ndim and len(value) == rows else []
+        elif isinstance(value, Dataset) or hasattr(value, "iloc"):
+            found.append(value)
+        elif isinstance(value, (Mapping, list, tuple)):
+            items: list[Any] = list(value.values() if isinstance(value, Mapping) else value)
+            found += items if len(items) == rows else _with_rows(items, rows)
+    return found
 
 
 def _rows_of_subset(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
