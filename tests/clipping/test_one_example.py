@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from one_example_models import MODELS, Graph
+from one_example_cases import cases
+from one_example_models import Case, Graph
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -33,10 +34,11 @@ class Seeded:
             return self.loss(model, batch)
 
 
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_the_sum_is_the_references(make: Callable[[], Any]) -> None:
+@cases
+def test_the_sum_is_the_references(make: Callable[[], Case]) -> None:
     torch.manual_seed(0)
-    model, loss, batch, _ = make()
+    case = make()
+    model, loss, batch = case.model, case.loss, case.batch
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     engine = Engine(model, loss, ONE, seeds=Seeds.of(7))
     norms = engine.per_example_norms(batch)
@@ -58,11 +60,11 @@ def test_the_sum_is_the_references(make: Callable[[], Any]) -> None:
     assert np.array_equal(np.random.get_state()[1], before[1])
 
 
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_adding_an_example_moves_the_sum_by_its_own_clipped_gradient_alone(make: Callable[[], Any]) -> None:
+@cases
+def test_adding_an_example_moves_the_sum_by_its_own_clipped_gradient_alone(make: Callable[[], Case]) -> None:
     torch.manual_seed(1)
-    model, loss, batch, _ = make()
-    model.eval()
+    case = make()
+    model, loss, batch = case.model, case.loss, case.batch
     limit = 0.01
     whole = Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(batch, limit).gradients
     rest = (

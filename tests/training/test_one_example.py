@@ -1,11 +1,13 @@
 """A training with one example a pass: records of any form, one of them in each batch that ``collate_fn`` makes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from one_example_models import Gin, Graph, graphs
+from one_example_cases import cases
+from one_example_models import Case, Gin, Graph, graphs
 from torch import Tensor, nn
 
 import decrescendo as dc
@@ -19,7 +21,7 @@ PLAN = dc.calibrate(dc.Budget(4.0, 1e-3), dc.PoissonSampling(24, 6), steps=4, cl
 
 def records() -> list[Graph]:
     torch.manual_seed(0)
-    return list(graphs(24).batch.examples)
+    return graphs(24).records
 
 
 def only(given: list[Graph]) -> Graph:
@@ -45,6 +47,27 @@ def test_graphs_are_trained_and_their_independence_is_no_assumption() -> None:
     assert run.steps == 4
     assert run.rows_independent
     assert [found.code for found in run.assumptions] == ["own-collate-fn"]
+
+
+@cases
+def test_models_of_libraries_train_from_their_records_reproducibly(make: Callable[..., Case]) -> None:
+    def run(seed: int) -> dc.Run:
+        torch.manual_seed(0)
+        case = make(24)
+        optimizer = torch.optim.SGD(case.model.parameters(), lr=0.01)
+        return dc.train(
+            case.model, case.loss, case.records, PLAN, optimizer, seed=seed, collate_fn=case.collate_fn,
+            settings=ONE,
+        )  # fmt: skip
+
+    one, again, other = run(3), run(3), run(4)
+    assert one.steps == PLAN.steps
+    assert one.rows_independent
+    assert [found.code for found in one.assumptions] == ["own-collate-fn"]
+    assert 3.9 < one.guarantee.epsilon <= 4
+    assert one.ledger == again.ledger == other.ledger
+    assert all(torch.equal(one.weights[name], again.weights[name]) for name in one.weights)
+    assert not all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
 
 
 @pytest.mark.slow
