@@ -88,7 +88,16 @@ def main() -> None:
         lines.append([called, str(len(case.records)), f"{parameters:,}", *times, *ratios])
     print(
         table(
-            ["model", "examples", "parameters", "plain", "one by one", "private", "times plain", "times one by one"],
+            [
+                "model",
+                "examples",
+                "parameters",
+                "plain",
+                "one by one",
+                "private",
+                "times plain",
+                "times one by one",
+            ],
             lines,
             "lrrrrrrr",
         )

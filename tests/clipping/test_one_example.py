@@ -65,7 +65,8 @@ def test_adding_an_example_moves_the_sum_by_its_own_clipped_gradient_alone(make:
     torch.manual_seed(1)
     case = make()
     model, loss, batch = case.model, case.loss, case.batch
-    limit = 0.01
+    first = OneByOne(batch.examples[:1])
+    limit = float(Engine(model, loss, ONE, seeds=lambda: 5).per_example_norms(first)) / 2
     whole = Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(batch, limit).gradients
     rest = (
         Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(OneByOne(batch.examples[1:]), limit).gradients

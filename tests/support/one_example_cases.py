@@ -19,10 +19,11 @@ def of_library(name: str) -> Callable[..., Case]:
     return make
 
 
+_LIBRARIES = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # on import
 cases = pytest.mark.parametrize(
     "make",
     [
         *(pytest.param(make, id=name) for name, make in MODELS.items()),
-        *(pytest.param(of_library(name), id=name, marks=pytest.mark.slow) for name in INSTALLED),
+        *(pytest.param(of_library(name), id=name, marks=_LIBRARIES) for name in INSTALLED),
     ],
 )

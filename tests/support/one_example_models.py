@@ -133,7 +133,9 @@ def llava(count: int = 4, size: int = 6, width: int = 16) -> Case:
     }  # fmt: skip
     vision = CLIPVisionConfig(image_size=16, patch_size=8, **common)
     text = LlamaConfig(vocab_size=50, num_key_value_heads=2, **common)
-    model = LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_index=49)).train()
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(vision_config=vision, text_config=text, image_token_index=49)
+    ).train()
     records: list[dict[str, Tensor]] = []
     for at in range(count):
         words = torch.randint(2, 49, (size + at % 3,))
@@ -190,14 +192,14 @@ def _declare_operators() -> None:
 
 
 def retinanet(count: int = 3, size: int = 64, layers: int = 18) -> Case:
-    """Of torchvision: FrozenBatchNorm by its default, and five of the backbone's layers are trained."""
+    """Of torchvision: FrozenBatchNorm by its default."""
     _declare_operators()
     from torchvision.models.detection import RetinaNet
     from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
     from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
     backbone = resnet_fpn_backbone(
-        backbone_name=f"resnet{layers}", weights=None, trainable_layers=5, returned_layers=[2, 3, 4],
+        backbone_name=f"resnet{layers}", weights=None, trainable_layers=3, returned_layers=[2, 3, 4],
         extra_blocks=LastLevelP6P7(256, 256),
     )  # fmt: skip
     model = RetinaNet(backbone, 2, min_size=(size, size + 8), max_size=2 * size).train()

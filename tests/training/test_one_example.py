@@ -17,6 +17,7 @@ from decrescendo.errors import InvalidType, UnsupportedModel
 
 ONE = EngineSettings(one_example_a_pass=True)
 PLAN = dc.calibrate(dc.Budget(4.0, 1e-3), dc.PoissonSampling(24, 6), steps=4, clip=0.5)
+SHORT = dc.calibrate(dc.Budget(4.0, 1e-3), dc.PoissonSampling(24, 4), steps=2, clip=0.5)
 
 
 def records() -> list[Graph]:
@@ -54,16 +55,16 @@ def test_models_of_libraries_train_from_their_records_reproducibly(make: Callabl
     def run(seed: int) -> dc.Run:
         torch.manual_seed(0)
         case = make(24)
-        optimizer = torch.optim.SGD(case.model.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD([p for p in case.model.parameters() if p.requires_grad], lr=0.01)
         return dc.train(
-            case.model, case.loss, case.records, PLAN, optimizer, seed=seed, collate_fn=case.collate_fn,
+            case.model, case.loss, case.records, SHORT, optimizer, seed=seed, collate_fn=case.collate_fn,
             settings=ONE,
         )  # fmt: skip
 
     one, again, other = run(3), run(3), run(4)
-    assert one.steps == PLAN.steps
+    assert one.steps == SHORT.steps == 2
     assert one.rows_independent
-    assert [found.code for found in one.assumptions] == ["own-collate-fn"]
+    assert "own-collate-fn" in [found.code for found in one.assumptions]
     assert 3.9 < one.guarantee.epsilon <= 4
     assert one.ledger == again.ledger == other.ledger
     assert all(torch.equal(one.weights[name], again.weights[name]) for name in one.weights)
