@@ -26,7 +26,7 @@ sys.path.append(str(ROOT / "tests" / "support"))
 
 from one_example_models import INSTALLED, Case, speech  # noqa: E402
 
-ROUNDS = 7
+ROUNDS = 5
 MODELS = {**INSTALLED, "wav2vec2": ("transformers", speech)}  # torchvision first: transformers imports it
 # Examples, their size (pixels, nodes, tokens, samples) and the width of the model (RetinaNet: layers of its ResNet).
 SIZES = {
