@@ -25,7 +25,7 @@ _TEXTS = (str, bytes, bytearray, memoryview, range)
 
 
 class DispatchMode(TorchDispatchMode):
-    """A dispatch mode that torch's compiler leaves alone: torch would import it for the mode, which takes seconds."""
+    """A dispatch mode whose methods run without torch's compiler, whose import would take seconds."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -198,7 +198,7 @@ def is_hollow(tensor: Tensor) -> bool:
 
 
 def slots_of(output: Any) -> list[Tensor | None]:
-    """The outputs of an operation in order, ``None`` for each that is not a tensor."""
+    """The tensors that an operation returned as a list, with ``None`` for those that it left out."""
     found: list[Tensor | None] = []
     for value in cast("list[Any]", output) if isinstance(output, (list, tuple)) else ():
         if isinstance(value, (list, tuple)):
