@@ -83,7 +83,7 @@ class Shards:
         return any(part.requires_grad for part in self._parts.values())
 
     def keep(self, name: str, total: Tensor) -> Tensor:
-        """Add a sum of this rank's examples to the sharded sum of all ranks; returns this rank's placeholder."""
+        """Add ``total`` to the sharded sum over all ranks and return an empty tensor; itself if not sharded."""
         if name not in self._parts:
             return total
         self._round(_Need.SUM, self._names.index(name), total)
