@@ -179,7 +179,7 @@ class Meetings:
             raise self.error from None
 
     def leave(self, error: BaseException) -> None:
-        """Write to the store why this rank ends, and close, without a meeting: others may be in a collective of torch."""
+        """Write to the store why this rank ends, and close, without a meeting: others may be in torch's collectives."""
         told = self._left()  # this error may be caused by another rank's leaving
         self.error = told or (error if isinstance(error, Exception) else raised(self._rank, described(error)))
         if told is not None:

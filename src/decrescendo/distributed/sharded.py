@@ -98,8 +98,8 @@ class Shards:
         return found
 
     def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
-        """What ``clip`` returns, once all ranks have clipped: for sharded parameters the sums over all ranks (DTensors),
-        for others the sums over this rank's examples."""
+        """What ``clip`` returns, once all ranks have clipped: for sharded parameters sums over all ranks (DTensors),
+        for others sums over this rank's examples."""
         self._sums = {}
         own = self.gathered(clip)
         gradients = dict(own.gradients)

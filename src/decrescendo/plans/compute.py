@@ -95,7 +95,7 @@ def allocate_compute(
             batch=rates * size, accountant=judge,
         )  # fmt: skip
 
-    # The shape depends on the run's price mu^2, which the theorem estimates: repeat it with that of the certified noise.
+    # The shape depends on the run's price mu^2, first from the theorem: repeat with that of the certified noise.
     first = plan(mu_of(budget.epsilon, budget.delta) ** 2, Pld(rtol=1e-2) if accountant is None else judge)
     p, x = first.sampling.rates(count), 1 / first.noise_multiplier**2
     return plan(float(np.sum(p**2 * np.expm1(x))), judge)

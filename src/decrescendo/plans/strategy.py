@@ -11,7 +11,7 @@ from decrescendo.errors import InvalidValue
 
 # Weights of the recursion are multiples of 2^-WEIGHT_BITS, so that sums of noise on a grid are exact in integers.
 WEIGHT_BITS = 12
-# Diagonal entries have at most so many significant bits: times a weight, and divided by it, they are exact in float64.
+# Significant bits of a diagonal entry, at most: diagonal times weight, and the ratio of the two, are exact in float64.
 _DIAGONAL_BITS = 30
 _LARGEST_WEIGHT = 2.0 ** (52 - _DIAGONAL_BITS - WEIGHT_BITS)
 

@@ -148,8 +148,7 @@ class Labels:
         return _counted(self.mark_of(key_of(tensor))[0])
 
     def select(self, made: Iterable[Tensor], chosen: bool) -> None:
-        """Mark outputs whose shape shows how many rows the data selected, if no layout says which example each
-        row belongs to."""
+        """Mark outputs whose shape shows how many rows the data selected, unless their layout is known."""
         for tensor in made:
             key = storage_key(tensor)
             mark, birth = self.marks.get(key, (None, 0))

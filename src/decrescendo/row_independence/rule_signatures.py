@@ -84,7 +84,9 @@ def signature(text: str) -> Rule:
         if any(at != symbol or not label.like(place) for label, at in real):
             return [call.mixed("examples meet examples")] * known
         if any(at != symbol for _, at in rows):
-            return [call.mixed(LONG)] * known  # a constant as long as the batch, which no output's layout shows
+            return [
+                call.mixed(LONG)
+            ] * known  # a constant as long as the batch, which no output's layout shows
         for tensor, dims in () if place.constant else named:
             if symbol in dims and not call.uniform(tensor, place.moved(dims.index(symbol))):
                 return [call.mixed(LAID_ALONG)] * known

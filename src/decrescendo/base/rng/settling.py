@@ -45,7 +45,7 @@ def _scaled(
     """The noisy sums in units of ``step``, and bounds on float64's error in them."""
     from scipy.special import ndtri  # slow to load, for `decrescendo --help` too
 
-    # One bit is the sign; 63 are the first bits of a tail probability below one half, whose other bits are not drawn yet.
+    # One bit is the sign; 63 are the first bits of a tail probability below one half; its others are not drawn yet.
     negative, tail = drawn >> np.uint64(63) == 1, drawn & np.uint64(2**63 - 1)
     probability = (tail + 0.5) * 2.0**-64
     size = -ndtri(probability)
