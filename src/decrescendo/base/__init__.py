@@ -1,9 +1,9 @@
-"""What has no subject of its own: files that are whole, sealed JSON, random streams, optional packages.
+"""Tools that all packages share: files written all or nothing, sealed JSON, random streams, optional packages.
 
 ======================================  ============================================================================
 `Streams`, `Secure`, `Seeds`            random numbers by purpose: repeatable, or unpredictable
 `Keystream`                             a stream of bits from a key: the noise of a run with a seed
-`sealed`, `strict_json`, `write_whole`  JSON with a checksum, JSON read strictly, files that are whole or not there
+`sealed`, `strict_json`, `write_whole`  JSON with a checksum, JSON read strictly, files written all or nothing
 `require`                               an optional package, or the command that installs it
 `markdown`                              tables that can be read as text
 ======================================  ============================================================================

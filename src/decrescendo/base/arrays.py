@@ -1,11 +1,11 @@
-"""Arrays that stay as they were judged."""
+"""Read-only arrays: a plan that an accountant certified cannot change."""
 
 import numpy as np
 from jaxtyping import Shaped
 
 
 def read_only(array: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
-    """A copy that nobody can make writable again: what was judged is what is executed.
+    """A copy of ``array`` that cannot be made writable again: the noise that was certified is what runs.
 
     A flag alone can be taken back by ``setflags(write=True)``; an array over immutable bytes cannot be written to.
 

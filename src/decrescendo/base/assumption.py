@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from decrescendo.errors import InvalidValue, check_instance
 
-# How codes begin of what the engine assumed of rows in a pass, and of what is published as it is, without noise.
+# Prefixes of codes: assumptions about the independence of rows in a pass; about values published without noise.
 ROWS, PUBLIC = "rows-", "public-"
 BEGINS = "Assumed: "
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -18,9 +18,9 @@ class Assumption:
     """A condition of the guarantee that the library did not check, or only in part.
 
     Args:
-        code: stable, of small letters, digits and hyphens. One that begins with ``rows-`` is of what the engine had to
-            assume to call rows independent of each other in a pass; one that begins with ``public-`` is of values that
-            are published as they are, without noise. All codes are listed in docs/reference/assumptions.md.
+        code: a stable name of small letters, digits and hyphens. With the prefix ``rows-`` the engine assumed it to
+            call rows independent in a pass; with ``public-`` it is about values that are published as they are,
+            without noise. All codes are listed in docs/reference/assumptions.md.
         sentence: begins with "Assumed: "; it is put on one line.
 
     Raises:
@@ -53,12 +53,12 @@ class Assumption:
 
     @property
     def of_rows(self) -> bool:
-        """Whether the engine assumed it to call rows independent in a pass."""
+        """Whether the engine assumed this to call rows independent in a pass."""
         return self.code.startswith(ROWS)
 
     @property
     def of_published(self) -> bool:
-        """Whether it is about values that are published without noise."""
+        """Whether this assumption is about values that are published without noise."""
         return self.code.startswith(PUBLIC)
 
     def written(self) -> str:
@@ -71,7 +71,7 @@ class Assumption:
 
 
 class Template(NamedTuple):
-    """A row of the table of assumptions: ``{}`` in the sentence is for names that are put in."""
+    """A row of the table of assumptions: ``{}`` in the sentence is a place for a name."""
 
     code: str
     sentence: str
@@ -84,7 +84,7 @@ class Template(NamedTuple):
 
 
 def are_independent(assumptions: Iterable[Assumption]) -> bool:
-    """Whether none of them is about the independence of rows in a pass: then all of that was checked.
+    """Whether no assumption is about the independence of rows in a pass: then it was checked in full.
 
     >>> own = Assumption("own-sampler", "Assumed: the sampler reads public values only")
     >>> are_independent([]), are_independent([own])
@@ -96,7 +96,7 @@ def are_independent(assumptions: Iterable[Assumption]) -> bool:
 
 
 def independence(assumptions: Iterable[Assumption]) -> str:
-    """The same in words, for people.
+    """Whether rows are independent, in words: checked, or the codes of what was assumed.
 
     >>> independence([])
     'yes, checked at every pass'
@@ -108,7 +108,7 @@ def independence(assumptions: Iterable[Assumption]) -> str:
 
 
 def assumption_lines(assumptions: Iterable[Assumption]) -> list[str]:
-    """For people: a line that says whether rows are independent, and one for each assumption.
+    """The lines of a report: whether rows are independent, then one line per assumption.
 
     >>> assumption_lines([Assumption("own-sampler", "Assumed: it is public")])
     ['rows independent: yes, checked at every pass', 'Assumed: it is public']
@@ -118,7 +118,7 @@ def assumption_lines(assumptions: Iterable[Assumption]) -> list[str]:
 
 
 def assumption_facts(assumptions: Iterable[Assumption]) -> dict[str, Any]:
-    """For JSON: whether rows are independent; codes and sentences.
+    """The entries of a JSON file: whether rows are independent; codes and sentences.
 
     >>> assumption_facts([Assumption("own-sampler", "Assumed: it is public")])
     {'rows_independent': True, 'assumptions': [{'code': 'own-sampler', 'sentence': 'Assumed: it is public'}]}

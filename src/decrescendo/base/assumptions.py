@@ -1,4 +1,4 @@
-"""The one table of what a guarantee can assume: docs/reference/assumptions.md is written from it."""
+"""The table of all assumptions of a guarantee; docs/reference/assumptions.md is written from it."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any, cast
 from decrescendo.base.assumption import Assumption, Template
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 
-# What the engine assumes of rows in a pass, or others in its place. Codes that begin so, and no others, are of that.
+# About the independence of rows in a pass, assumed by the engine or another trainer: all codes ``rows-..``.
 _ROWS = (
     Template("rows-declared-line",
          "the data that {} reads do not change what the pass computes for other examples",
@@ -37,7 +37,7 @@ _ROWS = (
          "train again"),
 )  # fmt: skip
 
-# What the engine assumes of what stays from one pass to the next.
+# About state that stays from one pass to the next.
 _PASSES = (
     Template("stored-count", "the number of examples stored in {} does not change what a later pass computes",
          "model or loss store how many examples they saw", "count steps, or count outside model and loss"),
@@ -61,7 +61,7 @@ _PASSES = (
          "pass such a value as a tensor that is changed in place, or set `EngineSettings(capture=False)`"),
 )  # fmt: skip
 
-# What is published as it is, and other changes of what a model holds.
+# About values published as they are, and other changes of a model's state.
 _MODEL = (
     Template("public-buffers", "the buffers {} hold public statistics; they are published as they are, without noise",
          "buffers differ from what their class constructs (running statistics, priors, code books)",
@@ -99,7 +99,7 @@ _MODEL = (
          "start from initial or public weights"),
 )  # fmt: skip
 
-# What code of the user's does between steps, or where torch has hooks for it.
+# About user code between steps, or in torch's hooks.
 _LOOP = (
     Template("weights-written",
          "code that changed weights outside of optimizer.step() used released or public values only",
@@ -141,7 +141,7 @@ _LOOP = (
          "use a filter of `decrescendo.accounting.filters`"),
 )  # fmt: skip
 
-# What makes rows of records.
+# About code that makes rows from records.
 _DATA = (
     Template("own-collate-fn",
          "data[i] and collate_fn make example i from record i alone, and store nothing of one example for another "
@@ -166,7 +166,7 @@ _DATA = (
          "use `decrescendo.distributed.join`"),
 )  # fmt: skip
 
-# Searches, clients, other trainers; declarations.
+# About searches, clients, other trainers; and declarations.
 _OTHERS = (
     Template("own-attempt",
          "attempt makes each trial from settings and plan alone, stores nothing of one trial for another, and "
@@ -202,7 +202,7 @@ _WRITTEN = re.compile(r"(?P<code>[a-z0-9-]+): (?P<sentence>Assumed: .*)", re.DOT
 
 
 def template(code: str) -> Template:
-    """The row of the table.
+    """The row of the table with this code.
 
     >>> template("own-optimizer").format("Mine").sentence
     'Assumed: Mine (your optimizer class) changes the weights by released or public values only'
@@ -211,7 +211,7 @@ def template(code: str) -> Template:
 
 
 def assumed(code: str, *names: object) -> Assumption:
-    """The assumption of that code, with names in its sentence where there are any.
+    """The assumption with this code, with ``names`` put into its sentence.
 
     >>> assumed("ended-early").sentence
     'Assumed: code that ended the run before its plan did used released or public values only'
@@ -220,10 +220,10 @@ def assumed(code: str, *names: object) -> Assumption:
 
 
 def read_assumption(text: object) -> Assumption:
-    """What `Assumption.written` wrote.
+    """The assumption in a text that `Assumption.written` wrote.
 
     Raises:
-        InvalidType, InvalidValue: no text, or one without a code.
+        InvalidType, InvalidValue: not a text, or a text without a code.
 
     >>> read_assumption("own-sampler: Assumed: it is public").code
     'own-sampler'
@@ -238,7 +238,7 @@ def read_assumption(text: object) -> Assumption:
 
 
 def assumptions_in(provenance: Mapping[str, Any]) -> tuple[Assumption, ...]:
-    """Those in the provenance of a run's file; where nothing was recorded, that it was not.
+    """The assumptions in the provenance of a run's file; ``rows-unrecorded`` if it has none recorded.
 
     >>> [assumption.code for assumption in assumptions_in({})]
     ['rows-unrecorded']

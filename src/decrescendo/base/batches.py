@@ -1,4 +1,4 @@
-"""Rows of a batch: how many there are, a slice or selection of them through any nesting, and rows put together."""
+"""Batches as nested containers of tensors: count, slice, select, copy and join their rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Batch: TypeAlias = Any
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """A batch of examples of several shapes, in parts of one shape each: no example is padded to another's length.
+    """A batch of examples of several shapes, in parts of one shape each, without padding.
 
     An engine clips and sums one part after the other. `map_rows` changes all of them.
 
@@ -36,14 +36,14 @@ class Ragged:
         return count_rows(self)
 
     def pin_memory(self) -> "Ragged":
-        """In memory that a GPU can copy from; torch's `DataLoader` calls it."""
+        """A copy in pinned memory, from which a GPU can copy; torch's `DataLoader` calls this."""
         return map_rows(Tensor.pin_memory, self)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OneByOne:
-    """Examples that are passed one after another: each is a batch of one, and may be anything that the loss takes (a
+    """A batch whose examples run one at a time: each is a batch of one, and may be anything that the loss takes (a
     list of images, a graph).
 
     >>> import torch
@@ -60,7 +60,7 @@ class OneByOne:
 
 
 def examples_of(batch: Batch) -> Iterator[Batch]:
-    """Batches of one example each: those of a `OneByOne`, and the rows of any other batch."""
+    """The examples of a batch as batches of one: the elements of a `OneByOne`, the rows of any other batch."""
     if isinstance(batch, OneByOne):
         yield from batch.examples
         return
@@ -98,7 +98,7 @@ def map_example(change: Callable[[Tensor], Tensor], other: Callable[[Any], Any],
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """``batch`` with its tensors on ``device``, and what else has a method ``to`` (a graph of a library's)."""
+    """``batch`` with its tensors, and other objects that have a method ``to`` (graphs), moved to ``device``."""
 
     def move(tensor: Any) -> Any:
         return tensor.to(device, non_blocking=True)
@@ -113,7 +113,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def parts_of(batch: Batch) -> tuple[Batch, ...]:
-    """The parts of a `Ragged` batch; of any other, itself."""
+    """The parts of a `Ragged` batch; any other batch as its only part."""
     return batch.parts if isinstance(batch, Ragged) else (batch,)
 
 
@@ -134,7 +134,7 @@ def joined(examples: Sequence[Batch]) -> Batch:
 
 
 def form_of(batch: Batch) -> object:
-    """What batches must share for their rows to be put together: containers, and shapes and dtypes of a row."""
+    """What batches must share for their rows to be concatenated: containers, and shapes and dtypes of a row."""
     if isinstance(batch, Tensor):
         return batch.shape[1:], batch.dtype
     if isinstance(batch, Mapping):
@@ -146,7 +146,7 @@ def form_of(batch: Batch) -> object:
 
 
 def _together(group: list[Batch]) -> Batch:
-    """Batches of one form, one after the other."""
+    """The rows of batches of one form, concatenated."""
     whole = iter([torch.cat(column) for column in zip(*map(leaves_of, group), strict=True)])
     return map_rows(lambda _: next(whole), group[0])
 
@@ -203,7 +203,7 @@ def count_rows(batch: Batch) -> int:
     """The number of examples: the common first dimension of all tensors in the batch.
 
     Raises:
-        InvalidType: a leaf that is no tensor.
+        InvalidType: a leaf that is not a tensor.
         InvalidValue: no tensor at all, or first dimensions that differ.
 
     >>> import torch
@@ -252,7 +252,7 @@ def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
 
 
 def memory_order(rows: Tensor) -> tuple[int, ...]:
-    """The dimensions of a tensor from the slowest to the fastest in memory, as a copy of its rows keeps them.
+    """The dimensions of a copy of a tensor's rows, from the slowest to the fastest in memory.
 
     Rows come one after another, whatever their order in memory was; within a row a permuted memory format stays
     (`torch.channels_last`, the result of ``transpose(1, 2)``), and a dimension that was expanded stays where it is.
@@ -266,14 +266,14 @@ def memory_order(rows: Tensor) -> tuple[int, ...]:
     steps, sizes = rows.stride(), rows.shape
     laid = [dim for dim in range(1, rows.dim()) if steps[dim]]
     order = list(range(rows.dim()))
-    # A dimension of size one, whose step says nothing, comes after the one that it ties with, as torch has it.
+    # The stride of a dimension of size one is arbitrary: as in torch, it comes after one with the same stride.
     for place, dim in zip(laid, sorted(laid, key=lambda dim: (-steps[dim], sizes[dim] == 1)), strict=True):
         order[place] = dim
     return tuple(order)
 
 
 def copy_rows(rows: Tensor, index: Tensor | None = None) -> Tensor:
-    """The rows, or those at ``index``, in memory of their own and in their `memory_order`, however many there are.
+    """A copy of the rows, or of those at ``index``, in their `memory_order`, whatever their number.
 
     >>> import torch
     >>> copy_rows(torch.zeros(3, 2, 4).transpose(1, 2), torch.tensor([0, 0])).stride()
@@ -282,7 +282,7 @@ def copy_rows(rows: Tensor, index: Tensor | None = None) -> Tensor:
     order = memory_order(rows)
     source = rows.permute(order)
     source = source if index is None else source[index.to(rows.device)]
-    # (Of an index, and of `contiguous`, the steps of dimensions of size one are another matter.)
+    # (Indexing and `contiguous` give dimensions of size one other strides.)
     found = source.new_empty(source.shape).copy_(source)
     return found.permute([order.index(dim) for dim in range(rows.dim())])
 

@@ -5,7 +5,7 @@ from types import ModuleType
 
 from decrescendo.errors import MissingExtra
 
-# Where the name of the package is another than the module's.
+# Packages whose name differs from the module's.
 PACKAGE_OF = {"PIL": "pillow", "sklearn": "scikit-learn"}
 EXTRA_OF = {
     "flwr": "federated",

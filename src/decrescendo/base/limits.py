@@ -1,4 +1,4 @@
-"""Bounds that plans and engines must agree on: what is planned can be trained."""
+"""Bounds that plans and engines share, so that every plan can be trained."""
 
-# Of clip norms: squares of float32 vanish below.
+# The smallest clip norm: below, squares underflow in float32.
 SMALLEST_CLIP_NORM = 1e-12

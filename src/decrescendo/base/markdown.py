@@ -9,9 +9,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> s
     """A Markdown table.
 
     Args:
-        header: a name a column.
-        rows: a text a column.
-        align: one letter a column: ``l`` (words) or ``r`` (numbers).
+        header: one name per column.
+        rows: one text per column each.
+        align: one letter per column: ``l`` (words) or ``r`` (numbers).
 
     Raises:
         InvalidValue: rows or letters of another length than the header.

@@ -1,6 +1,6 @@
-"""Kernels in C that `hatch_build.py` compiles where there is a compiler, and the threads of torch to run them on.
+"""Loads the C kernels that `hatch_build.py` compiles where there is a compiler, and runs work on torch's threads.
 
-Nothing needs a kernel: set ``DECRESCENDO_COMPILED=0`` to leave all aside.
+Kernels are optional: ``DECRESCENDO_COMPILED=0`` disables all.
 """
 
 import ctypes
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BEST = 2  # of a kernel's versions: 2 (AVX-512), 1 (AVX2), 0; where the processor has it
+BEST = 2  # the fastest version of a kernel to use if the processor has it: 2 (AVX-512), 1 (AVX2), 0
 
 
 def kernel(source: Path, suffix: str = "") -> Any:
-    """The function of the library beside ``source``, or ``None`` where it was not built from this very file and its
-    headers, or is not wanted. Its name has their hash in it, and then ``suffix``."""
+    """The function compiled from ``source``, or ``None`` if kernels are disabled or none was built from this version of
+    the file and its headers. Its name has their hash in it, and then ``suffix``."""
     if os.environ.get("DECRESCENDO_COMPILED") == "0" or sys.byteorder != "little":
         return None
     try:
@@ -32,8 +32,8 @@ def kernel(source: Path, suffix: str = "") -> Any:
 
 @functools.cache
 def gomp_parallel() -> int | None:
-    """The address of GOMP_parallel in the OpenMP runtime that torch, already imported, brings; without it, one thread
-    does the work."""
+    """The address of GOMP_parallel in torch's OpenMP runtime, if torch is imported; ``None``: work runs on one
+    thread."""
     for path in sorted((Path(str(sys.modules["torch"].__file__)).parent / "lib").glob("libgomp*.so*")):
         try:
             return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p).value
@@ -67,7 +67,7 @@ def on_all_threads(work: Callable[[], None]) -> None:
     def guarded(_: int | None) -> None:
         try:
             work()
-        except BaseException as error:  # it must not be lost in C
+        except BaseException as error:  # C code would lose the error
             errors.append(error)
 
     _PARALLEL(address)(_WORK(guarded), None, threads, 0)

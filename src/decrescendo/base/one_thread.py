@@ -1,4 +1,4 @@
-"""One thread for NumPy's products where they are many and small."""
+"""Runs NumPy's linear algebra on one thread, for code with many small products."""
 
 import functools
 from collections.abc import Generator
@@ -8,7 +8,7 @@ from typing import Any
 
 @functools.cache
 def _libraries() -> Any:
-    """Of linear algebra, that this process has loaded."""
+    """A controller of the linear algebra libraries that this process has loaded."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -16,7 +16,7 @@ def _libraries() -> Any:
 
 @contextmanager
 def one_blas_thread() -> Generator[None]:
-    """Inside, NumPy's and SciPy's linear algebra runs on one thread; afterwards on as many as before.
+    """Run NumPy's and SciPy's linear algebra on one thread inside, and on as many as before afterwards.
 
     Several threads wait for each other by spinning: on a machine with other work they made small products several times
     slower, and on one without none faster. Of several Python threads inside at once only the first sets this.

@@ -1,4 +1,4 @@
-"""Full float32 inside: switches that make matrix products coarser are off while gradients are measured and summed."""
+"""Contexts that turn TF32, bfloat16 products and autocast off while gradients are measured and summed."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,7 +8,7 @@ import torch
 
 from decrescendo.base.torch_private import get_cudnn_tf32, set_cudnn_tf32
 
-# Each of these may be set to compute products of float32 numbers in TF32 or bfloat16 (10 or 8 bits).
+# Each of torch's switches may be set to compute float32 products in TF32 or bfloat16 (10 or 8 bits).
 _BACKENDS: Any = torch.backends
 SWITCHES: tuple[Any, ...] = (
     _BACKENDS.cuda.matmul,
@@ -18,14 +18,14 @@ SWITCHES: tuple[Any, ...] = (
     _BACKENDS.mkldnn.conv,
     _BACKENDS.mkldnn.rnn,
 )
-# Those of a CPU.
+# The switches for the CPU.
 ON_CPU = SWITCHES[3:]
 _DEVICES = ("cpu", "cuda", "xpu")
 
 
 @contextmanager
 def exact_products() -> Generator[None]:
-    """Products of float32 tensors have float32's rounding inside, whatever was set; afterwards it is as before.
+    """Compute products of float32 tensors in full float32 inside, whatever was set; restore the settings afterwards.
 
     >>> torch.set_float32_matmul_precision("medium")
     >>> with exact_products():
@@ -39,7 +39,7 @@ def exact_products() -> Generator[None]:
     with suppress(RuntimeError):  # (raised where the two switches of cuDNN differ)
         old = bool(get_cudnn_tf32())
     try:
-        if old:  # torch.backends.cudnn.flags, round a loss of Transformers, raises where the old switch says otherwise
+        if old:  # torch.backends.cudnn.flags (around a Transformers loss) raises if the old switch differs
             set_cudnn_tf32(False)
         for switch in SWITCHES:
             switch.fp32_precision = "ieee"

@@ -1,5 +1,5 @@
-"""Sealed JSON: an object with a format, a version and a checksum over both and all the rest. Files of it are whole or
-not there.
+"""Sealed JSON: an object with a format, a version and a checksum over all entries. Its files are written all or
+nothing.
 
 The checksum is the SHA-256 of the object without it, written with sorted keys and without white space, so that it does
 not depend on how a file is laid out.
@@ -20,12 +20,12 @@ SEAL = "sha256"
 
 
 def digest(content: Mapping[str, Any], *, finite: bool = True, spaced: bool = False) -> str:
-    """The checksum of ``content``, which has none yet.
+    """The checksum of ``content``, an object without a checksum.
 
     Args:
         content: plain values.
         finite: refuse NaN and infinities.
-        spaced: over the text with a space after commas and colons, as privacy statements have it.
+        spaced: compute it over the text with a space after commas and colons, as privacy statements do.
 
     >>> digest({"b": 1, "a": [1.5]})[:12]
     'be0f99d229ad'
@@ -56,15 +56,15 @@ def opened(
     free: Set[str] = frozenset(),
     spaced: bool = False,
 ) -> dict[str, Any]:
-    """What was sealed, without the checksum.
+    """The content of a text made by `seal`, checked, without the checksum.
 
     Args:
         raw: the text.
         source: names it in errors.
-        format_name: what it must say it is.
-        versions: which it may be of.
-        keys: all its entries besides the checksum (by version, where that differs); ``None``: whatever there is.
-        free: entries that may be there too.
+        format_name: the format that the text must name.
+        versions: the versions that are accepted.
+        keys: all required entries besides the checksum (by version, if these differ); ``None``: any.
+        free: optional entries.
         spaced: as in `digest`.
 
     Raises:
@@ -97,24 +97,24 @@ def opened(
 
 
 def check_writable(folder: Path) -> None:
-    """Make ``folder`` and a file in it that is gone at once: to find out before hours of work, not after them.
+    """Make ``folder`` and a temporary file in it, so that a failure shows before hours of work.
 
     Raises:
-        OSError: it cannot be made or written to.
+        OSError: the folder cannot be made or written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()
 
 
 def write(path: Path, format_name: str, version: int, facts: Mapping[str, Any]) -> Path:
-    """Write ``facts``, all or nothing, and return the path."""
+    """Write ``facts`` as sealed JSON, all or nothing, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, seal({"format": format_name, "version": version, **facts}, indent=1) + "\n")
     return path
 
 
 def read(path: Path, format_name: str, version: int) -> dict[str, Any]:
-    """What was written, without format and version.
+    """The facts in a file that `write` wrote, without format and version.
 
     Raises:
         FileRefused: not there, damaged (the checksum differs), edited, foreign or newer.

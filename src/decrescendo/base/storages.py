@@ -1,4 +1,4 @@
-"""Tensors and the memory they lie in: keys of storages, tensors in nested arguments, numbers of constants."""
+"""Tensors and their memory: keys of storages, tensors in nested arguments, contents of constants."""
 
 import functools
 import hashlib
@@ -25,7 +25,7 @@ _TEXTS = (str, bytes, bytearray, memoryview, range)
 
 
 class DispatchMode(TorchDispatchMode):
-    """A mode whose methods run as they are written: torch would import its compiler for them, which takes seconds."""
+    """A dispatch mode whose methods run without torch's compiler, whose import would take seconds."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -33,14 +33,14 @@ class DispatchMode(TorchDispatchMode):
 
 
 class Pausable(DispatchMode):
-    """A mode that looks away while the engine works by itself."""
+    """A dispatch mode that is paused while the engine's own code works (`paused`)."""
 
     idle = False
 
 
 @contextmanager
 def paused() -> Generator[None]:
-    """Inside, the engine works by itself: nothing is traced, and what is made is labelled by `Tracer.assign`."""
+    """For the engine's own code: inside, nothing is traced; the engine labels its results by `Tracer.assign`."""
     modes = cast("list[object]", dispatch_modes())
     if not modes or (len(modes) == 1 and isinstance(modes[0], Pausable)):
         with DISPATCH_OFF():
@@ -62,7 +62,7 @@ def unwatched() -> Any:
 
 
 def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the engine's own that the graph calls: modes for torch functions look away."""
+    """Wrap a function of the engine that autograd's graph calls, to hide it from modes for torch functions."""
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
@@ -73,7 +73,7 @@ def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_whole(target: Tensor) -> bool:
-    """Whether a tensor has every number of its storage, each once.
+    """Whether a tensor covers every entry of its storage, each once.
 
     >>> whole = torch.zeros(2, 3)
     >>> is_whole(whole.t()), is_whole(whole[:1]), is_whole(whole.as_strided((2, 3), (1, 1)))
@@ -92,8 +92,8 @@ def is_whole(target: Tensor) -> bool:
 
 
 def is_shared(tensor: Tensor) -> bool:
-    """Whether others than torch may know where a tensor of the CPU's lies: torch says of memory that it did not make
-    (arrays of NumPy's, files), or has given to NumPy, that it cannot grow.
+    """Whether code outside torch may write to a CPU tensor's memory: torch marks memory that it did not make (NumPy
+    arrays, files), or has given to NumPy, as not resizable.
 
     >>> torch.zeros(3).numpy().shape, is_shared(torch.zeros(3))
     ((3,), False)
@@ -109,7 +109,7 @@ def is_shared(tensor: Tensor) -> bool:
 
 
 def key_of(tensor: Tensor) -> int:
-    """Of the memory a tensor lies in; negative for those without one."""
+    """The key of a tensor's storage; negative for a tensor without one."""
     if HAS_FUNCTION_MODES():
         with FUNCTIONS_OFF():
             return storage_key(tensor)
@@ -117,7 +117,7 @@ def key_of(tensor: Tensor) -> int:
 
 
 def storage_key(tensor: Any) -> int:
-    """The same where no mode for torch functions is on."""
+    """`key_of`, for code in which no mode for torch functions is active."""
     try:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -136,14 +136,14 @@ def tensors_of(values: Iterable[Any]) -> list[Tensor]:
 
 
 def bare(tensor: Tensor) -> Tensor:
-    """What a function transform (torch.func) has wrapped, which has the memory."""
+    """The tensor with memory inside of the wrappers of function transforms (torch.func)."""
     while is_wrapped_by_transform(tensor):
         tensor = unwrapped_by_transform(tensor)
     return tensor
 
 
 def listed(values: Iterable[Any], *, is_index: bool = False) -> list[Tensor]:
-    """Tensors in lists, or in other sequences, among values; of what a tensor is indexed by, in lists in these.
+    """Tensors in lists or other sequences among ``values``; of an index, tensors in lists in its entries.
 
     >>> one = torch.ones(())
     >>> len(listed([one, [one, (one,)], 1.0])), len(listed([one, [one, one]], is_index=True))
@@ -164,8 +164,8 @@ def _flat(value: Sequence[Any]) -> Iterator[Any]:
 
 
 def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """The plain tensors that a wrapper is made of (torchao's quantised weights), by the names of their attributes; an
-    ordinary tensor, and what a rank holds of one in parts, is itself.
+    """The plain tensors that a wrapper is made of (torchao's quantised weights), by attribute name; an ordinary
+    tensor, or a rank's part of a sharded one, itself.
 
     >>> [(name, tensor.shape) for name, tensor in pieces(torch.zeros(2))]
     [('', torch.Size([2]))]
@@ -198,7 +198,7 @@ def is_hollow(tensor: Tensor) -> bool:
 
 
 def slots_of(output: Any) -> list[Tensor | None]:
-    """What an operation returned, with gaps for what it left out."""
+    """The tensors that an operation returned as a list, with ``None`` for those that it left out."""
     found: list[Tensor | None] = []
     for value in cast("list[Any]", output) if isinstance(output, (list, tuple)) else ():
         if isinstance(value, (list, tuple)):
@@ -221,23 +221,24 @@ def exactly(value: object) -> object:
 
 
 def state_of(generator: torch.Generator) -> str:
-    """Of a generator that the program made: which numbers it is going to give."""
+    """A digest of a generator's state, which determines its next numbers."""
     return hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
 
 
 def content_of(tensor: Tensor) -> object:
-    """The numbers of a constant made in Python, so that one that depends on the number of examples shows."""
+    """The values of a constant made in Python, to compare between passes: it may depend on the batch size."""
     if tensor.is_meta or not tensor.numel():
         return ()  # it has none
     if tensor.numel() > 64:
-        # In short: scripts of many passes are remembered. (Of a copy: what NumPy was given counts as shared.)
+        # A digest, since traces of many passes are stored. (Of a copy: memory given to NumPy counts as shared.)
         flat = tensor.detach().flatten().clone().cpu()
         return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).digest()
     return str(tensor.dtype), repr(tensor.detach().flatten().tolist())
 
 
 def parts_of(value: Tensor | np.ndarray) -> Sequence[Tensor | np.ndarray]:
-    """What has memory of its own: of a sparse tensor, and of a wrapper of others, those that it is made of."""
+    """The tensors or arrays with memory that a value consists of: the parts of a sparse tensor or a wrapper, else the
+    value itself."""
     if isinstance(value, np.ndarray):
         return (value,)
     if value.layout is torch.strided:

@@ -1,10 +1,10 @@
-"""JSON as this package writes it: what other programs let through, and people then trip over, is not read."""
+"""A strict JSON reader: refuses NaN, infinities, repeated keys and deep nesting, which this package never writes."""
 
 import json
 from collections.abc import Iterable
 from typing import Any, cast
 
-# Far above anything that is written here, far below where Python's own recursion ends.
+# The deepest nesting that is read: far above any file of ours, far below Python's recursion limit.
 DEEPEST = 100
 
 

@@ -1,4 +1,4 @@
-"""The private names of torch's modules that the library uses: another version of torch is this file's work.
+"""The private names of torch's modules that the library uses: a new version of torch may change this file only.
 
 tests/base/test_torch_private.py says of each what the library relies on, and that no other file names one. (Private
 attributes of tensors, modules and optimisers, such as ``tensor._version``, are used where they are needed, and so are
@@ -28,8 +28,8 @@ from torch.utils.data._utils import fetch as fetching  # noqa: F401 (the doctor 
 
 _C: Any = cast("Any", torch)._C
 
-# Contexts in which no mode for torch functions, or no dispatch mode, is asked; and which of them are on. (A mode for
-# torch functions the dispatcher would call from TorchScript and from backward passes.)
+# Contexts that turn off modes for torch functions, or dispatch modes; and whether such modes are on. (The dispatcher
+# would call a mode for torch functions from TorchScript and from backward passes.)
 FUNCTIONS_OFF: Any = _C.DisableTorchFunction
 SUBCLASSES_OFF: Any = _C.DisableTorchFunctionSubclass
 DISPATCH_OFF: Any = _C._DisableTorchDispatch
@@ -38,43 +38,43 @@ function_modes: Any = cast("Any", _overrides)._get_current_function_mode_stack
 dispatch_modes: Any = cast("Any", _python_dispatch)._get_current_dispatch_mode_stack
 count_of_dispatch_modes: Any = _C._len_torch_dispatch_stack
 
-# How many have a storage, given its ``_cdata``: tensors, and each object of Python's that stands for the storage.
+# The number of owners of a storage, given its ``_cdata``: tensors, and Python objects of the storage.
 count_of_storage_users: Any = _C._storage_Use_Count
 
-# Transforms of torch.func: what one has wrapped, and which runs.
+# Transforms of torch.func: wrapped tensors, and the transform that runs.
 is_wrapped_by_transform: Any = _C._functorch.is_functorch_wrapped_tensor
 unwrapped_by_transform: Any = _C._functorch.get_unwrapped
 running_transform: Any = _C._functorch.peek_interpreter_stack
 TransformType: Any = _C._functorch.TransformType
 
-# Base classes: of batch normalisation, of layers of it without a shape yet, and of losses.
+# Base classes of batch normalisation, of its lazy layers, and of losses.
 BatchNorm: TypeAlias = _BatchNorm
 LazyNorm: TypeAlias = _LazyNormBase
 LossModule: TypeAlias = _Loss
 
 
 def hooks_of_all_modules() -> list[dict[Any, Any]]:
-    """Those that torch calls beside each module, a dict a kind."""
+    """torch's global module hooks, which run for every module: one dict per kind."""
     kinds = vars(_module).items()
     return [hooks for name, hooks in kinds if name.startswith("_global_") and isinstance(hooks, dict)]
 
 
 def default_store() -> Any:
-    """Where the processes of the default group meet."""
+    """The key-value store of torch.distributed's default group."""
     return cast("Any", _distributed).distributed_c10d._get_default_store()
 
 
 def is_traced() -> bool:
-    """Whether operations are written down for another run, with what they were given now (`torch.func.linearize`)."""
+    """Whether operations are being traced to run again later (`torch.func.linearize`)."""
     return _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is not None
 
 
 def python_is_excluded() -> bool:
-    """Whether the dispatcher is below Python's dispatch modes."""
+    """Whether the dispatcher has passed Python's dispatch modes already."""
     return _C._dispatch_tls_is_dispatch_key_excluded(_C.DispatchKey.Python)
 
 
-# Whether convolutions may round to TF32: torch's public property warns of being old.
+# Whether convolutions may round to TF32: torch's public property raises a deprecation warning.
 get_cudnn_tf32: Any = _C._get_cudnn_allow_tf32
 set_cudnn_tf32: Any = _C._set_cudnn_allow_tf32
 
@@ -91,5 +91,5 @@ parametrize: Any = _parametrize
 
 
 def kernel_of(code: str, **numbers: object) -> Any:
-    """From the code of a CUDA kernel, and its constants, to a function of tensors."""
+    """The function of tensors that runs a CUDA kernel, compiled from its code and constants."""
     return cast("Any", torch).cuda.jiterator._create_jit_fn(code, **numbers)

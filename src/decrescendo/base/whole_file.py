@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Writes files all or nothing, whatever happens meanwhile; reads them; locks folders."""
 
 import os
 import secrets
@@ -22,10 +22,10 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     Args:
         path: in a folder that exists.
         content: text is written as UTF-8.
-        mode: who may read it, less what the umask takes away.
+        mode: the file's permissions, before the umask.
 
     Raises:
-        FileRefused: ``path`` is there and no file (a device, a folder): it would be replaced by one.
+        FileRefused: ``path`` exists and is not a regular file (a device, a folder): it would be replaced.
         OSError: the disk is full, read-only or failing, or the folder is not there. Nothing is left beside the file.
         ValueError: a name that no file can have.
     """
@@ -55,7 +55,7 @@ def read_whole(path: Path) -> bytes:
     """The bytes of a file.
 
     Raises:
-        FileRefused: it cannot be read.
+        FileRefused: the file cannot be read.
     """
     try:
         return path.read_bytes()
@@ -66,7 +66,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def sync_folder(folder: Path) -> None:
-    """Names in ``folder`` are on the disk too. (Not every system lets a folder be opened.)"""
+    """Flush the names in ``folder`` to the disk. (Not every system lets a folder be opened.)"""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -79,7 +79,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Generator[None]:
-    """Inside, no other process or thread is that asks for it. It leaves no file. (Not every system locks folders.)"""
+    """Hold an exclusive lock on ``folder`` among processes and threads that call this. It leaves no file. (Not every
+    system locks folders.)"""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -95,7 +96,7 @@ def alone_in(folder: Path) -> Generator[None]:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file it is, whatever its name; ``None`` where there is none."""
+    """The identity of the file at ``path``, whatever its name (device, inode); ``None`` if there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What `fully_shard` (FSDP2) has made of a model: blocks of parameters in parts, and hooks that gather them."""
+"""Reads how `fully_shard` (FSDP2) has sharded a model, and turns its hooks off."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,14 +19,14 @@ _PLACEMENTS = ((Shard(0),), (Replicate(), Shard(0)))
 
 @dataclass(slots=True)
 class Block:
-    """What is gathered together: by name its parameters in parts, and whole, without memory most of the time."""
+    """Parameters that are gathered together, by name: sharded, and whole (without memory most of the time)."""
 
     parts: dict[str, DTensor] = field(default_factory=dict[str, DTensor])
     whole: dict[str, nn.Parameter] = field(default_factory=dict[str, nn.Parameter])
 
 
 def blocks_of(model: nn.Module, size: int) -> list[Block]:
-    """A block for each module that ``fully_shard`` was called on, with what none inside of it has."""
+    """One block per module that ``fully_shard`` was called on, without the parameters of blocks inside of it."""
     owners = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     originals: dict[int, object] = {}
@@ -38,7 +38,7 @@ def blocks_of(model: nn.Module, size: int) -> list[Block]:
                 f"parameters must be used as they are held, got {owner or 'the model'} with mp_policy. "
                 "Cast the model, or use torch.autocast in the loss"
             )
-        # Torch before 2.12 has one group, and does not say what a parameter was made of.
+        # torch before 2.12 has one group, and does not record the parameter that a sharded one was made from.
         groups = getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group])
         for held in (held for group in groups for held in group.fsdp_params):
             if originals.setdefault(getattr(held, "_orig_param_uid", id(held)), held) is not held:
@@ -58,7 +58,7 @@ def blocks_of(model: nn.Module, size: int) -> list[Block]:
         above = [owner for owner in owners if not owner or name.startswith(owner + ".")]
         mesh = part.device_mesh
         everybody = sorted(mesh.mesh.flatten().tolist()) == list(range(size))
-        # In another order torch's own gathering would mix them up.
+        # With ranks in another order torch's own gathering would permute the parts.
         everybody = everybody and bool((mesh.mesh.diff(dim=-1) > 0).all())
         if not above or not everybody or tuple(part.placements) not in _PLACEMENTS:
             raise UnsupportedModel(
@@ -79,7 +79,7 @@ def blocks_of(model: nn.Module, size: int) -> list[Block]:
 
 
 def _check_alike(parts: dict[str, DTensor]) -> None:
-    """Refuse matrices of equal numbers, where torch does not say whether they were one."""
+    """Refuse sharded matrices with equal values, for versions of torch that do not show whether they were tied."""
     seen: set[object] = set()
     for name, part in parts.items():
         own = part.to_local().detach()
@@ -103,8 +103,8 @@ def _refuse_cut(name: str) -> None:
 
 @contextmanager
 def without_hooks(model: nn.Module) -> Generator[None]:
-    """Inside, torch's hooks of ``fully_shard``, which gather where ranks are in step, are not called; nor what
-    ``register_fsdp_forward_method`` has put around a method."""
+    """Inside, ``fully_shard``'s hooks (which gather and need ranks in step) are not called, nor the wrappers of
+    ``register_fsdp_forward_method``."""
     kept: list[tuple[Any, dict[int, Any]]] = []
     methods: list[tuple[dict[str, Any], str, Any]] = []
     for module in model.modules():
@@ -135,7 +135,7 @@ def _is_registered(value: object) -> bool:
 
 
 def set_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Put a parameter where another one was; a module that keeps lists of its own (a recurrent one) is told."""
+    """Replace a module's parameter; also in the lists that recurrent modules keep."""
     if type(module).__setattr__ is nn.Module.__setattr__:
         cast("Any", module)._parameters[name] = parameter
     else:

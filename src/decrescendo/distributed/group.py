@@ -1,7 +1,7 @@
 """`Group`: the ranks of one training over ``torch.distributed``.
 
-Every operation begins with a meeting (`meetings`). Sums without noise travel between ranks as they are: their
-network is trusted.
+Every operation begins with a meeting (`meetings`). Clipped sums travel between ranks without noise: their network is
+trusted.
 """
 
 import copy
@@ -48,12 +48,12 @@ _R = TypeVar("_R")
 _S = TypeVar("_S")
 
 _SEEN = struct.Struct("<3qd")
-# A release, and the noise of the mean.
+# The binary form of a release and of the noise of its mean.
 _RELEASE = struct.Struct("<2dqd3qd")
 
 
 def _in_turn(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
-    """An operation of one training, which its meetings name; another thread's, of another training, waits."""
+    """Make a method an operation of its training, which meetings name; other threads' operations wait."""
 
     @functools.wraps(method)
     def asked(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -78,10 +78,10 @@ class Group:
         or wider. Noise and divisor are those of one process, whatever the number of ranks.
 
     Edge cases:
-        an empty share is a step: its sum is zero.
+        a rank with an empty share takes part in the step: its sum is zero.
         an error of a rank, or a refusal, is an error of all, before noise is drawn; Ctrl-C and ``sys.exit`` too.
-        a rank that ends without a word (killed) is an error of the others: `RankLost`.
-        after an error a group is over: whatever is asked of it raises that error.
+        a rank that ends without notice (killed) is an error of the others: `RankLost`.
+        after an error the group is closed: every later operation raises that error.
 
     >>> Group.__name__  # docs/how-to/distribute.md has a script for torchrun
     'Group'
@@ -93,24 +93,24 @@ class Group:
         self._meetings = Meetings(control, gradients or control)
         self._on_device = "nccl" in str(dist.get_backend(self._meetings.gradients))
         self._every, self._number = every, 0
-        # Threads may train several.
+        # Several threads may each run a training.
         self._turns = threading.RLock()
         self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
 
     @property
     def goes_on(self) -> bool:
-        """Whether the processes that joined are joined still, without an error."""
+        """Whether the processes are still connected, without an error."""
         return self._meetings.goes_on
 
     def training(self, number: int) -> "Group":
-        """These ranks, for one training."""
+        """A group of the same ranks for the training with this number."""
         found = copy.copy(self)
         found._number = number
         return found
 
     @_in_turn
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
-        """Refuse facts in which a rank differs from rank 0; above step 0 at each ``every``-th only.
+        """Refuse a rank whose facts differ from rank 0's; after step 0 only at each ``every``-th step.
 
         Raises:
             PlanViolation: the first fact that differs, with both values.
@@ -138,13 +138,13 @@ class Group:
 
     @_in_turn
     def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
-        """The sentences of all ranks, on every rank, sorted."""
+        """The union of all ranks' sentences, on every rank, sorted."""
         texts = self._meetings.exchange(At.AGREE, lambda: json.dumps(sentences).encode())
         return tuple(sorted({str(sentence) for text in texts for sentence in json.loads(text)}))
 
     @_in_turn
     def draw(self, make: Callable[[], Tree]) -> Tree:
-        """What ``make`` returns on rank 0: numbers, texts, lists, dicts, tensors and arrays."""
+        """Broadcast what ``make`` returns on rank 0: numbers, texts, lists, dicts, tensors and arrays."""
         made: list[Tree] = []
 
         def message() -> bytes:
@@ -164,11 +164,11 @@ class Group:
         return made[0] if made else unpacked(sent.numpy().tobytes())
 
     def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
-        """Every ``size``-th index."""
+        """This rank's share of a batch: every ``size``-th index."""
         return indices[self.rank :: self.size]
 
     def hold(self, model: nn.Module) -> Parts:
-        """All of each parameter, or parts of those that ``fully_shard`` was given."""
+        """The `Parts` of a model: whole parameters, or a rank's parts where ``fully_shard`` was called."""
         check_unwrapped(model, parts=True)
         sharded = any(is_part(p) for p in model.parameters()) or any(
             type(module).__name__.startswith("FSDP") for module in model.modules()
@@ -184,7 +184,7 @@ class Group:
     def release(
         self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
     ) -> tuple[NoisyMean, Diagnostics]:
-        """The sum over all ranks with rank 0's noise; where parts are trained, each rank's part of it."""
+        """The noisy mean of the clipped sums of all ranks; with sharded parameters each rank's part of it."""
         total = self._total(clip)
         in_parts = any(map(is_part, total.gradients.values()))
         noisy = (self._each if in_parts else self._first)(total, noise, record)
@@ -197,16 +197,16 @@ class Group:
             yield
         except BaseException as error:
             if self._meetings.error is None and isinstance(error, Exception) and not self._meetings.in_parts:
-                # (The others may be gone; this error is the one to tell.)
+                # (The other ranks may have ended; this error is the one to raise.)
                 with suppress(Exception), self._turns:
                     self._meetings.begin(At.FAIL, raising(error))
-            elif self._meetings.error is None:  # whoever is interrupted may be in the middle of a meeting
+            elif self._meetings.error is None:  # an interrupted rank may be in the middle of a meeting
                 self._meetings.leave(error)
             raise
 
     def _total(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
-        """On rank 0 the sum over all ranks, and on the others, where parts are trained. Otherwise what was sent, which
-        nothing but `_first` is given."""
+        """The clipped sum over all ranks: on rank 0, and with sharded parameters on every rank. Elsewhere the buffers
+        that were sent, which only `_first` uses."""
         clipped: list[ClippedSum] = []
 
         def message() -> bytes:
@@ -241,7 +241,7 @@ class Group:
         return ClippedSum(sums | whole, own.sensitivity, seen, beside)
 
     def _each(self, total: ClippedSum, noise: Noised, record: Callable[[Release, bytes], None]) -> NoisyMean:
-        """Each rank adds the noise of its part, rank 0 records them all."""
+        """Release a sharded sum: each rank adds the noise of its part, rank 0 records the release."""
         made: list[NoisyMean] = []
 
         def message() -> bytes:
@@ -259,7 +259,7 @@ class Group:
         return made[0]
 
     def _first(self, total: ClippedSum, noise: Noised, record: Callable[[Release, bytes], None]) -> NoisyMean:
-        """Rank 0 adds the noise, records, and sends."""
+        """Release a sum on rank 0: it adds the noise, records the release, and sends the mean to all."""
         made: list[NoisyMean] = []
 
         def message() -> bytes:
@@ -291,5 +291,5 @@ class Group:
         return NoisyMean(means, Release(*release), None if math.isnan(std) else std, beside)
 
     def _meet(self, number: int) -> list[int]:
-        """A number of every rank, on every rank, while they clip."""
+        """Exchange one number of every rank during a sharded model's passes."""
         return self._meetings.begin(At.PARTS, bytes, number)[1]

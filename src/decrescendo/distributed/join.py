@@ -16,7 +16,7 @@ from decrescendo.training.processes.world import Alone, World
 
 _LEAD = "decrescendo/lead"
 _ASKED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Groups by the settings of `join`. Held, since to make one takes all ranks, of which some may have forgotten theirs.
+# Groups by the settings of `join`, kept alive: making a new one would need all ranks to do so.
 _KNOWN: dict[object, Group] = {}
 
 
@@ -27,14 +27,14 @@ def join(
 
     Args:
         timeout: seconds > 0 to wait for a rank that neither answers nor ends. One that ends is noticed at once.
-        compare_every: the ranks compare their weights each so many steps, >= 1, and at the end.
-        gradients: what sums travel by; ``None`` for NCCL where each rank of this machine can have a GPU, else gloo.
+        compare_every: steps between comparisons of the ranks' weights, >= 1; they are also compared at the end.
+        gradients: backend for the sums; ``None``: NCCL if each rank of this machine can have a GPU, else gloo.
 
     Edge cases:
-        joined again with the same settings, a process gets the world that it has.
+        a second call with the same settings returns the same world.
 
     Raises:
-        RankLost: not all ranks came in time.
+        RankLost: not all ranks joined in time.
         InvalidValue: numbers outside their range; ranks without the address of the first.
 
     >>> join().size
@@ -76,10 +76,10 @@ def join(
 
 
 def _met(store: Store, rank: int, size: int, seconds: float) -> str:
-    """A name for this life of the ranks, made up by rank 0, once all of them live.
+    """A random name for this start of the ranks, chosen by rank 0, once all of them run.
 
-    ``torchrun`` restarts ranks with the store of earlier processes, in which torch would find addresses of the dead.
-    So each rank makes up a name, and rank 0 answers to it.
+    ``torchrun`` restarts ranks with the store of earlier processes, in which torch would find addresses of processes
+    that have ended. So each rank chooses a name, and rank 0 answers to it.
     """
     own, end = secrets.token_hex(8), time.monotonic() + seconds
     waiting = set(range(1, size))
@@ -87,7 +87,7 @@ def _met(store: Store, rank: int, size: int, seconds: float) -> str:
         store.set(_LEAD, own)
     while rank or waiting:
         if rank and store.check([_LEAD]):
-            lead = store.get(_LEAD).decode()  # perhaps of a life before: then nobody answers
+            lead = store.get(_LEAD).decode()  # may be of an earlier start: then nobody answers
             store.set(f"{lead}/{rank}", own)
             if store.check([f"{lead}/{own}"]):
                 return lead
@@ -101,7 +101,7 @@ def _met(store: Store, rank: int, size: int, seconds: float) -> str:
 
 
 def _group(backend: str, wait: timedelta) -> dist.ProcessGroup:
-    """Of all ranks."""
+    """A torch.distributed process group of all ranks."""
     found = dist.new_group(list(range(dist.get_world_size())), timeout=wait, backend=backend)
     check_instance("group", found, dist.ProcessGroup)
     return cast("dist.ProcessGroup", found)

@@ -1,8 +1,7 @@
 """Meetings of ranks: every operation of a group begins with one.
 
-Each rank says which operation it is at and whether it failed, and hears it of all others, with their messages where
-they are short. So an error of one rank, or ranks that are not at the same place, end all of them with one error, before
-the operation sends anything.
+The ranks exchange which operation each is at, whether it failed, and the beginning of its message. So an error of one
+rank, or ranks at different operations, end all of them with the same error, before the operation sends anything.
 """
 
 import os
@@ -36,41 +35,41 @@ _WORDS = {
     At.FAIL: "ending",
     At.PARTS: "gathering parts",
 }
-# Where a rank says in the store why it leaves, and how many know; seconds that it waits for them.
+# Keys in the store: why a rank leaves, and how many ranks have read it; the seconds that it waits for them.
 _LEFT, _HEARD, _LISTENING = "decrescendo/left", "decrescendo/heard", 3.0
-# What a rank says at a meeting: which training it is at, and where in it, whether it failed,
-# how long its message is, and how that begins.
+# A rank's words at a meeting: training, operation, whether it failed, length of its message; and the message's first
+# bytes.
 HEAD = 224
 _MET = struct.Struct(f"<4q{HEAD}s")
 
 
 @final
 class Meetings:
-    """How the ranks of a group meet, and what ends them.
+    """The meetings of a group's ranks: exchanges of state and messages, and errors that end all ranks.
 
     Args:
         control: a gloo group of all ranks.
         gradients: the group that sums travel in.
 
-    After an error they are over: whatever is asked of them raises that error.
+    After an error every later meeting raises that error.
     """
 
     def __init__(self, control: dist.ProcessGroup, gradients: dist.ProcessGroup) -> None:
         self.control, self.gradients = control, gradients
         self._store, self._owner, self._size = default_store(), os.getpid(), dist.get_world_size(control)
         self._rank = dist.get_rank(control)
-        # Of which training the operation under way is; whether a model of one lies in parts.
+        # The training of the current operation; whether some model is sharded.
         self._number, self.in_parts = 0, False
         self.error: Exception | None = None
 
     @property
     def goes_on(self) -> bool:
-        """Whether the processes that joined are joined still, without an error."""
+        """Whether the processes are still connected, without an error."""
         return self.error is None and dist.is_initialized() and self._store is default_store()
 
     @contextmanager
     def of(self, number: int) -> Generator[None]:
-        """Inside, an operation of this training."""
+        """Inside, meetings name the training with this number."""
         before, self._number = self._number, number
         try:
             yield
@@ -78,7 +77,7 @@ class Meetings:
             self._number = before
 
     def exchange(self, at: At, message: Callable[[], bytes]) -> list[bytes]:
-        """A message of every rank, on every rank."""
+        """Meet at ``at``, and return the messages of all ranks, on every rank."""
         return self._exchanged(*self.begin(at, message))
 
     def _exchanged(self, content: bytes, lengths: list[int], heads: list[bytes]) -> list[bytes]:
@@ -94,8 +93,8 @@ class Meetings:
     def begin(
         self, at: At, message: Callable[[], bytes], number: int | None = None
     ) -> tuple[bytes, list[int], list[bytes]]:
-        """Make a message, and meet: its length (or ``number``) and those of all, where all are at the same place; and
-        how each message begins."""
+        """Make a message and meet: returns the message, every rank's length (or ``number``), and the first bytes of
+        every message; raises on all ranks if one failed or is at another operation."""
         if self.error is not None:
             raise self.error
         if os.getpid() != self._owner:
@@ -132,14 +131,14 @@ class Meetings:
     ) -> None:
         """End all ranks with the error of the first that failed."""
         if any(failed):
-            # Only those that failed have something to say.
+            # Only ranks that failed send a message (their error).
             said = [length if bad else 0 for length, bad in zip(lengths, failed, strict=True)]
             texts = self._exchanged(content if error is not None else b"", said, heads)
             first = failed.index(1)
             self.over(error if error is not None else raised(first, texts[first]))
 
     def _check_places(self, places: list[int], trainings: list[int]) -> None:
-        """End all ranks where they are not at the same operation of the same training."""
+        """End all ranks if they are not at the same operation of the same training."""
         if len(set(places)) > 1:
             told = ", ".join(f"rank {rank} {_WORDS[At(place)]}" for rank, place in enumerate(places))
             self.over(
@@ -158,13 +157,13 @@ class Meetings:
             )
 
     def over(self, error: Exception) -> NoReturn:
-        """End with an error that all ranks have."""
+        """Close the meetings and raise an error that all ranks raise."""
         self.error = error
         raise error
 
     @contextmanager
     def talking(self) -> Generator[None]:
-        """Inside, what fails is a rank that is lost."""
+        """Inside, turn a failure to communicate into the error of a lost rank."""
         try:
             yield
         except BaseException as error:
@@ -175,13 +174,13 @@ class Meetings:
                 f"every rank must go on, got one that ended or was silent too long ({first_line(error)}). Nothing more "
                 "was released: start all ranks again, from their checkpoints"
             )
-            traceback.clear_frames(error.__traceback__)  # which hold on to the connections
+            traceback.clear_frames(error.__traceback__)  # its frames keep the connections alive
             self._close()
             raise self.error from None
 
     def leave(self, error: BaseException) -> None:
-        """Say why this rank ends, and end, without a meeting: the others may be in what torch gathers by itself."""
-        told = self._left()  # this error may come of another rank's leaving
+        """Write to the store why this rank ends, and close, without a meeting: others may be in torch's collectives."""
+        told = self._left()  # this error may be caused by another rank's leaving
         self.error = told or (error if isinstance(error, Exception) else raised(self._rank, described(error)))
         if told is not None:
             self._close()
@@ -194,7 +193,7 @@ class Meetings:
                 time.sleep(0.01)
 
     def _left(self) -> Exception | None:
-        """Why another rank has left, where one has."""
+        """The error with which another rank has left; ``None`` if none has."""
         with suppress(RuntimeError):
             if self._store.check([_LEFT]):
                 rank, _, text = self._store.get(_LEFT).partition(b" ")

@@ -18,12 +18,12 @@ from decrescendo.training.persistence.checkpoint.tree import pack, unpack
 from decrescendo.training.processes.bits import is_part
 from decrescendo.training.processes.world import Tree
 
-# Numbers sent at once: a copy of so many is what a sum takes beyond the gradients.
+# The most numbers sent at once: a sum over ranks needs memory for a copy of so many.
 BUCKET = 2**24
 
 
 def raising(error: Exception) -> Callable[[], bytes]:
-    """What raises ``error`` when a message is asked for."""
+    """A function that raises ``error`` where a message should be made."""
 
     def message() -> bytes:
         raise error
@@ -32,16 +32,16 @@ def raising(error: Exception) -> Callable[[], bytes]:
 
 
 def described(error: BaseException) -> bytes:
-    """An error as bytes: its kind and its words."""
+    """An error as bytes: its class name and its text."""
     try:
         said = str(error)
-    except Exception:  # an error whose words are an error: its kind must be heard all the same
+    except Exception:  # ``str`` of the error fails: its class must be sent all the same
         said = ""
     return json.dumps([type(error).__name__, said]).encode()
 
 
 def raised(rank: int, text: bytes) -> Exception:
-    """The error of another rank: of its kind where it is one of ours."""
+    """The error of another rank from `described`, of its class if that is this library's."""
     name, said = json.loads(text)
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, errors.DecrescendoError):
@@ -50,7 +50,7 @@ def raised(rank: int, text: bytes) -> Exception:
 
 
 def differs(rank: int, value: str | None, another: int, other: str | None) -> str:
-    """Two values of a fact, in words; of digests, which may be of private rows, only that they differ."""
+    """The message that two ranks' values of a fact differ; without digests, which may be of private rows."""
     values = [value or "nothing", other or "nothing"]
     if any(len(text) == 64 and set(text) <= set("0123456789abcdef") for text in values):
         return f"others on rank {another} than on rank {rank}"
@@ -58,12 +58,12 @@ def differs(rank: int, value: str | None, another: int, other: str | None) -> st
 
 
 def first_line(error: Exception) -> str:
-    """Of an error's words."""
+    """The first line of an error's text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Sorted names of tensors of one dtype, at most `BUCKET` numbers together."""
+    """Groups of tensors to send together: sorted names, of one dtype, at most `BUCKET` numbers per group."""
     names: list[str] = []
     count = 0
     for name in sorted(tensors, key=lambda name: (str(tensors[name].dtype), name)):
@@ -85,33 +85,33 @@ def packed(tree: Tree) -> bytes:
 
 
 def unpacked(content: bytes) -> Any:
-    """What `packed` made it of."""
+    """The tree that `packed` made ``content`` from."""
     (length,) = struct.unpack_from("<q", content)
     text, rest = content[8 : 8 + length], content[8 + length :]
     return unpack(json.loads(text), load_tensors(rest) if rest else {})
 
 
 def flat_of(parts: list[Tensor], *, on_device: bool) -> Tensor:
-    """The numbers of several tensors in one, on their device or in the processor's memory."""
+    """The entries of several tensors in one vector, on their device or on the CPU."""
     flat = torch.cat([part.reshape(-1) for part in parts])
     return flat if on_device else flat.cpu()
 
 
 def empty_like(parts: list[Tensor], *, on_device: bool) -> Tensor:
-    """What `flat_of` would give, of any numbers."""
+    """An uninitialised vector of the size, dtype and device that `flat_of` would return."""
     count = sum(part.numel() for part in parts)
     return parts[0].new_empty(count, device=parts[0].device if on_device else "cpu")
 
 
 def unflatten(flat: Tensor, into: dict[str, Tensor], names: list[str]) -> None:
-    """Put the numbers of `flat_of` where those of ``names`` were."""
+    """Put the entries of a vector made by `flat_of` into the tensors ``names`` of ``into``."""
     sizes = [into[name].numel() for name in names]
     for name, part in zip(names, flat.split(sizes), strict=True):
         into[name] = part.reshape(into[name].shape).to(into[name].device)
 
 
 def bytes_of(beside: Tensor | None) -> bytes:
-    """The numbers beside a sum or mean; nothing where there are none.
+    """The numbers released beside a sum or mean (telemetry), as bytes; empty if there are none.
 
     >>> tensor_of(bytes_of(torch.tensor([1.0, 2.0])))
     tensor([1., 2.], dtype=torch.float64)
@@ -120,12 +120,13 @@ def bytes_of(beside: Tensor | None) -> bytes:
 
 
 def tensor_of(content: bytes) -> Tensor:
-    """What `bytes_of` was given, on the CPU."""
+    """The tensor that `bytes_of` was given, on the CPU."""
     return torch.tensor(struct.unpack(f"<{len(content) // 8}d", content), dtype=torch.float64, device="cpu")
 
 
 def kinds(clipped: ClippedSum) -> bytes:
-    """A digest of names, shapes, dtypes, of which lie in parts, of the sensitivity, and of how much is beside them."""
+    """A digest to compare between ranks: names, shapes, dtypes, which tensors are sharded, sensitivity, size of the
+    numbers beside the sum."""
     sums = sorted(clipped.gradients.items())
     listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sums]
     return hashlib.sha256(

@@ -1,11 +1,11 @@
 """`Shards`: a model of which ``fully_shard`` (FSDP2) has put a part of each parameter on each rank.
 
 Between passes the model is as torch made it: its parameters are DTensors. In a pass they are plain tensors, whose
-memory is there while an operation needs it: a dispatch mode looks at the arguments of every operation, forward and
-backward, and has the ranks gather what is missing. So the engine sees whole parameters, and proves and clips as always.
+memory exists while an operation needs it: a dispatch mode inspects the arguments of every operation, forward and
+backward, and has the ranks gather missing ones. So the engine sees whole parameters, and checks and clips as always.
 
-Ranks do not pass in step: one has an empty share, another cuts its share into micro-batches, or proves a new shape. So
-nothing is gathered or summed before all ranks have said, in a round, what each needs; then all take part in all of it.
+Ranks are not in step: one has an empty share, another splits its share into micro-batches, or checks a new shape. So
+before anything is gathered or summed, all ranks exchange, in a round, what each needs; then all take part in all of it.
 """
 
 import math
@@ -26,7 +26,7 @@ from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.distributed.fsdp import Block, blocks_of, set_parameter, without_hooks
 
 T = TypeVar("T")
-# Blocks whose memory is there at once: the one in use, and the one before it.
+# The most blocks gathered at once: the one in use, and the one before it.
 _PRESENT = 2
 
 
@@ -39,21 +39,21 @@ class Shards:
     """The parts of a model's parameters.
 
     Args:
-        model: on which ``fully_shard`` was called, on a mesh of all ranks.
-        size: how many ranks there are.
-        meet: tells a number to all ranks, and gives those of all.
-        talking: inside, what fails is a rank that is lost.
+        model: a model that ``fully_shard`` was called on, with a mesh of all ranks.
+        size: the number of ranks.
+        meet: sends a number to all ranks, and returns the numbers of all.
+        talking: a context that turns a failure to communicate into the error of a lost rank.
 
     Guarantee:
-        each example's gradient is that of the whole model, and so is its norm, whichever rank passes it. A sum is added
-        over all ranks in its own dtype, float32 or wider, and each rank keeps a part of it.
+        each example's gradient and its norm are those of the whole model, whichever rank computes them. A sum is
+        added over all ranks in its own dtype, float32 or wider, and each rank keeps a part of it.
 
     Edge cases:
-        a tied parameter is one, where ``fully_shard`` was given it once; where it made two of it, it is refused.
+        a tied parameter stays one if ``fully_shard`` was given it once; if it was split in two, it is refused.
 
     Raises:
-        UnsupportedModel: parameters that lie in any other way (tensor parallelism), in another precision or on
-            another device than they are used in; a tied parameter that is none any more.
+        UnsupportedModel: parameters sharded in any other way (tensor parallelism), or stored in another precision or
+            on another device than they are used in; a tied parameter that sharding has split.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Shards:
             for whole in block.whole.values()
         }
         self._present: list[int] = []
-        # In an order that all ranks have, whatever each of them trains.
+        # In the same order on all ranks.
         self._names = sorted(name for block in self._blocks for name in block.parts)
         self._parts: dict[str, DTensor] = {}
         self._sums: dict[str, Tensor] = {}
@@ -79,18 +79,18 @@ class Shards:
 
     @property
     def trained(self) -> bool:
-        """Whether a parameter that lies in parts is trained: then sums and means do."""
+        """Whether a sharded parameter is trained: then sums and means are sharded, too."""
         return any(part.requires_grad for part in self._parts.values())
 
     def keep(self, name: str, total: Tensor) -> Tensor:
-        """Give a sum of this rank's examples to the ranks that keep parts of it."""
+        """Add ``total`` to the sharded sum over all ranks and return an empty tensor; itself if not sharded."""
         if name not in self._parts:
             return total
         self._round(_Need.SUM, self._names.index(name), total)
         return total.new_empty(0)
 
     def gathered(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, once all ranks have done theirs."""
+        """Run ``work`` with gathered parameters, and return its result once all ranks have finished theirs."""
         with self._gathering():
             found = work()
             while any(self._round(_Need.NOTHING)):
@@ -98,8 +98,8 @@ class Shards:
         return found
 
     def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
-        """What ``clip`` returns, once all ranks have clipped: of what lies in parts the sums over all ranks (DTensors);
-        of other parameters the sums over this rank's examples."""
+        """What ``clip`` returns, once all ranks have clipped: for sharded parameters sums over all ranks (DTensors),
+        for others sums over this rank's examples."""
         self._sums = {}
         own = self.gathered(clip)
         gradients = dict(own.gradients)
@@ -107,7 +107,7 @@ class Shards:
             if not part.requires_grad:
                 continue
             local = self._sums.pop(name, None)
-            if local is None:  # of no rank
+            if local is None:  # no rank had a gradient
                 local = torch.zeros_like(part.to_local(), dtype=gradients[name].dtype)
             gradients[name] = DTensor.from_local(
                 local, part.device_mesh, part.placements, shape=part.shape, stride=part.stride()
@@ -115,7 +115,7 @@ class Shards:
         return ClippedSum(gradients, own.sensitivity, own.diagnostics, own.beside)
 
     def settle(self) -> None:
-        """Have the parameters lie in parts, and turn to those that the model has now."""
+        """Reshard the parameters, and take over those that the model has now."""
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # an evaluation may have left them whole
@@ -128,7 +128,7 @@ class Shards:
 
     @contextmanager
     def _gathering(self) -> Generator[None]:
-        """Inside, the model has plain parameters, which are there when they are needed."""
+        """Inside, the model has plain parameters, gathered when an operation needs them."""
         self.settle()
         table = {id(part): block.whole[name] for block in self._blocks for name, part in block.parts.items()}
         held = [
@@ -150,7 +150,7 @@ class Shards:
                     self._free(self._present[0])
 
     def _bring(self, tensors: Iterable[Tensor]) -> None:
-        """Gather what these lie in."""
+        """Gather the blocks of these tensors."""
         keys = map(storage_key, tensors)
         wanted = {self._by_memory[key] for key in keys if key in self._by_memory}
         for index in sorted(wanted.difference(self._present)):
@@ -160,7 +160,7 @@ class Shards:
             self._round(_Need.PARAMETERS, index)
             self._present.append(index)
         if len(self._present) > 1:
-            self._present.sort(key=wanted.__contains__)  # those used last are last
+            self._present.sort(key=wanted.__contains__)  # blocks in use go last, so others are freed first
 
     def _free(self, index: int) -> None:
         self._present.remove(index)
@@ -168,7 +168,7 @@ class Shards:
             whole.untyped_storage().resize_(0)
 
     def _round(self, need: _Need, index: int = 0, total: Tensor | None = None) -> list[int]:
-        """Say what this rank needs, take part in what all need; what all said, of which 0 is nothing."""
+        """Exchange what each rank needs and take part in all of it; returns all ranks' needs (0: nothing)."""
         with FUNCTIONS_OFF(), torch.no_grad():
             wide = total is not None and total.dtype == torch.float64
             own = need + len(_Need) * (2 * index + wide)
@@ -185,7 +185,7 @@ class Shards:
 
     @staticmethod
     def _gather(block: Block, *, mine: bool) -> None:
-        """All parameters of one dtype at once, each rank's rows padded to as many."""
+        """Gather a block: all parameters of one dtype at once, each rank's rows padded to equal numbers."""
         by_dtype: dict[torch.dtype, list[str]] = {}
         for name, part in block.parts.items():
             by_dtype.setdefault(part.dtype, []).append(name)
@@ -206,10 +206,10 @@ class Shards:
                 if mine:
                     whole.untyped_storage().resize_(whole.numel() * whole.element_size())
                     numbers = rows.reshape(-1)[: whole.numel()]
-                    whole.data.copy_(numbers.view(whole.shape))  # not a change that autograd would see
+                    whole.data.copy_(numbers.view(whole.shape))  # unseen by autograd's version counter
 
     def _add(self, name: str, dtype: torch.dtype, total: Tensor | None) -> None:
-        """Sum over all ranks, and keep this rank's part."""
+        """Sum a gradient over all ranks, and keep this rank's part."""
         part = self._parts[name]
         mesh = part.device_mesh
         own = torch.zeros(part.shape, dtype=dtype, device=part.device) if total is None else total

@@ -1,4 +1,4 @@
-"""What is decided before a run starts: sampling, curves, schedules, and the plan that meets a budget. No torch here.
+"""Decisions before a run starts: sampling, curves, schedules, and the plan that meets a budget. Without torch.
 
 =======================  ==============================================================================================
 `calibrate`              from a budget, a sampling and curves to a `Plan` that is certified to meet the budget

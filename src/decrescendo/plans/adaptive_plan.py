@@ -91,11 +91,12 @@ class AdaptivePlan:
         return self.guarantee
 
     def covered(self, ledger: Ledger) -> Ledger:
-        """``ledger``: the guarantee covers whatever the filter would have granted."""
+        """The releases that the guarantee covers: ``ledger``; it covers any that the filter grants."""
         return ledger
 
     def allows(self, position: int, release: Release) -> bool:
-        """Whether there is a step at ``position``, of this sampling; its noise is for the filter to grant."""
+        """Whether ``release`` may be the step at ``position``: within the steps and of this sampling. The filter grants
+        its noise."""
         return position < self.steps and release == self.sampling.release(release.noise_multiplier)
 
     def begins(self, ledger: Ledger) -> bool:
@@ -105,7 +106,7 @@ class AdaptivePlan:
         )
 
     def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
-        """Ask the filter again for everything that was released: it must have granted it."""
+        """Ask a fresh filter for all releases of ``ledger``, and raise if it refuses one."""
         self._check_budget(guarantee)
         if not self.begins(ledger):
             raise AccountingError(f"the ledger must keep to its plan, got {ledger} under {self}")
@@ -119,7 +120,7 @@ class AdaptivePlan:
             raise AccountingError(f"the guarantee must be its filter's budget, got {guarantee}")
 
     def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
-        """C_t as they were ``decided``, one a step."""
+        """C_t of the first ``steps`` steps, as ``decided`` during the run."""
         if len(decided) != steps:
             raise InvalidValue(
                 f"clip_norm must have one value for each of the {steps} steps of an adaptive run, got {len(decided)}"
@@ -127,11 +128,11 @@ class AdaptivePlan:
         return list(decided)
 
     def spread(self, noise_multiplier: Sequence[float]) -> list[float]:
-        """z_t: the noises of all steps are independent."""
+        """The standard deviations of the noise for sensitivity 1: z_t, since all steps' noise is independent."""
         return list(noise_multiplier)
 
     def taken(self, steps: int) -> str:
-        """The most steps, and what decided."""
+        """The end of a sentence about ``steps`` steps: the most allowed, and the policy that decided."""
         del steps
         return f" of at most {self.steps}, decided during the run by {self.policy}"
 
@@ -149,7 +150,7 @@ class AdaptivePlan:
             yield gap
 
     def held_up(self, certified: Guarantee, guarantee: Guarantee | None = None) -> list[str]:
-        """Nothing was certified in advance: the filter was asked."""
+        """No lines: nothing was certified in advance."""
         del certified, guarantee
         return []
 
@@ -182,7 +183,7 @@ class AdaptivePlan:
             The filter; ``None`` where this plan names a filter that this package does not have.
 
         Raises:
-            AccountingError: a release is refused: this ledger cannot have come from these plan.
+            AccountingError: a release is refused: this ledger cannot have come from this plan.
 
         >>> plan = AdaptivePlan(Budget(4.0, 1e-8), PoissonSampling(100, 100), "ZcdpFilter", 50, "fixed")
         >>> plan.replay(Ledger.of([4.0] * 3, sample_rate=1.0))

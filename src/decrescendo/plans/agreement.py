@@ -1,4 +1,4 @@
-"""`Agreement`: what is decided before a run starts, in one of two forms; what comes after never asks which one it is.
+"""`Agreement`: the decisions before a run starts, in two forms; code that runs or checks a run treats both alike.
 
 ========  ==============  =====================================  =====================================
 form      class           noise of each step                     price
@@ -30,7 +30,7 @@ class Agreement(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """Name of the form, in files and stores."""
+        """The name of the form, in files and stores."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class Agreement(Protocol):
         ...
 
     def covered(self, ledger: Ledger) -> Ledger:
-        """What the guarantee of a run that released ``ledger`` is about."""
+        """The releases that the guarantee of a run with this ``ledger`` covers."""
         ...
 
     def allows(self, position: int, release: Release) -> bool:
@@ -80,7 +80,7 @@ class Agreement(Protocol):
         ...
 
     def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
-        """Refuse what cannot be ledger and guarantee of a run under this agreement, with an `AccountingError`."""
+        """Raise `AccountingError` if ``ledger`` and ``guarantee`` cannot be of a run under this agreement."""
         ...
 
     def replay(self, ledger: Ledger) -> Filter | None:
@@ -101,13 +101,13 @@ class Agreement(Protocol):
         ...
 
     def confirm(self, ledger: Ledger, guarantee: Guarantee | None = None) -> Iterator[str]:
-        """Judge the run's ``ledger`` again, a line of words at a time; `AccountingError` where it contradicts what is
-        promised here, or the run's own ``guarantee``."""
+        """Account for the run's ``ledger`` again and yield a report by lines; `AccountingError` if it contradicts the
+        agreement's guarantee, or the run's own ``guarantee``."""
         ...
 
     def held_up(self, certified: Guarantee, guarantee: Guarantee | None = None) -> list[str]:
-        """What is promised here, and a run's own ``guarantee``, against what is ``certified`` of all planned releases
-        and the word of the accountants that they name, a line each; `AccountingError` where they say less."""
+        """Compare this guarantee, and a run's own ``guarantee``, with the ``certified`` one of all planned releases and
+        with the accountants that they name, a line each; `AccountingError` where they claim a smaller epsilon."""
         ...
 
     def gap(self, ledger: Ledger) -> str:

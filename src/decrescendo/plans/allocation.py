@@ -1,4 +1,4 @@
-"""`allocate`: the noise that reaches the weights least, for given influences of every step, within a real budget."""
+"""`allocate`: the plan within a budget with the least noise cost, for given influences of the steps' noise."""
 
 import math
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.workload import Workload
 
-# Steps that hardly matter get little mu, but mu^2 never falls below this share of what all steps alike would get: a
-# wider range costs accounting time, and this at most 0.3 % of the budget.
+# Steps with little influence get little mu, but mu^2 is at least this share of its value for equal steps: a wider range
+# costs accounting time, and this floor at most 0.3 % of the budget.
 _LEAST_SHARE = 3e-3
-# Rivals whose sum is this close to the best one are certified too: estimates are that good, and certification is slow.
+# Candidates whose sum is within this of the best are certified too: estimates have this error; certifying is slow.
 _TIE = 1e-3
 _SAME = 0.01  # shapes that differ by less than this in log mu count as one
-_NEAR = 0.05  # a solution this close (in log mu) to the run its table was made for stands
+_NEAR = 0.05  # a solution this close (in log mu) to the run that the cost table was made for is accepted
 _TABLES = 6
 _MARGIN = 0.7  # how far beyond the first guess the cost table reaches in log mu
 
@@ -152,7 +152,7 @@ def noise_cost(plan: Plan, influence: CurveOrValues) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """What is divided among the steps: a_t = q_t C_t^2, relative, and what may be spent on it."""
+    """The problem of `allocate`: budget, sampling, clip norms and the relative weights a_t = q_t C_t^2."""
 
     budget: Budget
     sampling: PoissonSampling
@@ -162,7 +162,7 @@ class _Problem:
 
 @singledispatch
 def _shapes(judge: Accountant, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
-    """The mu_t of which one is best, for each accountant its own; most have a closed form."""
+    """The candidates for mu_t, one of them the best, by the accountant's kind; most have a closed form."""
     del problem
     divided = ", ".join(accountant.__name__ for accountant in _shapes.registry if accountant is not object)
     raise InvalidType(
@@ -206,7 +206,7 @@ def _contenders(
     a: Float[np.ndarray, " steps"],
     clips: Float[np.ndarray, " steps"],
 ) -> list[Float[np.ndarray, " steps"]]:
-    """The best mu_t by the cost table, and those of its simple rivals that are too close for estimates to tell."""
+    """The best mu_t by the cost table, and simple candidates whose sums are too close for estimates to decide."""
     found, costs = _search(budget, sampling, a)
     goal, (low, high) = math.log(budget.delta), costs.log_mu[[0, -1]]
     best = float(np.sum(a * np.exp(-2 * found)))
@@ -231,7 +231,7 @@ def _contenders(
 def _search(
     budget: Budget, sampling: PoissonSampling, a: Float[np.ndarray, " steps"]
 ) -> tuple[Float[np.ndarray, " steps"], MarginalCosts]:
-    """log mu_t of the smallest sum by estimates, and the cost table that says so, made for a run close to it."""
+    """log mu_t of the smallest sum by estimates, and the cost table used, made for a run close to it."""
     rate, goal = sampling.sample_rate, math.log(budget.delta)
     total = (mu_of(budget.epsilon, budget.delta) / rate) ** 2
     least = math.sqrt(_LEAST_SHARE * math.log1p(total / a.size))
@@ -261,14 +261,14 @@ def _search(
 def _scaled(
     mu: Float[np.ndarray, " steps"], budget: Budget, sampling: PoissonSampling
 ) -> Float[np.ndarray, " steps"]:
-    """mu times what makes its epsilon about right; even mu where no scale of ``mu`` can be judged."""
+    """``mu`` scaled to about the budget's epsilon; uniform mu if the accountant accepts no scale of ``mu``."""
     for shape in (mu, np.full(mu.size, float(np.sqrt(np.mean(mu**2))))):
         low, high, at = -math.inf, math.inf, 0.0  # log scales that spend too little, and too much
         for _ in range(24):
             try:
                 epsilon = Pld().estimate(Ledger.of(np.exp(-at) / shape, sampling.sample_rate), budget.delta)
             except AccountingError:
-                epsilon = math.inf  # too little noise to be judged
+                epsilon = math.inf  # too little noise for the accountant
             few, many = epsilon == 0, math.isinf(epsilon)
             gap = math.inf if few else -math.inf if many else math.log(budget.epsilon) - math.log(epsilon)
             if abs(gap) < 0.1:
@@ -278,6 +278,6 @@ def _scaled(
             at = (low + high) / 2 if known else at + min(max(gap, -0.7), 0.7)
             if known and high - low < 1e-3:
                 break
-    # Nothing found by estimates: let the certified search say what is wrong, or find the even start.
+    # Estimates found nothing: the certified search raises the reason, or finds uniform noise to start from.
     even = calibrate(budget, sampling, steps=mu.size, privacy=np.ones(mu.size), clip=np.ones(mu.size))
     return 1 / even.noise_multiplier

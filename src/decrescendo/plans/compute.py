@@ -1,4 +1,4 @@
-"""`allocate_compute`: batch sizes and noise together, for a budget of privacy and a number of examples to process."""
+"""`allocate_compute`: batch sizes and noise together, for a privacy budget and a number of examples to process."""
 
 import math
 from typing import Any
@@ -95,15 +95,14 @@ def allocate_compute(
             batch=rates * size, accountant=judge,
         )  # fmt: skip
 
-    # The shape follows the price that the theorem gives the run, which is a little off: once more at the price of the
-    # noise that was certified.
+    # The shape depends on the run's price mu^2, first from the theorem: repeat with that of the certified noise.
     first = plan(mu_of(budget.epsilon, budget.delta) ** 2, Pld(rtol=1e-2) if accountant is None else judge)
     p, x = first.sampling.rates(count), 1 / first.noise_multiplier**2
     return plan(float(np.sum(p**2 * np.expm1(x))), judge)
 
 
 def mean_noise_cost(plan: Plan, influence: CurveOrValues) -> float:
-    """sum_t q_t (C_t z_t / B_t)^2: the noise of a plan on the mean, times how much of it is felt at the end.
+    """sum_t q_t (C_t z_t / B_t)^2: the variance of a plan's noise on the mean, weighted by its influence at the end.
 
     Args:
         plan: any plan.

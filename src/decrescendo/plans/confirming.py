@@ -1,4 +1,4 @@
-"""A plan's numbers again: by the accountant of the plan, by the exact one, and by an independent library."""
+"""Checks a plan's numbers again: by the plan's accountant, the exact one, and an independent library."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def confirmed(plan: "Plan", guarantee: Guarantee | None) -> Iterator[str]:
-    """What is found, line by line; see `Agreement.confirm`."""
+    """The report of `Agreement.confirm` for a `Plan`, line by line."""
     again = plan.price(Pld())
     lower, upper = again.epsilon_lower or 0.0, rounded(again.epsilon, "up", 6)
     cut = plan.sampling.max_batch_size is not None
@@ -32,7 +32,7 @@ def confirmed(plan: "Plan", guarantee: Guarantee | None) -> Iterator[str]:
 
 
 def held_up(plan: "Plan", certified: Guarantee, guarantee: Guarantee | None) -> list[str]:
-    """The guarantees of a plan and of its run against ``certified``; see `Agreement.held_up`."""
+    """Compare the guarantees of a plan and of its run with ``certified``; see `Agreement.held_up`."""
     lines: list[str] = []
     for whose, given in _said(plan, guarantee):
         judge = accountant_named(given.accountant)
@@ -58,7 +58,7 @@ def held_up(plan: "Plan", certified: Guarantee, guarantee: Guarantee | None) -> 
 
 
 def _said(plan: "Plan", guarantee: Guarantee | None) -> list[tuple[str, Guarantee]]:
-    """Whose guarantee says what."""
+    """The guarantees to check, each with the name of its owner (plan, run)."""
     own = [("a plan", plan.guarantee)]
     return own if guarantee is None or guarantee == plan.guarantee else [*own, ("a run", guarantee)]
 

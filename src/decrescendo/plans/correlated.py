@@ -1,4 +1,4 @@
-"""Plans of noise for a workload: correlated between steps, or independent where that is better."""
+"""Makes plans for a workload: noise correlated between steps, or independent where that costs less."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +21,7 @@ from decrescendo.plans.schedule import Schedule
 from decrescendo.plans.strategy import Strategy
 from decrescendo.plans.workload import Workload
 
-# "auto" tries so many bands at most, in long runs and in others; a search takes as many squares of it.
+# The most bands that "auto" tries; in long runs fewer, since a search's time grows with the square.
 _MOST, _MOST_OF_LONG, _LONG = 64, 32, 1_000
 _TIE = 1.03  # plans whose estimated costs are within this factor of the least are certified and compared
 
@@ -34,9 +34,9 @@ def correlated(
     bands: int | Literal["auto"],
     workload: Workload,
 ) -> Plan:
-    """The plan of the least `Workload.cost` that is found, with so many bands, or with 1, 2, 4, .. of them.
+    """The plan of the least `Workload.cost` found, with ``bands`` bands, or with the best of 1, 2, 4, ..
 
-    Among those that "auto" compares are independent noise, and equal columns; so it is at most as costly as these.
+    "auto" also compares independent noise and equal columns, so its plan costs at most as much as these.
     """
     what = "noise that follows a workload or is correlated"
     check_one_example(budget, what)
@@ -59,7 +59,7 @@ def correlated(
 
 
 class _Tried:
-    """A strategy up to a factor, the factor that an estimate finds, and the cost with it."""
+    """A strategy up to a factor, the factor estimated to meet the budget, and the cost with that."""
 
     def __init__(
         self, search: "_Search", shape: Float[np.ndarray, "bands steps"], guess: float | None
@@ -72,7 +72,7 @@ class _Tried:
         self.cost = search.cost(self.noise(self.scale))
 
     def noise(self, scale: float) -> "Strategy | Float[np.ndarray, ' steps']":
-        """The strategy times ``scale``; of one band z_t."""
+        """The strategy times ``scale``; with one band, z_t."""
         return 1 / (scale * self.shape[0]) if len(self.shape) == 1 else Strategy.rounded(self.shape, scale)
 
     def _ledger(self, scale: float) -> Ledger:
@@ -83,7 +83,7 @@ class _Tried:
         return estimate(self._search.judge, self._ledger(scale), self._search.budget.delta)
 
     def plan(self) -> Plan:
-        """Scaled to the budget and certified."""
+        """The plan of this strategy, scaled to the budget and certified."""
         search, budget = self._search, self._search.budget
 
         def certified(scale: float) -> Guarantee:
@@ -106,20 +106,20 @@ class _Search:
     task: Task
 
     def drawn(self, bands: int) -> PoissonSampling | BatchSchedule | CyclicPoissonSampling:
-        """How batches are drawn with so many bands."""
+        """The sampling for this number of bands."""
         size = self.sampling.expected_batch_size
         return self.sampling if bands == 1 else CyclicPoissonSampling(self.sampling.dataset_size, size, bands)
 
     def cost(self, noise: "Strategy | Float[np.ndarray, ' steps']") -> float:
-        """The workload's."""
+        """The workload's cost of ``noise``."""
         return self.task.workload.cost(noise, self.task.scale)
 
     def tried(self, shape: Float[np.ndarray, "bands steps"], guess: float | None = None) -> _Tried:
-        """A strategy up to a factor, which is about ``guess``."""
+        """The strategy ``shape`` with its estimated factor, searched from ``guess``."""
         return _Tried(self, shape, guess)
 
     def best(self) -> Plan:
-        """Of the numbers of bands that are tried until more are worse."""
+        """The best plan of 1, 2, 4, .. bands, tried until more cost more."""
         tried: list[_Tried] = []
         bands = 1
         most = _MOST_OF_LONG if self.task.steps > _LONG else _MOST
@@ -132,7 +132,7 @@ class _Search:
         return self.least([tried[0], best, self.tried(equal_columns(self.task, len(best.shape)))])
 
     def least(self, tried: "list[_Tried]") -> Plan:
-        """Of strategies whose estimates are close, the plan whose certified cost is least."""
+        """The plan of the least certified cost, among strategies whose estimated costs are close to the least."""
         least = min(one.cost for one in tried)
         plans = [one.plan() for one in dict.fromkeys(tried) if one.cost < _TIE * least]
         return min(plans, key=lambda plan: self.cost(plan.correlation or plan.noise_multiplier))

@@ -1,4 +1,4 @@
-"""The strategy whose noise is felt least in a workload, for a budget: bands and norms of columns together.
+"""Searches the strategy of correlated noise with the least cost in a workload: bands and column norms together.
 
 A strategy is S = L D: columns of L have norm 1, D = diag(mu). Its cost F(L, mu) is exact (`workload.System`), and so is
 its gradient. What may be spent is steered by the CLT's estimate: the sum over steps of p^2 (exp(mu^2) - 1) is that of
@@ -26,7 +26,7 @@ _LARGEST_MU = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a strategy is searched for: a workload, a budget, and the sample rates b B_t / N of one band: B_t / N."""
+    """The input of a search for a strategy: workload, budget, and the sample rates with one band, B_t / N."""
 
     budget: Budget
     workload: Workload
@@ -61,7 +61,7 @@ def equal_columns(task: Task, bands: int) -> Float[np.ndarray, "bands steps"]:
 
 
 def best_strategy(task: Task, bands: int) -> Float[np.ndarray, "bands steps"]:
-    """The strategy, up to a factor, of the least cost by the search."""
+    """The strategy, up to a factor, of the least cost that the search finds."""
     system, knots = task.system, _Knots.of(task.steps, bands)
     spent = _by_clt(task, bands)
 
@@ -86,7 +86,7 @@ def best_strategy(task: Task, bands: int) -> Float[np.ndarray, "bands steps"]:
 
 @dataclass(frozen=True, slots=True)
 class _Knots:
-    """Parameters of a strategy: log mu, and each band below the diagonal, at knots; linear between them."""
+    """The parameters of a strategy: log mu, and each band below the diagonal, at knots; linear between them."""
 
     between: Float[np.ndarray, "knots steps"]
     bands: int
@@ -105,21 +105,21 @@ class _Knots:
     def read(
         self, theta: Float[np.ndarray, " parameters"]
     ) -> tuple[Float[np.ndarray, "bands steps"], Float[np.ndarray, " steps"]]:
-        """The bands, the diagonal 1, and log mu."""
+        """The bands (the diagonal is 1) and log mu that the parameters ``theta`` describe."""
         log_mu, *rows = theta.reshape(self.bands, -1) @ self.between
         return np.array([np.ones(log_mu.size), *rows]), log_mu
 
     def gather(
         self, by_shape: Float[np.ndarray, "bands steps"], by_mu: Float[np.ndarray, " steps"]
     ) -> Float[np.ndarray, " parameters"]:
-        """Derivatives in the parameters."""
+        """The derivatives in the parameters, from those in the bands and in log mu."""
         return (np.r_[by_mu[None], by_shape[1:]] @ self.between.T).ravel()
 
 
 def _unit(
     shape: Float[np.ndarray, "bands steps"],
 ) -> tuple[Float[np.ndarray, "bands steps"], Float[np.ndarray, " s"]]:
-    """Columns of norm 1, after what is beyond the last step is left out; and the norms."""
+    """The columns scaled to norm 1, without entries beyond the last step; and their norms."""
     bands, steps = shape.shape
     inside = np.where(np.arange(steps) + np.arange(bands)[:, None] < steps, shape, 0.0)
     norms = np.linalg.norm(inside, axis=0)

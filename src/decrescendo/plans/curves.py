@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# Of these only the shape matters: "constant" says all that there is to say.
+# Curves of which only the shape matters: for these "constant" is a complete description.
 _SHAPES = ("privacy", "noise", "influence", "each")
 
 
@@ -104,7 +104,7 @@ def _flat(name: str, value: object) -> Curve:
 
 
 def _how_to_say(curve: object) -> str:
-    """What to write for a text that names a curve, with the numbers that this needs."""
+    """The remedy if a text was given as a curve: the call that makes the curve of that name."""
     asked = curve.replace("-", "_") if isinstance(curve, str) else ""
     if asked not in __all__ or asked in ("Curve", "CurveOrValues", "evaluate", "progress", "constant"):
         return ". Write the number itself for a constant, or curves.exponential(start, end)"

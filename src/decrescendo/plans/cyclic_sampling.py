@@ -70,21 +70,21 @@ class CyclicPoissonSampling:
 
     @property
     def max_batch_size(self) -> None:
-        """Batches of any size: there is no proof here for those that are truncated."""
+        """``None``: batches of any size, since there is no proof here for truncated ones."""
         return
 
     @property
     def sample_rate(self) -> float:
-        """The probability b B / N that a record of the group whose turn it is is drawn; of the largest batch."""
+        """The probability b B / N that a record of the current group is drawn, for the largest B_t."""
         return float(self.bands * np.max(self.expected_batch_size) / self.dataset_size)
 
     @property
     def group(self) -> int:
-        """Whose turn it is at `step`."""
+        """The group whose records may be drawn at `step`."""
         return self.step % self.bands
 
     def at(self, taken: int) -> "CyclicPoissonSampling":
-        """How the batch of the step after ``taken`` steps is drawn: its own B_t, and its group."""
+        """The sampling of the step after ``taken`` steps: with its B_t and its group."""
         size = self.expected_batch_size
         if isinstance(size, np.ndarray):
             if not 0 <= taken < size.size:
@@ -95,7 +95,8 @@ class CyclicPoissonSampling:
         return CyclicPoissonSampling(self.dataset_size, size, self.bands, taken)
 
     def release(self, noise_multiplier: float) -> Release:
-        """What a noisy sum over the batch of `step` is; ``noise_multiplier``: 1 over the strategy's column norm."""
+        """The release of a noisy sum over the batch of `step`; ``noise_multiplier``: 1 over the strategy's column
+        norm."""
         return Release(self.sample_rate, noise_multiplier, bands=self.bands, step=self.step)
 
     def sizes(self, steps: int) -> Float[np.ndarray, " steps"]:

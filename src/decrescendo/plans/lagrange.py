@@ -1,4 +1,4 @@
-"""The best mu_t for a sum of a_t / mu_t^2 under one accountant's budget: every step at the same rate of exchange.
+"""Minimises the sum of a_t / mu_t^2 within one accountant's budget, by Lagrange's conditions.
 
 At the optimum the marginal delta (or CLT mu, or rho) that a step costs over the marginal utility it buys is equal at
 all steps. Where the accountant adds up a cost g(mu_t), that is a_t = lambda mu_t^3 g'(mu_t)/2, one equation a step:
@@ -19,8 +19,8 @@ from scipy.special import lambertw
 from decrescendo.accounting.pld.marginal_costs import MarginalCosts
 
 _ROUNDS = 60
-_STANDS = 1e-11  # relative gain of a round below which the solution stands
-_SLOW = 1e-7  # and below which it is helped along
+_STANDS = 1e-11  # relative gain of a round below which the iteration has converged
+_SLOW = 1e-7  # and below which it is accelerated
 _EDGE = 1e-9
 
 
@@ -90,7 +90,7 @@ def at_limit(
 def solve(
     a: Float[np.ndarray, " steps"], start: Float[np.ndarray, " steps"], costs: MarginalCosts, log_delta: float
 ) -> Float[np.ndarray, " steps"]:
-    """log mu_t that minimise the sum of a_t / mu_t^2 where both directions of a run keep to ``log_delta``.
+    """log mu_t that minimise the sum of a_t / mu_t^2 with delta within budget for adding and for removing a record.
 
     Args:
         a: a_t > 0.

@@ -6,7 +6,7 @@ from decrescendo.errors import InvalidValue, check_integer, check_real
 from decrescendo.plans import curves
 from decrescendo.plans.progress import Curve
 
-# What each moves; see the table of schedules in the documentation for the formulas.
+# What each schedule changes over time; for the formulas see the table of schedules in the documentation.
 SCHEDULES: dict[str, str] = {
     "constant": "vanilla DP-SGD: the same noise and clip at every step",
     "growing-mu": "the noise multiplier falls by the factor rho_mu over the run",

@@ -1,4 +1,4 @@
-"""Noise multipliers that decay over epochs, as baselines of the papers have them."""
+"""Privacy curves of noise multipliers that decay over epochs, the papers' baselines."""
 
 from collections.abc import Callable
 

@@ -1,19 +1,18 @@
-"""What a learning rate, a curvature and momentum say about how much of each step's noise is felt at the end."""
+"""`noise_influence`: how much each step's noise matters at the end, from learning rate, curvature and momentum."""
 
 import numpy as np
 from jaxtyping import Float
 
 from decrescendo.errors import InvalidValue, check_array, check_real
 
-# Relative to the largest. Noise that the end has forgotten this far is not worth a thought, but 0 would ask for none
-# of the budget.
+# The least influence, relative to the largest: it is negligible, but 0 would get none of the budget.
 _LEAST = 1e-290
 
 
 def noise_influence(
     learning_rate: object, *, curvature: float = 0.0, momentum: float = 0.0
 ) -> Float[np.ndarray, " steps"]:
-    """q_t on the variance of the noise on the *sum*, for `allocate`; the largest is 1.
+    """The influences q_t, for `allocate`, of the variance of the noise on the *sum*; the largest is 1.
 
     With eta_1 the largest learning rate, M = 1/eta_1 and m the curvature, after Hong Theorems 4.1 and 4.5:
 

@@ -1,4 +1,4 @@
-"""What a plan is asked for in other words: passes over the data for steps, a share of delta for the largest batch."""
+"""Translates a plan's arguments: expected passes over the data to steps, a share of delta to a largest batch size."""
 
 import math
 from numbers import Real
@@ -14,7 +14,7 @@ from decrescendo.plans.schedule import LARGEST_STEPS, check_steps
 
 
 def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrValues | None = None) -> int:
-    """The number of steps: ``steps``, or what makes ``epochs`` expected passes over the data. One of them is ``None``.
+    """The number of steps: ``steps``, or those of ``epochs`` expected passes over the data; one of them is ``None``.
 
     >>> from decrescendo.plans.curves import linear
     >>> steps_of(PoissonSampling(1_000, 100), None, 2.5)
@@ -57,15 +57,15 @@ def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrVa
 def usual_cap(
     sampling: PoissonSampling, steps: int, budget: Budget, batch: Curve | None = None
 ) -> int | None:
-    """The ``max_batch_size`` that costs 1 % of a budget's delta; ``None`` where no batch would be cut.
+    """The ``max_batch_size`` that costs 1 % of a budget's delta; ``None`` if no batch would be truncated.
 
     Args:
-        batch: of expected batch sizes, where they move.
+        batch: curve of expected batch sizes, if they move.
 
     >>> usual_cap(PoissonSampling(60_000, 250), 500, Budget(1.2, 1e-6))
     347
     """
     sizes = sampling.sizes(steps) if batch is None else evaluate("batch", batch, steps)
-    drawn = Ledger.of(sizes, sizes / sampling.dataset_size)  # of their noise nothing is asked
+    drawn = Ledger.of(sizes, sizes / sampling.dataset_size)  # any noise: it is not used
     found = smallest_cap(drawn, sampling.dataset_size, budget.epsilon, budget.delta)
     return None if found > sampling.dataset_size else found

@@ -1,4 +1,4 @@
-"""`Plan`: everything that is decided before a run starts, frozen, with its guarantee, as one small file."""
+"""`Plan`: all decisions before a run starts, frozen, with their guarantee, as one small file."""
 
 import hashlib
 import math
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether anything is promised: false of `without_privacy` only."""
+        """Whether the plan promises privacy: false for `without_privacy` only."""
         return math.isfinite(self.budget.epsilon)
 
     @property
@@ -206,23 +206,23 @@ class Plan:
         return list(decided) if decided else self.clip_norm[:steps].tolist()
 
     def spread(self, noise_multiplier: Sequence[float]) -> list[float]:
-        """z_t; where noise is correlated, what the strategy says."""
+        """The standard deviations of the noise for sensitivity 1: z_t; the strategy's if noise is correlated."""
         own = noise_multiplier if self.correlation is None else self.correlation.noise_std().tolist()
         return list(own)[: len(noise_multiplier)]
 
     def taken(self, steps: int) -> str:
-        """Nothing to add if all steps were taken."""
+        """The end of a sentence about ``steps`` steps: of how many; empty if all were taken."""
         return "" if steps == self.steps else f" of {self.steps} planned, which the guarantee covers"
 
     def confirm(self, ledger: Ledger, guarantee: Guarantee | None = None) -> Iterator[str]:
-        """The plan's numbers again, here and by an independent library; the plan's, whatever ``ledger`` has of them.
-        The run's own guarantee is compared with them, too."""
+        """Account for the whole plan again, here and by an independent library, whatever part of it ``ledger`` has; the
+        run's own guarantee is compared with the results, too. Yields a report by lines."""
         del ledger
         yield from confirmed(self, guarantee)
 
     def held_up(self, certified: Guarantee, guarantee: Guarantee | None = None) -> list[str]:
-        """The plan's guarantee, and what a run says of itself, against ``certified``, what `price` has of the exact
-        accountant, and against the word of the accountants that they name.
+        """Compare the plan's guarantee, and a run's own, with ``certified``, the exact accountant's `price`, and with
+        the accountants that they name.
 
         Raises:
             AccountingError: an epsilon is below what is certified and is not called an estimate, or below its own

@@ -1,4 +1,4 @@
-"""What the parts of a plan must have in common."""
+"""Checks that the parts of a plan fit each other, and that a run's ledger and guarantee fit its plan."""
 
 import math
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_parts(plan: "Plan") -> None:
-    """Refuse parts that are not of one plan; see `Plan`."""
+    """Refuse a plan whose budget, sampling, schedule and guarantee do not fit each other; see `Plan`."""
     for name, kind in (("budget", Budget), ("schedule", Schedule), ("guarantee", Guarantee)):
         check_instance(name, getattr(plan, name), kind)
     check_sampling(plan.sampling)
@@ -56,7 +56,7 @@ def check_parts(plan: "Plan") -> None:
 
 
 def check_run(plan: "Plan", ledger: Ledger, guarantee: Guarantee) -> None:
-    """Refuse what is no ledger and guarantee of a run of the plan; see `Plan.check`."""
+    """Refuse a ledger and a guarantee that cannot be of a run of the plan; see `Plan.check`."""
     if not plan.begins(ledger):
         raise AccountingError(f"the ledger must be the beginning of its plan's, got {ledger}")
     if guarantee.delta != plan.budget.delta or guarantee.protected != plan.budget.protected:
@@ -73,8 +73,8 @@ def check_run(plan: "Plan", ledger: Ledger, guarantee: Guarantee) -> None:
 def check_correlation(
     sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"], strategy: Strategy | None
 ) -> None:
-    """Records take turns exactly where noise is correlated, in as many groups as there are bands; and the noise
-    multipliers that are accounted for are those of the strategy."""
+    """Check that records take turns if and only if noise is correlated, in as many groups as there are bands, and that
+    the noise multipliers accounted for are those of the strategy."""
     cyclic = isinstance(sampling, CyclicPoissonSampling)
     if strategy is None and not cyclic:
         return

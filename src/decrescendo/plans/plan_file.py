@@ -1,4 +1,4 @@
-"""The file of a plan: its text, and what is read back of it."""
+"""Writes and reads the file of a plan; its version depends on what the plan uses."""
 
 import math
 import os
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "decrescendo-plan", 1
 # Expected batch sizes, one a step.
 MOVING_VERSION = 3
-# Batches that are cut to a largest size, whether or not the expected one moves.
+# Batches truncated to a largest size, whether or not the expected one moves.
 CUT_VERSION = 4
 # People with several examples, whether or not the expected batch size moves.
 PERSON_VERSION = 5
-# Each record once an epoch, whether or not batches are cut.
+# Each record once an epoch, whether or not batches are truncated.
 ALLOCATED_VERSION = 6
 # Noise that is correlated between steps, whether or not the expected batch size moves.
 BANDED_VERSION = 7
@@ -200,7 +200,7 @@ def bare_parts(
 ) -> tuple[Budget, Sampling, Schedule, Guarantee]:
     """The parts of a plan without noise: no limit, and no guarantee."""
     schedule = Schedule(np.zeros(len(clip_norm)), clip_norm)
-    # A delta at which a record that is laid open with probability sample_rate has no finite epsilon.
+    # A delta at which a record that is exposed with probability sample_rate has no finite epsilon.
     rates = sampling.rates(schedule.steps)
     budget = Budget.unlimited(min(1e-6, float(rates.max()) / 2))
     ledger = planned(sampling, schedule.noise_multiplier)

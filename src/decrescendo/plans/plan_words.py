@@ -79,7 +79,7 @@ def _correlated(plan: "Plan") -> list[tuple[str, str]]:
 
 
 def _large_delta(plan: "Plan") -> list[tuple[str, str]]:
-    """A mechanism that lays a record open with probability delta keeps the promise."""
+    """A warning if delta is large: a mechanism that exposes a record with probability delta keeps the promise."""
     times = plan.budget.delta * plan.sampling.dataset_size
     many = f"times the {plan.sampling.dataset_size} {row_of(plan.budget)}s is {rounded(times, 'up', 3)}"
     told = f"{many}: some may be laid open, and it should be well below 1"

@@ -1,4 +1,4 @@
-"""What a curve is: a function of the progress of training."""
+"""The types of curves, functions of the progress of training; and that progress."""
 
 from collections.abc import Callable, Sequence
 

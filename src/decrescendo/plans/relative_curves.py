@@ -1,4 +1,4 @@
-"""The curve that a calibration scales, at every step, and what sampling once an epoch asks of it."""
+"""Evaluates the curve that a calibration scales, and checks it if each record takes part once an epoch."""
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +17,7 @@ def check_epochs(
     given: Accountant,
     batch: CurveOrValues | None,
 ) -> None:
-    """Where each record takes part once an epoch: the accountant that has a theorem, and batches of one size."""
+    """If each record takes part once an epoch, require the accountant with a theorem for it, and equal batch sizes."""
     if isinstance(sampling, RandomAllocation) and not isinstance(of_epochs(given), Allocated | Truncated):
         raise InvalidValue(
             "accountant must be Allocated for records that each take part once an epoch, got "

@@ -1,4 +1,4 @@
-"""Who is in a batch: by a coin a step (Poisson), or at a step of each epoch by a fair draw; all that is accounted."""
+"""Forms of sampling: an independent coin per record and step (Poisson), or one random step of each epoch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

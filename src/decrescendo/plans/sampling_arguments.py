@@ -1,4 +1,4 @@
-"""What forms of sampling share: checks of what they are made with, and how records are drawn."""
+"""Helpers that all forms of sampling share: checks of their arguments, and draws of records."""
 
 import numpy as np
 from jaxtyping import Int
@@ -13,7 +13,7 @@ LARGEST = 2**53
 def at_most_of(
     cap: int, drawn: Int[np.ndarray, " drawn"], rng: np.random.Generator | SecureStream
 ) -> Int[np.ndarray, " batch"]:
-    """``drawn``, or an even choice of ``cap`` of them, ascending."""
+    """``drawn`` if at most ``cap``, else a uniform choice of ``cap`` of them, ascending."""
     if drawn.size <= cap:
         return drawn
     if isinstance(rng, SecureStream):
@@ -24,7 +24,7 @@ def at_most_of(
 def drawn_of(
     members: Int[np.ndarray, " members"], rate: float, rng: np.random.Generator | SecureStream
 ) -> Int[np.ndarray, " drawn"]:
-    """Each of ``members``, which ascend, with probability ``rate``, independently; ascending."""
+    """A Poisson sample of ``members`` (ascending): each with probability ``rate``, independently; ascending."""
     if isinstance(rng, SecureStream):
         return members[rng.subset(members.size, rate)]
     size = int(rng.binomial(members.size, rate))

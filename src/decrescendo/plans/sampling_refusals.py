@@ -1,4 +1,4 @@
-"""Refusals of forms of sampling that something cannot take."""
+"""Checks that refuse forms of sampling which a caller (a filter, an accountant) does not support."""
 
 from typing import cast
 
@@ -57,7 +57,7 @@ def uncut(sampling: Sampling, what: str) -> None:
 
 
 def check_person(examples_per_person: int, sampling: Sampling) -> None:
-    """Refuse that one person has more examples than there are: judged, it may take all memory.
+    """Refuse more examples per person than there are examples: accounting for them may take all memory.
 
     >>> check_person(200, PoissonSampling(100, 10))
     Traceback (most recent call last):
@@ -71,7 +71,7 @@ def check_person(examples_per_person: int, sampling: Sampling) -> None:
 
 
 def check_sampling(value: object) -> None:
-    """``value`` is one of the forms of sampling, or an error."""
+    """Raise if ``value`` is not one of the forms of sampling."""
     if not isinstance(value, Sampling):
         raise InvalidType(
             "sampling must be a PoissonSampling or another form of sampling (decrescendo.plans), got "

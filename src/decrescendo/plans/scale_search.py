@@ -1,4 +1,4 @@
-"""Searches for the scale of the noise at which an accountant's epsilon is the budget's."""
+"""Searches the scale of the privacy curve at which an accountant's epsilon meets the budget."""
 
 import functools
 import math
@@ -90,7 +90,7 @@ def steer(spent: Callable[[float], float], guess: float, budget: Budget) -> floa
 
 
 def slope_at(spent: Callable[[float], float], start: float) -> float:
-    """d log(epsilon) / d log(scale) by estimates a percent apart, or `USUAL_SLOPE` where they say nothing of use."""
+    """d log(epsilon) / d log(scale) from estimates a percent apart, or `USUAL_SLOPE` if these are not usable."""
     try:
         below, above = spent(start / 1.005), spent(start * 1.005)
     except AccountingError:
@@ -107,7 +107,7 @@ def _bounded(slope: float) -> float:
 def certify(
     certified: Callable[[float], Guarantee], start: float, slope: float, budget: Budget
 ) -> tuple[float, Guarantee]:
-    """The largest scale tried that is certified within the budget, and within `_TOLERANCE` of it if that can be had.
+    """The largest scale tried that is certified within the budget, if possible within `_TOLERANCE` of it.
 
     ``slope``: d log(epsilon) / d log(scale) at first; then measured as values come in.
     """
@@ -119,7 +119,7 @@ def certify(
     for _ in range(_ATTEMPTS):
         try:
             found = certified(scale)
-        except AccountingError as error:  # less noise than it can judge
+        except AccountingError as error:  # too little noise for the accountant
             refusal, scale = error, 0.9 * scale if best is None else math.sqrt(scale * best[0])
             continue
         epsilon = max(found.epsilon, 1e-300)
@@ -154,6 +154,6 @@ def settled(
     *,
     moving: bool,
 ) -> tuple[float, Guarantee]:
-    """`certify` from a scale that is about right. A certificate of batches that are ``moving`` takes seconds: two more
-    estimates save one. Elsewhere they would cost as much."""
+    """`certify` from a scale that is about right. With ``moving`` batch sizes a certificate takes seconds, and two more
+    estimates save one; otherwise they would cost as much."""
     return certify(certified, start, slope_at(estimated, start) if moving else USUAL_SLOPE, budget)

@@ -1,4 +1,4 @@
-"""The two arrays a run is made of: how much noise, and how hard to clip, at every step."""
+"""`Schedule`: the noise multiplier and the clip norm of every step of a run."""
 
 from dataclasses import dataclass
 from typing import final
@@ -10,12 +10,12 @@ from decrescendo.base.arrays import read_only
 from decrescendo.base.limits import SMALLEST_CLIP_NORM
 from decrescendo.errors import InvalidValue, check_array, check_integer
 
-# More would be hours of calibration and gigabytes.
+# The most steps: more would take hours of calibration and gigabytes.
 LARGEST_STEPS = 10_000_000
 
 
 def check_steps(steps: object) -> int:
-    """A number of steps that fits into memory several times over, as ``int``, or an error that teaches.
+    """``steps`` as an ``int`` in 1 .. `LARGEST_STEPS`, or an error that says what to change.
 
     >>> check_steps(10**12)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""`Strategy`: how the noises of different steps are correlated, and how large they are."""
+"""`Strategy`: the matrix that says how the noise of different steps is correlated, and how large it is."""
 
 from dataclasses import dataclass
 from typing import final
@@ -11,7 +11,7 @@ from decrescendo.errors import InvalidValue
 
 # Weights of the recursion are multiples of 2^-WEIGHT_BITS, so that sums of noise on a grid are exact in integers.
 WEIGHT_BITS = 12
-# Diagonals have so many significant bits: diagonal times weight, and the ratio of the two, are then exact in float64.
+# Significant bits of a diagonal entry, at most: diagonal times weight, and the ratio of the two, are exact in float64.
 _DIAGONAL_BITS = 30
 _LARGEST_WEIGHT = 2.0 ** (52 - _DIAGONAL_BITS - WEIGHT_BITS)
 
@@ -156,6 +156,6 @@ def _by_column(
 
 
 def _shortened(values: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
-    """Rounded to a few significant bits."""
+    """``values`` rounded to `_DIAGONAL_BITS` significant bits."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.rint(mantissa * 2.0**_DIAGONAL_BITS) / 2.0**_DIAGONAL_BITS, exponent)

@@ -1,4 +1,4 @@
-"""`StratifiedPoissonSampling`: rare records more often, each at a public rate of its kind, judged at the largest."""
+"""`StratifiedPoissonSampling`: each stratum of records at a public rate of its own, accounted for at the largest."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from decrescendo.plans.sampling_arguments import LARGEST, check_rng, checked_cou
 class StratifiedPoissonSampling:
     """Each record is in each batch independently, with the probability of its stratum (a class, a source).
 
-    Which stratum a record is in must be a function of that record alone. A record at a smaller rate than the largest is
-    protected at least as well, so all are judged at the largest; each stratum's own rate stands in the statement. The
+    A record's stratum must be a function of that record alone. A record at a smaller rate than the largest is
+    protected at least as well, so all are accounted for at the largest; the statement has each stratum's own rate. The
     noisy sum is divided by the declared sum of the expected sizes, whatever was drawn.
 
     Args:
@@ -84,7 +84,7 @@ class StratifiedPoissonSampling:
 
     @property
     def max_batch_size(self) -> None:
-        """Batches of any size."""
+        """``None``: batches of any size."""
         return
 
     def at(self, taken: int) -> "StratifiedPoissonSampling":

@@ -1,4 +1,4 @@
-"""`Workload`: what a training makes of the noise of its steps, and how much of it is in the iterates."""
+"""`Workload`: the optimiser's effect on the steps' noise; the variance of the noise in its iterates."""
 
 from dataclasses import dataclass
 from typing import Literal, final
@@ -102,10 +102,10 @@ def recursion(
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A workload as a linear system: state (w, v, n_t, n_{t-1}, ..), what noise of one step does to it at once.
+    """A workload as a linear system with the state (w, v, n_t, n_{t-1}, ..).
 
-    ``still[t]``: (w, v) from the one before, without noise; ``gain[t]``: of the noise of step t in (w, v);
-    ``importance``: of each iterate.
+    ``still[t]``: the map from (w, v) before step t to after it, without noise; ``gain[t]``: the effect of step t's
+    noise on (w, v); ``importance``: the weight of each iterate.
     """
 
     still: Float[np.ndarray, "steps 2 2"]
@@ -114,7 +114,7 @@ class System:
 
     @classmethod
     def of(cls, workload: Workload, scale: Float[np.ndarray, " steps"]) -> "System":
-        """For noise that is multiplied by ``scale`` before it is in a gradient."""
+        """The system of a workload whose noise is multiplied by ``scale`` before it is in a gradient."""
         steps = scale.size
         eta = evaluate("learning_rate", workload.learning_rate, steps)
         if not workload.weight_decay:
@@ -140,7 +140,7 @@ class System:
     def variances(
         self, weights: Float[np.ndarray, "steps k"], fresh: Float[np.ndarray, " steps"]
     ) -> tuple[Float[np.ndarray, "steps d d"], Float[np.ndarray, " steps"]]:
-        """Of each step: the covariance of the whole state before it; the variance of the iterate after it."""
+        """The covariance of the state before each step, and the variance of the iterate after it."""
         moves, into = self._moves(weights)
         news = fresh[:, None, None] ** 2 * (into[:, :, None] * into[:, None, :])
         before = np.zeros((len(moves) + 1, *moves.shape[1:]))
@@ -151,7 +151,7 @@ class System:
     def gradient(
         self, weights: Float[np.ndarray, "steps k"], fresh: Float[np.ndarray, " steps"]
     ) -> tuple[float, Float[np.ndarray, "steps k"], Float[np.ndarray, " steps"]]:
-        """The cost, and its derivatives in the weights and in the squares of what is fresh."""
+        """The cost, and its derivatives in the weights and in the squares of ``fresh``."""
         moves, into = self._moves(weights)
         before, found = self.variances(weights, fresh)
         by_past, by_fresh = np.zeros_like(weights), np.zeros(fresh.size)
@@ -168,7 +168,7 @@ class System:
     def _moves(
         self, weights: Float[np.ndarray, "steps k"]
     ) -> tuple[Float[np.ndarray, "steps d d"], Float[np.ndarray, "steps d"]]:
-        """The state after a step from the one before; and the part of the step's noise in each of its entries."""
+        """The matrices from each state to the next, and the effect of a step's noise on each entry of the state."""
         steps, lags = weights.shape
         size = 2 + max(lags, 1)
         into = np.zeros((steps, size))
@@ -192,5 +192,5 @@ def _importance(iterates: object, steps: int) -> Float[np.ndarray, " steps"]:
 
 
 def as_workload(given: "Workload | CurveOrValues | None") -> Workload:
-    """A workload from itself, or from learning rates; a constant rate where nothing is given."""
+    """The workload ``given``, or the one of learning rates; of a constant rate if nothing is given."""
     return given if isinstance(given, Workload) else Workload(1.0 if given is None else given)

@@ -7,7 +7,7 @@ DP-SGD needs it: clipping each example's gradient bounds its influence only if n
 `register_rule`    says which dimensions an operation of your own keeps independent
 =================  ===========================================================================================
 
-Who builds an engine on it takes `decrescendo.row_independence.tracing`; nobody else imports what is inside.
+An engine that traces passes imports `decrescendo.row_independence.tracing`; all other modules are internal.
 """
 
 from decrescendo.row_independence.checking import Independent, check

@@ -22,7 +22,7 @@ _ALPHAS = 6
 
 
 class Arguments(Writing):
-    """Looks up the labels of the arguments of an operation."""
+    """The part of the tracer that looks up the labels of an operation's arguments before it runs."""
 
     def _given(self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "OperationInputs":
         """The arguments of an operation for comparison: numbers one by one, tensors by label and by the last
@@ -56,7 +56,7 @@ class Arguments(Writing):
     def _label_given(
         self, op: Operation, tensor: Tensor, found: "OperationInputs", *, is_alphas: bool
     ) -> None:
-        """The label of one tensor argument, and the event that wrote it last."""
+        """Add to ``found`` one tensor argument: its label, and the event that wrote it last."""
         key = storage_key(tensor)
         mark, birth = self.labels.mark_of(key)
         if key < 0:
@@ -71,7 +71,7 @@ class Arguments(Writing):
             found.data = True
             label, form = self.labels.view(tensor, mark)
             if is_alphas and tensor.is_contiguous() and is_whole(tensor):
-                form = ("whole",)  # as wide as the longest target, of which nothing else shows
+                form = ("whole",)  # its width is the longest target's, which shows nowhere else
             found.labels.append(label)
             found.wires += (
                 (self.labels.wire(tensor, key, birth),) if mark.constant else (birth, kind_of(tensor), form)

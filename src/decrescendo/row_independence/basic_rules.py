@@ -24,7 +24,7 @@ def pointwise(call: Call) -> Label:
 
 
 def fill(call: Call) -> Label:
-    """A constant tensor, whatever the arguments are; it has rows if it is made like a tensor with rows."""
+    """A constant, whatever the arguments are; one row per example if made like such a tensor (`zeros_like`)."""
     return _made_like(call, Public.FILL)
 
 
@@ -35,7 +35,7 @@ def drawn(call: Call) -> Label:
         return call.mixed("random numbers are bounded by a number of an example's")
     like = call.args.get("self")
     own = rows_of(call.label(like)) if isinstance(like, Tensor) else None
-    # Laid out as the examples are, or written over them: each row's numbers are its own.
+    # Made with the row layout of an argument, or written over it: each row's numbers are its own.
     return own or _made_like(call, Public.RANDOM)
 
 
@@ -72,7 +72,7 @@ def reduced(*names: str) -> Rule:
 
 
 def without(call: Call, place: RowLayout, dims: Collection[int]) -> Label:
-    """The row layout after these dimensions were reduced."""
+    """The label of a result that has reduced ``dims`` of an argument with the row layout ``place``."""
     moved = place.moved(place.dim - sum(dim < place.dim for dim in dims))
     return call.mixed(SUMMED) if place.dim in dims else moved
 
@@ -86,5 +86,5 @@ def _dims(call: Call, names: Sequence[str], dims: int) -> set[int]:
 
 
 def either(first: Rule, second: Rule) -> Rule:
-    """``max`` and similar: of two tensors elementwise, or of one along a dimension."""
+    """The rule of ``max`` and similar: ``first`` for two tensors, ``second`` for one along a dimension."""
     return lambda call: first(call) if "other" in call.args else second(call)

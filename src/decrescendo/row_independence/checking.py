@@ -19,7 +19,7 @@ from decrescendo.row_independence.trace import draws, rejects
 from decrescendo.row_independence.tracer import Tracer
 from decrescendo.row_independence.unobserved_reads import UnobservedReads
 
-# Number of rows rerun one at a time if the program has data-dependent branches.
+# The most rows that are rerun one at a time if the program has data-dependent branches.
 _ALONE = 8
 
 
@@ -38,7 +38,7 @@ class Independent:
 
 @dataclass(frozen=True, slots=True)
 class _Forward:
-    """A finished forward pass, as `Comparison` wants it (`program.Done`); it has no scores."""
+    """A finished forward pass, as the protocol `program.Done` that `Comparison` uses; it has no scores."""
 
     losses: Tensor
     tracer: Tracer

@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any, cast
 
-# Folders of torch, of what checks types, and of the engine; a user's folder may be named alike.
+# Folders of torch, of type checkers and of this library, by full path: a user's folder may have the same name.
 _LIBRARIES = tuple(
     os.path.join(os.path.dirname(found.origin), "")
     for found in map(

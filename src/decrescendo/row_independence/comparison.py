@@ -3,8 +3,8 @@ over two and three rows.
 
 Dependency labels of one pass cannot say what a pass over another number of rows would do.
 
-The operations, their numbers and which tensors they were given are compared with those of the pass before over rows of
-this shape; where they are others, with those of small passes over other numbers of rows.
+A pass's operations, their numbers and their tensor arguments are compared with the accepted passes over rows of this
+shape; if they differ from all, with passes over two and three rows.
 """
 
 import math
@@ -30,15 +30,15 @@ from decrescendo.row_independence.rules import declared_changes
 from decrescendo.row_independence.trace import Trace
 from decrescendo.row_independence.tracer import Tracer
 
-# Truth values of the data that a program may ask for in vain before its error is its own.
+# At most so many branch answers are flipped to avoid an error of the program; then the error is raised.
 _ANSWERS = 64
-# Numbers of rows with which a program is passed to see that it does the same.
+# Batch sizes of the small passes that every new pass is compared with.
 SMALL = (2, 3)
-# Constants that are as long as a batch by coincidence alone that are found one by one, before all are at once.
+# Constants as long as the batch by coincidence are resolved one by one, so many at most; then all at once.
 _COINCIDENCES = 16
-# Shapes of a row whose last accepted passes are stored.
+# Accepted passes are stored for so many row shapes (the last used),
 _SHAPES = 128
-# Numbers of rows whose last passes are stored, of each shape.
+# and for so many batch sizes of each shape.
 _COUNTS = 64
 
 _SAME = (
@@ -56,15 +56,15 @@ class Comparison(Generic[Passed]):
 
     def __init__(self, declared: tuple[str, ...] = ()) -> None:
         self.memory = Memory(declared)
-        # The last accepted pass over rows of the shape at hand, and those over others.
+        # The last accepted pass over rows of the current shape; then those of all shapes.
         self.accepted: Trace | None = None
         self.by_shape: dict[Hashable, Trace] = {}
         self._shape: Hashable = ()
         self.lock = threading.RLock()
-        # Of small passes: how many rows, and the numbers that Python stored before and after.
+        # Per small pass: its batch size, and `Numbers` before and after it.
         self._stored: list[tuple[int, Numbers, Numbers]] = []
         self._warned = False
-        # How often what was accepted was forgotten.
+        # How many times accepted passes were forgotten.
         self.epoch = 0
         self._rules = declared_changes()
 
@@ -75,10 +75,10 @@ class Comparison(Generic[Passed]):
             return
         self._shape, self.accepted = shape, self.by_shape.pop(shape, None)
         if self.accepted is not None:
-            self.by_shape[shape] = self.accepted  # the one used last is last
+            self.by_shape[shape] = self.accepted  # moved to the end: least recently used comes first
 
     def follow_rules(self) -> None:
-        """Forget passes accepted by a registered rule that has been registered anew."""
+        """Forget all accepted passes if `register_rule` has changed a rule since."""
         with self.lock:
             if self._rules != (now := declared_changes()):
                 self._rules = now
@@ -91,17 +91,17 @@ class Comparison(Generic[Passed]):
         self.epoch += 1
 
     def over(self, count: int) -> Trace | None:
-        """An accepted pass over the same number of rows."""
+        """An accepted pass over ``count`` rows of the current shape, if there is one."""
         if self.accepted is None:
             return None
         known = (self.accepted, *self.accepted.alike.values(), *self.accepted.smaller)
         return next((one for one in known if one.count == count), None)
 
     def begin(self, program: Program[Passed], batch: Batch, rows: int, seed: int) -> None:
-        """Run a first pass over a few rows, if rows of their shape had none.
+        """Run and check a first pass over three rows, if rows of this shape had no pass yet.
 
-        They are as many whatever ``rows`` is (of fewer some come twice): what a program makes in its first pass and
-        stores, random numbers among it, would show how many there were.
+        It has three rows whatever ``rows`` is (fewer are repeated): state that a program creates in its first pass and
+        stores, random numbers included, would otherwise show the batch size.
         """
         if self.accepted is None:
             few = min(rows, max(SMALL))
@@ -125,20 +125,20 @@ class Comparison(Generic[Passed]):
             try:
                 with (
                     exact_products()
-                ):  # they are compared with each other and with autograd, to float32's rounding
+                ):  # small passes are compared with each other and with autograd, to float32's rounding
                     others = [
                         self._try(program, batch, rows, size, seed, trace) for size in SMALL if size != count
                     ]
-            except Exception:  # the program's own: of few rows, where a row of others was asked for
+            except Exception:  # the program's own error on a small batch (it indexes a row that is not there)
                 if isinstance(first, tuple):
                     raise first[0] from None
                 raise
             tried = [first, *others]
             guesses = [(one.tracer if not isinstance(one, tuple) else one[1]).guessed for one in tried]
-            # A constant as long as one batch but not as another has its length for another reason.
+            # A constant as long as the batch in one pass but not in another is so by coincidence.
             coincident = _coincident(guesses, self.memory.coincident)
             if coincident:
-                # What comes after the first has other numbers where that is taken for rows: the legitimate too.
+                # Wrongly labelled, the first one also disturbs constants after it: resolve only the first.
                 first_one, resolved = min(coincident.values()), resolved + 1
                 every = resolved > _COINCIDENCES
                 self.memory.coincident |= {key for key, at in coincident.items() if every or at == first_one}
@@ -148,7 +148,7 @@ class Comparison(Generic[Passed]):
             small = [one for one in others if not isinstance(one, tuple)]
             differences = [first.tracer.trace.differs(one.tracer.trace) for one in small]
             if again and (len(small) < len(others) or any(differences)):
-                again = False  # what a first pass makes and keeps (tables of positions), a second one finds
+                again = False  # state cached by the first pass (position tables) is found by the second
                 continue
             for one in others:
                 if isinstance(one, tuple):
@@ -158,7 +158,7 @@ class Comparison(Generic[Passed]):
             self._check_stored()
             if first.tracer.reads.poisoned:
                 self._check_steering(program, batch, rows, small[0], seed)
-            with exact_products():  # as the passes that are looked at
+            with exact_products():  # as for the small passes
                 program.compare(batch, rows, small[0], seed)
             program.compare_answers(batch, rows, first, seed)
             scripts = [one.tracer.trace for one in (first, *small)]
@@ -179,8 +179,8 @@ class Comparison(Generic[Passed]):
             self.memory.assumed.add(assumed("stored-unsearched"))
 
     def is_known(self, trace: Trace) -> bool:
-        """Whether an accepted pass did the same; if there is one over the same number of examples, only that
-        is compared."""
+        """Whether an accepted pass ran the same operations; if there is one over the same number of examples,
+        only that is compared."""
         accepted = self.accepted
         if accepted is None:
             return False
@@ -217,8 +217,8 @@ class Comparison(Generic[Passed]):
         expected: Trace | None = None,
         poison: float = math.nan,
     ) -> Passed | tuple[DecrescendoError, Tracer]:
-        """A pass over the first ``count`` rows (repeated if there are fewer); or the error that refused
-        it."""
+        """Run a pass over the first ``count`` rows (repeated if fewer): the finished pass, or the error that
+        refused it with its tracer."""
         last = ""
         for _ in range(_ANSWERS):
             recipes = self.accepted.recipes if expected is None and self.accepted is not None else {}
@@ -237,10 +237,10 @@ class Comparison(Generic[Passed]):
             except DecrescendoError as error:
                 return error, tracer
             except Exception as error:
-                # An answer that no data have can be the wrong one: `if not valid.all(): raise`.
+                # The fixed answer may be one that real data never give: `if not valid.all(): raise`.
                 if tracer.reads.poisoned:
                     return UnsupportedModel(reads_a_number(tracer.reads.poisoned)), tracer
-                # An error of torch's may come of the data, and must change no answer.
+                # An error raised by torch may depend on the data, and must flip no answer.
                 if tracer.raised or not tracer.reads.asked or tracer.reads.asked[-1] == last:
                     if tracer.refusal:
                         return UnsupportedModel(tracer.refusal), tracer
@@ -260,7 +260,7 @@ class Comparison(Generic[Passed]):
     ) -> None:
         """Check that results do not depend on which number Python gets when it reads one from the data."""
         for poison in (1e30, -1e30, 0.0):
-            with exact_products():  # as ``done`` was
+            with exact_products():  # as for ``done``
                 other = self._try(program, batch, rows, done.tracer.count, seed, poison=poison)
             same = not isinstance(other, tuple) and not other.tracer.trace.differs(done.tracer.trace)
             if not same or isinstance(other, tuple) or not _equal(other, done):

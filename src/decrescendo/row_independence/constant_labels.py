@@ -1,4 +1,4 @@
-"""Labels of constants and random numbers that an operation made: the same for every row, or not."""
+"""Labels constants and random numbers that an operation made: public, or with one row per example."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 
 
 class ConstantLabels(TraceState):
-    """Labels constants and random numbers."""
+    """The part of the tracer that labels constants and random numbers."""
 
     def _label_constants(
         self,
@@ -30,7 +30,7 @@ class ConstantLabels(TraceState):
         given: "OperationInputs",
         at: int,
     ) -> list[Label | None]:
-        """Label outputs that no example reaches."""
+        """The labels of outputs that depend on no example."""
         inputs, tensors = given.marks, given.tensors
         if op.name == "_shape_as_tensor":
             self.trace.events[at] = Event(op.name, (content_of(made[0]),), ())
@@ -38,7 +38,7 @@ class ConstantLabels(TraceState):
         public = self._constant(op, kwargs, inputs.values())
         chosen = op.name == "multinomial" and public is Public.ANY and self._own_stream(op, kwargs)
         if chosen and tensors[0].dim() == 1 and op.bind(args, kwargs).get("replacement", False):
-            public = Public.RANDOM  # each number is drawn from all, whatever the others are
+            public = Public.RANDOM  # each number is drawn independently of the others
         label: Label = public
         if op.rule is None and op.namespace not in _OWN:
             label = Mixed(NO_RULE + op.form, op.name, public=True)
@@ -66,7 +66,7 @@ class ConstantLabels(TraceState):
         if op.rule is fill:
             return Public.FILL
         if kwargs.get("generator") is not None:
-            return Public.ANY  # its seed may be public, and then each place has numbers that are known
+            return Public.ANY  # its seed may be public: then the number at each position is known
         if op.rule is drawn:
             return Public.RANDOM
         if op.rule is pointwise:
@@ -81,7 +81,7 @@ class ConstantLabels(TraceState):
             if tensor.shape[axis] == self.count and self.guess(-1 - at, 0, RowLayout(axis)):
                 return RowLayout(axis)
         times, rest = divmod(tensor.numel(), self.count)
-        # Of whole numbers, several for each example one after another (negative samples).
+        # A vector of integers may have several in a row for each example (negative samples).
         if times > 1 and not rest and tensor.dim() == 1 and not tensor.is_floating_point():
             several = RowLayout(0, times)
             if self.guess(-1 - at, 0, several):
@@ -131,6 +131,6 @@ class ConstantLabels(TraceState):
                     times, rest = divmod(other, two) if two else divmod(size, one or 1)
                     if times and not rest:
                         packed.append(RowLayout(moved[0], times, 1, place.owners, label))
-            # As long as packed data; of several the one with fewest numbers a row.
+            # As long as some packed data; among several, those with the fewest entries per row.
             return min(packed, key=lambda place: place.inner, default=Mixed(LONG, public=True))
         return RowLayout(moved[0], tensor.shape[moved[0]] // self.count, 1, None, label)

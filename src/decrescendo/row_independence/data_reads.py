@@ -20,19 +20,19 @@ from decrescendo.row_independence.trace import NOTHING, Event, Trace
 
 @dataclass(eq=False)
 class DataReads:
-    """The data reads of one pass.
+    """Answers or refuses Python's reads of data in one pass.
 
     Args:
-        count: of examples.
-        memory: answers given before, and what is declared.
-        trace: what the pass does.
-        label: of a tensor.
-        refuse: refuses the pass.
-        natural: Python sees the data as they are.
+        count: number of examples.
+        memory: answers given in earlier passes, and lines declared harmless.
+        trace: the record of the pass.
+        label: gives a tensor's label.
+        refuse: refuses the pass, with a reason.
+        natural: Python gets the true values.
         replays: the trace of a pass whose random numbers Python gets again.
-        poison: what Python gets for a number of the data.
-        before: where nothing can be read, an accepted pass that did the same.
-        guards: truth values that must be true for this pass to be that one.
+        poison: what Python gets for a floating-point number of the data.
+        before: during graph capture, where nothing can be read: the accepted pass that is captured.
+        guards: truth values on the device that must hold for this pass to equal ``before``.
     """
 
     count: int
@@ -45,16 +45,16 @@ class DataReads:
     poison: float
     before: Trace | None = None
     guards: list[Tensor] = field(default_factory=list[Tensor])
-    # Whether a line read the data of which that was declared to be harmless.
+    # Whether a line read data that the user declared harmless.
     trusted: bool = False
-    # Lines of code that looked at the data: truth values, which they were, and numbers.
+    # Lines of code that read truth values; these values; a line that read a number.
     asked: list[str] = field(default_factory=list[str])
     truths: list[bool] = field(default_factory=list[bool])
     poisoned: str = ""
-    # Lengths that a function of torch's read from tensors that are each example's own; whether one is running.
+    # Sequence lengths that a torch function read from each example's own data; whether one is running.
     lengths: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
     owned: bool = False
-    # Whether torch functions are seen; and whether one is running that gives the losses of the CTC loss alone.
+    # Whether torch functions are observed; and whether one runs that returns only the losses of the CTC loss.
     recorded: bool = False
     within: bool = False
 
@@ -95,8 +95,7 @@ class DataReads:
         return found
 
     def answer(self, truth: bool, *, likely: bool) -> bool:
-        """The truth value that Python gets: always the same at one line of code, ``likely`` the first
-        time."""
+        """The truth value that Python gets: fixed per line of code, ``likely`` until a pass changes it."""
         where = line()
         self.asked.append(where)
         self.truths.append(truth)
@@ -130,7 +129,7 @@ class DataReads:
         )
 
     def selected(self) -> NoReturn:
-        """Refuse a read of how many rows the data select."""
+        """Refuse that Python reads how many rows the data select."""
         self.whole("the number of rows that they select", ALL_EXPERTS)
 
     def merge(self, made: list[Tensor]) -> None:
@@ -170,7 +169,7 @@ class DataReads:
 
     @contextmanager
     def reading(self, lengths: Iterable[object]) -> Generator[None]:
-        """Inside, torch itself reads sequence lengths: a tensor of lengths must have each example's own."""
+        """While torch's own code reads sequence lengths: each entry must depend on its own example."""
         given = list(lengths)
         for label in (self.label(value) for value in given if isinstance(value, Tensor)):
             if isinstance(label, Mixed):

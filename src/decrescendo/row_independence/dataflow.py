@@ -54,15 +54,15 @@ class Labels:
     count: int
     memory: Memory
     trace: Trace
-    # By storage: its label, and the number of what was written there last, which nothing else has.
+    # By storage: its label, and the unique number of the last write to it.
     marks: dict[int, tuple[Mark, int]] = field(default_factory=dict[int, tuple[Mark, int]])
-    # Views of constants by storage: which operations gave them. What no operation of the pass gave is not there.
+    # Views of constants by storage: the operations of this pass that returned them.
     views: _Views = field(default_factory=_Views)
     weights: Container[int] = ()
     slices: Slices = field(default_factory=Slices)
     known: list[RowLayout] = field(default_factory=list[RowLayout])
     held: list[Tensor] = field(default_factory=list[Tensor])
-    # Constants from before the pass, or made in it where no operation shows, that were met in it.
+    # Constants that appeared in the pass but were made before it, or in it unseen by the dispatcher.
     numbers: set[int] = field(default_factory=set[int])
     # Whether data selected rows in this pass.
     counting: bool = False
@@ -99,11 +99,11 @@ class Labels:
             none = [dim for dim, size in enumerate(tensor.shape) if not size]
             known = span.owners is not None and not span.units and len(none) == 1
             empty = Mixed(LONG, public=True) if span.constant else Public.FILL
-            # Of rows that data selected, with no features, the shape shows how many.
+            # The shape of selected rows without features still shows how many rows there are.
             empty = parts if span.units and parts is SOME else empty
             place = RowLayout(none[0], 1, 1, *span[3:]) if known else empty
             return place, packed if span.owners else ()
-        if span.units == 1:  # one row of packed data: all that is in this memory is its example's
+        if span.units == 1:  # one row of packed data: the whole memory belongs to its example
             single = [dim for dim, size in enumerate(tensor.shape) if size == 1]
             place = RowLayout(single[0], 1, 1, span.owners, span.constant) if single else parts
             return place, packed
@@ -120,7 +120,7 @@ class Labels:
         return self.count if place.owners is None else len(place.owners.example)
 
     def owners(self, dim: int, example: Tensor, *, counted: bool = False) -> RowLayout:
-        """The row layout of rows that belong to these examples; one known already is found by value.
+        """The row layout of rows that belong to the examples ``example``; an equal known one is reused.
 
         ``counted``: how many there are depends on the data.
         """
@@ -148,7 +148,7 @@ class Labels:
         return _counted(self.mark_of(key_of(tensor))[0])
 
     def select(self, made: Iterable[Tensor], chosen: bool) -> None:
-        """Note that a shape shows how many rows the data selected, if no layout says whose they are."""
+        """Mark outputs whose shape shows how many rows the data selected, unless their layout is known."""
         for tensor in made:
             key = storage_key(tensor)
             mark, birth = self.marks.get(key, (None, 0))
@@ -222,7 +222,7 @@ class Labels:
             self.keep(tensor, key, self.mark(tensor, label), at)
 
     def wire(self, tensor: Tensor, key: int, birth: int) -> object:
-        """Identifies a constant: by the operation of this pass that made it, or by what it was before."""
+        """The identity of a constant: the operation of this pass that made it, or its storage from before."""
         place = _laid(tensor)
         if place is None:
             return birth
@@ -230,7 +230,7 @@ class Labels:
         foreign = birth == key > 0 and key not in self.weights
         if foreign:
             self.numbers.add(key)
-        # Of numbers that NumPy or torch.jit makes no operation tells, nor what NumPy writes.
+        # No operation shows constants made by NumPy or torch.jit, or writes by NumPy.
         shared = key not in self.weights and is_shared(tensor)
         if shared and birth != key:
             return (content_of(tensor), *place)
@@ -240,7 +240,7 @@ class Labels:
         return (birth, *place) if known is None or place not in known else known[place]
 
     def note(self, output: Any, at: int) -> bool:
-        """Number an output that is no example's own, so that a data-dependent choice shows."""
+        """Number an output that depends on no single example, so that a data-dependent choice shows."""
         noted = False
         for tensor in (output,) if isinstance(output, Tensor) else tensors_of((output,)):
             key = storage_key(tensor)
@@ -278,7 +278,7 @@ class Labels:
                 stale.discard(key)
                 _STORAGE._free_weak_ref(key)
             _STORAGE._free_weak_ref(key)
-        for tensor in self.held:  # without storage: known by the object as long as it is there
+        for tensor in self.held:  # without storage: identified by the object while it lives
             if is_data(self.label(tensor)):
                 stale.add(-id(tensor))
                 weakref.finalize(tensor, stale.discard, -id(tensor)).atexit = False

@@ -31,7 +31,7 @@ _SPLITTING: dict[Any, int] = {
 }  # fmt: skip
 _MEMORY_LAYOUT = frozenset({Tensor.stride, Tensor.storage_offset, Tensor.is_contiguous})
 SIZES: frozenset[Any] = frozenset({SHAPE, Tensor.size, Tensor.__len__, *_NUMEL, *_MEMORY_LAYOUT})
-# Functions that may be given a `DynamicSize`: all their integers are sizes. They fill a tensor, or view one.
+# Functions that may be given a `DynamicSize`, since all their integers are sizes: they create or reshape a tensor.
 _CREATING = frozenset({
     "zeros", "ones", "empty", "full", "rand", "randn", "new_zeros", "new_ones", "new_empty", "new_full", "arange",
 })  # fmt: skip

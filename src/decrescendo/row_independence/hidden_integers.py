@@ -1,4 +1,4 @@
-"""`HiddenInteger`: stands for a number of rows that the data select, and may only be compared."""
+"""`HiddenInteger`: stands for how many rows the data selected; Python may compare it but never learns it."""
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 class HiddenInteger:
     """An integer computed from how many rows the data selected; comparisons with it give fixed answers.
 
-    ``counts`` is the `DynamicSizes` of the pass, ``value`` the integer, which Python code of the user's never gets.
+    ``counts`` is the `DynamicSizes` of the pass, ``value`` the integer, which user code never gets.
     """
 
     counts: "DynamicSizes"

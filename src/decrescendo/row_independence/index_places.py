@@ -39,7 +39,7 @@ def spread_indices(call: Call, tensor: Tensor) -> tuple[list[Tensor | None], Ten
 
 
 def masked_label(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label, RowLayout | None]:
-    """The row layout that ``tensor`` and the mask share, and the one of the selected entries."""
+    """The label that ``tensor`` and the mask share, and the row layout of the selected entries."""
     own, chosen = call.label(tensor), call.label(mask)
     for label in (own, chosen):
         if isinstance(label, Mixed):
@@ -77,7 +77,7 @@ def mixed_with(call: Call, label: Label) -> Label:
 
 
 def row_numbers_of(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixed | None:
-    """For a constant selected by a mask of examples: the number of each entry's example, if it has those."""
+    """The label of a constant selected by a mask of examples, if its values are the examples' numbers."""
     chosen, found = rows_of(call.label(mask)), cast("Tensor", call.outputs[0])
     if not is_fixed(call.label(tensor)) or chosen is None:
         return None
@@ -97,7 +97,7 @@ def index_column(call: Call, index: Tensor, dim: int, size: torch.Size) -> Tenso
 
 
 def constant(call: Call) -> Label:
-    """The label of an output of which nothing is known but that its arguments are constants."""
+    """The label of an output whose arguments are constants of any kind."""
     labels = (call.label(t) for t in call.tensors if t is not None)
     return (
         call.mixed(ELSEWHERE) if any(isinstance(label, RowLayout | Mixed) for label in labels) else Public.ANY
@@ -141,7 +141,7 @@ def plain_label(label: Label) -> Label:
 
 
 def fits(call: Call, tensors: Sequence[Tensor], place: RowLayout, dims: int) -> bool:
-    """Whether the other tensors have their examples at ``place`` too, or none."""
+    """Whether each of ``tensors`` has the row layout ``place``, or is the same for all examples."""
     for tensor in tensors:
         label, here = within_rows(call, tensor), place.moved(place.dim - dims + tensor.dim())
         if isinstance(label, Mixed):
@@ -156,7 +156,7 @@ def fits(call: Call, tensors: Sequence[Tensor], place: RowLayout, dims: int) -> 
 
 
 def indices_beside(indices: Sequence[Tensor | None], dim: int) -> list[Tensor]:
-    """The indices of the other dimensions; one tensor may index two."""
+    """The indices of the dimensions other than ``dim``; one tensor may index two."""
     return [index for at, index in enumerate(indices) if index is not None and at != dim]
 
 
@@ -181,7 +181,7 @@ def indexed_dims(indices: Sequence[Tensor | None]) -> int:
 
 
 def gathered_label(call: Call, column: Tensor | None = None) -> Label:
-    """The label of rows added up by example, as sums over the rows of packed data are."""
+    """The label of rows summed per example (`index_add`, as over rows of packed data)."""
     tensor, index = call.args["self"], call.args["index"] if column is None else column
     source = call.args.get("source", call.args.get("src"))
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
@@ -208,7 +208,7 @@ def gathered_label(call: Call, column: Tensor | None = None) -> Label:
         )  # all of them, in another order
     if rest or not inner:
         return constant(call)
-    within = flat - own * inner  # where in its own example each is added
+    within = flat - own * inner  # the position in its own example that each row is added to
     chosen = call.label(index)
     public = chosen is Public.ANY or (isinstance(chosen, RowLayout) and chosen.constant)
     alike = (

@@ -64,7 +64,7 @@ def index_put_rule(call: Call) -> Label:
 
 
 def _put_by_mask(call: Call, mask: Tensor, start: int, written: Public | RowLayout) -> Label:
-    """Values written to the entries that a mask selects."""
+    """The label after values were written to the entries that a mask selects."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
     label, selected = masked_label(call, tensor, mask, start)
     if selected is None:
@@ -75,8 +75,8 @@ def _put_by_mask(call: Call, mask: Tensor, start: int, written: Public | RowLayo
 
 
 def _places_of_others(indices: Sequence[Tensor | None], dims: int) -> dict[int, int]:
-    """Maps dimensions of the values to the dimensions of the tensor that are not indexed. The values have the
-    ``dims`` of the index at `first_position`, surrounded by those of the tensor."""
+    """The tensor's non-indexed dimensions, by the dimension of the values: these have the ``dims`` of the index
+    at `first_position`, surrounded by those of the tensor."""
     start, together = first_position(indices)
     others = [dim for dim, index in enumerate(indices) if index is None]
     given = len(indices) - len(others)
@@ -88,7 +88,7 @@ def _places_of_others(indices: Sequence[Tensor | None], dims: int) -> dict[int, 
 def _put_by_rows(
     call: Call, indices: Sequence[Tensor | None], place: RowLayout | None, shape: tuple[int, ...], dims: int
 ) -> RowLayout | None:
-    """Values written by an index that has each example's own positions along the examples."""
+    """The row layout after values were written by an index whose entries select rows of their own example."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
     start = first_position(indices)[0]
     for dim, index in enumerate(indices):
@@ -110,7 +110,7 @@ def _put_in_order(
     call: Call, indices: Sequence[Tensor | None], own: Public | RowLayout, written: Public | RowLayout,
     shape: tuple[int, ...],
 ) -> Label | None:  # fmt: skip
-    """Rows of the examples written over a constant, each to its own position: the rows are reordered."""
+    """The label after each example's rows were written over a constant, at distinct positions (a reordering)."""
     given = [index for index in indices if index is not None]
     if len(given) != 1 or constant_of(own) is not Public.FILL or len(shape) != 1:
         return None
@@ -126,8 +126,8 @@ def _put_in_order(
 
 
 def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayout) -> Label:
-    """Rows of the examples written over a constant where a constant mask, the same for each example,
-    selects."""
+    """The label after the examples' rows were written over a constant at the entries of a constant mask that is
+    the same for each example."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
     filled = constant_of(call.label(tensor)) is Public.FILL
     if not filled or written.constant or isinstance(call.label(mask), Mixed):
@@ -155,7 +155,7 @@ def scatter_rule(call: Call) -> Label:
             return gathered_label(call, column)
     label = call.joined(tensors, tensors[0].dim())
     if isinstance(label, RowLayout) and label.dim != dim:
-        # An index of fewer rows is not spread over all: it says of the first ones where to write.
+        # An index with fewer rows than the tensor is not broadcast: it applies to the first rows only.
         every = all(t.dim() == 0 or t.shape[label.dim] == tensors[0].shape[label.dim] for t in tensors)
         return label if every else call.mixed(ELSEWHERE)
     if tensors[0].dim() == 1 and len(tensors) == 3 and call.args["index"].dim() == 1:

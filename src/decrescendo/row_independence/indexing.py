@@ -1,7 +1,7 @@
 """Independence rules of indexing, gather and scatter: allowed if each index selects from its own example.
 
-Whether it does is looked up in the values of the index, which an index that is a constant or an example's own may have
-in many ways: ``logits[torch.arange(n), last]``, a mask, sorted rows that are put back later.
+The rules compare the values of the index with the examples' numbers, since programs write such an index in many ways:
+``logits[torch.arange(n), last]``, a mask, sorted rows that are put back later.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def _index(call: Call) -> Label:
 
 
 def _repeated(call: Call) -> Label:
-    """The number of each example, repeated as often as its own data say."""
+    """`repeat_interleave`: each example's number, repeated as often as its own data say."""
     label, found = rows_of(call.label(call.args["repeats"])), cast("Tensor", call.outputs[0])
     if label is None or not is_single(label):
         return constant(call)
@@ -139,13 +139,13 @@ def _masked_select(call: Call) -> Label:
 
 
 def _sort(call: Call) -> Label | Sequence[Label]:
-    """Sort along features; or sort whole examples, whose new order is then known."""
+    """Sort along features; or sort the examples by a key, where the returned indices are their order."""
     label = call.joined(call.tensors, call.dims)
     if not isinstance(label, RowLayout) or label.dim != call.args.get("dim", -1) % call.dims:
         return plain_label(label) if not isinstance(label, RowLayout) else label
     values, order = cast("list[Tensor]", call.outputs)
     if label.constant:
-        # Of others the last one may come first, which says how many there are.
+        # Otherwise the last example may come first, and its number shows the batch size.
         places = torch.arange(order.shape[label.dim], device=order.device)
         still = call.same(order.movedim(label.dim, -1), places.expand_as(order.movedim(label.dim, -1)))
         return label if still and call.uniform(values, label) else call.mixed(SUMMED)

@@ -98,7 +98,7 @@ def set_back(view: Callable[..., Tensor]) -> Rule:
             return call.mixed("a gradient is spread over several places")
         period = label.inner * call.units(label)
         if call.name == "slice_backward" and numbers[0] % whole.dim() == label.dim and numbers[3] == 1:
-            rounds, rest = divmod(whole.shape[label.dim], period)  # some rounds over all examples, of several
+            rounds, rest = divmod(whole.shape[label.dim], period)  # rounds over all examples
             start = numbers[1] % whole.shape[label.dim] if numbers[1] < whole.shape[label.dim] else 0
             if not rest and start % period == 0:
                 return label._replace(outer=rounds)

@@ -1,4 +1,4 @@
-"""`Memory`: the state that checks keep between passes.
+"""`Memory`: the state that checks of one program keep between passes.
 
 It has the lines that the user declared, the answers given to data-dependent branches, the assumptions made,
 the constants whose size equals the batch size by coincidence, and the memory ranges of the training data.
@@ -64,7 +64,7 @@ class Memory:
 
 
 class _Withheld:
-    """The memory ranges of the data: absolute, and as offsets in a storage, which may move."""
+    """The memory ranges of the training data: absolute, and as offsets in a storage, which may move."""
 
     def __init__(self) -> None:
         # By storage key (0: an array) and absolute range. Tensors are held as detached aliases: user code may

@@ -29,12 +29,11 @@ from decrescendo.row_independence.strides import grid_of
 from decrescendo.row_independence.torch_schemas import Operation
 from decrescendo.row_independence.trace_state import GENERATED
 
-# Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
 OVERWRITTEN = template("overwritten-constant")
 
 
 class Labelling(ConstantLabels):
-    """Labels the outputs of operations."""
+    """The part of the tracer that labels outputs by the rules."""
 
     def _laid(
         self, view: Tensor, given: tuple[object, ...], sizes: tuple[int, ...]
@@ -49,7 +48,7 @@ class Labelling(ConstantLabels):
             return (self.labels.view(view, mark)[1],), ()
         filled = mark is Public.FILL or (isinstance(mark, Span) and mark.constant is Public.FILL)
         if self.labels.counting and not filled:
-            return given, sizes  # a size may be as many as the data selected
+            return given, sizes  # a size may be the number of rows that the data selected
         total = view.untyped_storage().nbytes() // view.element_size()
         grid = grid_of(total, view.shape, view.stride(), int(view.storage_offset()))
         return (given, sizes) if grid is None else (grid, (0,))
@@ -70,7 +69,7 @@ class Labelling(ConstantLabels):
         found = list[Label | None](self._compared(made))
         if op.name == "unique_consecutive" and type(found[0]) is Mixed:
             self.reads.merge(tensors_of((output,)))
-        # (In a pass for comparison, in which Python sees the data anyway, there is none to tell constants by.)
+        # (Not in a comparison pass: Python gets true values there, and no other trace identifies constants.)
         elif (
             op.grows
             and not self.reads.natural
@@ -124,7 +123,7 @@ class Labelling(ConstantLabels):
         if op.rule is None:
             constant = not any(is_data(label) for label in known.values())
             refused = Mixed(NO_RULE + op.form, op.name, public=constant)
-            # Rows that an operation before has put together are the reason, not that there is no rule for this one.
+            # If an earlier operation mixed rows, the refusal names that, not this operation's missing rule.
             mixed = (label for label in known.values() if isinstance(label, Mixed) and not label.public)
             reason = next((Mixed(label.why, label.name) for label in mixed if label.name), refused)
             return [reason] * len(made), False
@@ -168,7 +167,7 @@ class Labelling(ConstantLabels):
             if constant_of(labels[0]) is Public.ANY and made[0] is not None and self._own_stream(op, kwargs):
                 drawn_by = [tensor for tensor in tensors if tensor is not None]
                 alike = self._alike(op, drawn_by, known, made[0], len(self.trace.events) - 1)
-                # That they came out alike for all examples, in this pass, is no reason to take them for alike.
+                # Equal values for all examples in this pass need not be equal in the next.
                 by_place = (
                     Mixed(LAID_ALONG, op.name, public=True) if isinstance(labels[0], RowLayout) else labels[0]
                 )
@@ -195,7 +194,7 @@ class Labelling(ConstantLabels):
 
 
 def _computed(label: Label, op: Operation) -> Label:
-    """The kind of a constant with one row per example, after an operation on it."""
+    """The label of an operation's output, with its kind if it is a constant with one row per example."""
     if not isinstance(label, RowLayout) or label.constant in (None, Public.ANY):
         return label
     kind = Public.ANY if op.rule is not pointwise else Public.RANDOM if op.seeded else label.constant

@@ -30,16 +30,16 @@ class Mixed:
     why: str
     name: str = ""
     numbers: RowLayout | None = None
-    # Of the places of what is not zero: the key of their memory and, as first number and step, the columns in it
-    # that are places within each example, not numbers of examples.
+    # For positions of nonzero entries: the key of their memory and, as first entry and step, the columns in it
+    # that are positions within each example, not numbers of examples.
     within: tuple[int, frozenset[tuple[int, int]]] | None = None
-    # And of the column that is numbers of rows, of which each example may have several: where these lie, the key of its
-    # memory, its first number and step.
+    # For the column of row numbers among such positions (an example may have several rows): the row layout of these
+    # rows, the key of the column's memory, and its first entry and step.
     rows: tuple[RowLayout, int, tuple[int, int]] | None = None
     # An index into flattened rows, own_index + example * rows_per_example: here rows_per_example, the key of the
     # index's memory, and where the examples lie in it.
     folded: tuple[int, int, Span] | None = None
-    # Made from constants alone: it depends on how many examples there are, or on places, but on none of them.
+    # Made from constants alone: it depends on the number of examples or on positions, but on no example.
     public: bool = False
     # Its shape depends on how many rows the data selected.
     counted: bool = False
@@ -50,7 +50,7 @@ class Mixed:
 
     @property
     def chooses(self) -> bool:
-        """Whether it may select rows that reach a loss."""
+        """Whether a tensor with this label may serve as an index: it has numbers or positions of examples."""
         return self.numbers is not None or self.folded is not None
 
 
@@ -63,14 +63,14 @@ class Call:
     """One operation as the dispatcher sees it, given to its rule.
 
     Args:
-        name: without its namespace and overload.
-        bind: makes the arguments by name, tensors and all else, with defaults.
-        tensors: the tensors among them in order, ``None`` where an optional one is missing; lists flattened.
-        outputs: the tensors that it returned.
-        label: of an argument.
-        units: how many units there are along a place's dimension.
-        owners: the place of units along a dimension whose examples are given, one each.
-        compare: says whether two tensors have the same numbers.
+        name: the operation, without namespace and overload.
+        bind: gives all arguments by name, with defaults.
+        tensors: the tensor arguments in order, ``None`` where an optional one is missing; lists flattened.
+        outputs: the tensors that the operation returned.
+        label: gives an argument's label.
+        units: the number of units along the dimension of a row layout.
+        owners: the row layout of rows along a dimension, given the example of each row.
+        compare: whether two tensors have the same values.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Call:
     units: Callable[[RowLayout], int]
     owners: Callable[..., RowLayout]
     compare: Callable[[Tensor, Tensor], bool] = torch.equal
-    # Whether a value was looked at, which may be another one in the next pass.
+    # Whether the rule read tensor values, which may differ in the next pass.
     looked: bool = False
     _args: Mapping[str, Any] | None = None
 

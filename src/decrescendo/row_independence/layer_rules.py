@@ -22,10 +22,10 @@ from decrescendo.row_independence.rule_signatures import Rule, signature
 
 
 def normalised(call: Call) -> Sequence[Label]:
-    """Layer and RMS normalisation, over the last dimensions."""
+    """The rule of layer and RMS normalisation, which mix the last dimensions."""
     last = len(call.args["normalized_shape"])
     core = "ABCDEFGH"[:last]
-    rest = ",".join(["." + "I" * last] * 2)  # what was kept: the same with ones
+    rest = ",".join(["." + "I" * last] * 2)  # saved statistics: normalised dimensions have size one
     inside = {
         "native_layer_norm": f".{core},{core},{core}->.{core},{rest}",
         "native_layer_norm_backward": f".{core},.{core},.{core},.{core},{core},{core}->.{core},{core},{core}",
@@ -57,7 +57,7 @@ def group_norm(call: Call) -> Label | Sequence[Label]:
 
 
 def convolution(call: Call) -> Label | Sequence[Label]:
-    """Examples in the batch dimension; or in the channels, if each example has its own groups."""
+    """The rule of convolution: examples lie in the batch dimension, or in the channels with groups of their own."""
     backward = call.name == "convolution_backward"
     given, weight = call.args["input"], call.args["weight"]
     label = call.label(given)
@@ -128,15 +128,15 @@ QUERIES = "bhle,bhse,bhsv,bhls->bhlv,bhl*"
 
 
 def attention(text: str) -> Rule:
-    """Queries are independent, unless a mask that depends on position selects each query's keys."""
+    """The rule of attention: queries are independent, unless a mask by position selects each query's keys."""
     return lambda call: signature(
         text.replace("l", "L").replace("s", "S") if call.args.get("is_causal") else text
     )(call)
 
 
 def least_squares(call: Call) -> Label | Sequence[Label]:
-    """The solutions are independent. Whether residuals exist depends on all matrices, except for drivers that
-    return none."""
+    """The rule of `lstsq`: solutions are independent per example. Whether residuals exist depends on all
+    matrices, except for drivers that return none."""
     if call.args.get("driver") in ("gelss", "gelsd"):
         return call.mixed("the shape of the residuals depends on the ranks of all matrices")
     found = cast("Sequence[Label]", signature(".AB,.Ck->.Bk,.k,.,.A")(call))
@@ -182,7 +182,8 @@ def nll(call: Call) -> Label | Sequence[Label]:
 
 
 def solve(call: Call) -> Label | Sequence[Label]:
-    """Examples in leading dimensions; or in the columns of the right-hand side, if the matrix is public."""
+    """The rule of `solve`: examples lie in leading dimensions, or in columns of the right-hand side if the matrix
+    is public."""
     left = call.args.get("left", True)
     right = ".Bk" if left else ".kB"
     if call.name == "linalg_solve_triangular":
@@ -195,7 +196,7 @@ def solve(call: Call) -> Label | Sequence[Label]:
 
 
 def trilinear(call: Call) -> Label:
-    """Three factors, expanded by new dimensions, multiplied and summed over some of them."""
+    """The rule of `_trilinear`: three factors, expanded by new dimensions, multiplied, summed over some of them."""
     factors: list[Tensor] = []
     for key, spread in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
         factor = cast("Tensor", call.args[key])
@@ -209,7 +210,7 @@ def trilinear(call: Call) -> Label:
 
 
 def images(sides: int, text: str) -> Rule:
-    """The rule ``text`` for images: channels and sides, with at most one dimension of examples before them.
+    """The rule ``text`` for images: channels and ``sides`` sides, with at most one dimension of examples first.
     Inputs with other dimensions are refused, though some operations accept them."""
 
     def rule(call: Call) -> Label | Sequence[Label]:
@@ -232,7 +233,7 @@ def distances_back(call: Call) -> Label | Sequence[Label]:
 
 
 def quantised(call: Call) -> Label:
-    """Quantisation with one scale and one zero point for all rows, however many are given."""
+    """The rule of quantisation with one scale and one zero point for all rows."""
     if any(is_data(call.label(cast("Tensor", call.args[name]))) for name in ("scale", "zero_point")):
         return call.mixed(SUMMED)
     return pointwise(replace(call, tensors=call.tensors[:1]))

@@ -1,7 +1,7 @@
 """Independence rules of operations that other libraries register with torch: bitsandbytes' quantised layers.
 
 A frozen quantised weight times rows is a linear layer: rows stay independent, and weights and their scales are public.
-What quantises activations blockwise, or by columns, puts rows together.
+Operations that quantise activations blockwise, or by columns, mix rows.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _BITSANDBYTES = {
     "int8_vectorwise_dequant": "nK,n->nK", "int8_mixed_scaled_mm": "nK,nK,OK,n,O,*,O->nO,nX",
 }  # fmt: skip
 
-# By full name; an operation that is not there is never met.
+# By the operation's full name.
 RULES: dict[str, Rule] = {
     **{f"bitsandbytes::{name}": signature(text) for name, text in _BITSANDBYTES.items()},
     "bitsandbytes::int8_vectorwise_quant": _by_row,

@@ -1,8 +1,8 @@
 """Contents of Python objects beyond attributes and items, which must not change unnoticed between replays.
 
 Slots, getters of properties, objects of the standard library and of torch (an optimizer's settings), states of
-generators of random numbers, positions of iterators, bytes of arrays. What cannot be looked at is `unseen`: it is taken
-to change at each look, so that no pass is replayed.
+random generators, positions of iterators, bytes of arrays. A content that cannot be read is `unseen`: it counts as
+changed each time, so that no pass is replayed.
 """
 
 import itertools
@@ -54,7 +54,7 @@ class _Entries(Content):
 
 
 class Place(tuple[object, ...]):
-    """A tensor with its memory and layout."""
+    """A tensor's identity: the object, its storage and its layout."""
 
     __slots__ = ()
 
@@ -89,8 +89,8 @@ def bytes_of(array: Any) -> object:
 
 
 def contents_of(value: Any, libraries: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """Contents beyond items and instance attributes, by name (slots, parameters, generator states); for
-    objects of ``libraries`` attributes, too."""
+    """An object's contents beyond items and instance attributes, by name (slots, parameters, generator states);
+    for objects of ``libraries`` attributes, too."""
     kind = type(value)
     if isinstance(value, ModuleType):
         if is_own(getattr(value, "__file__", None) or value.__name__):
@@ -117,7 +117,7 @@ def contents_of(value: Any, libraries: tuple[str, ...]) -> Iterator[tuple[str, o
 
 
 def slots_of(value: object) -> Iterator[tuple[str, object]]:
-    """What lies in the slots of an object, by name."""
+    """The values in an object's ``__slots__``, by name."""
     for one in type(value).__mro__:
         slots = vars(one).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else tuple(slots):
@@ -128,7 +128,7 @@ def slots_of(value: object) -> Iterator[tuple[str, object]]:
 
 
 def is_unsearched(kind: type) -> bool:
-    """Whether objects of this kind lead to all others of theirs."""
+    """Whether objects of this class are not searched, since they reference all others of their library (loggers)."""
     return kind.__module__ in _NOT_INSIDE
 
 

@@ -17,7 +17,7 @@ class OperationInputs:
     tensors: list[Tensor] = field(default_factory=list[Tensor])
     labels: list[Label] = field(default_factory=list[Label])
     numbers: list[object] = field(default_factory=list[object])
-    # Which of the numbers are sizes.
+    # The indices of those numbers that are sizes.
     sized: list[int] = field(default_factory=list[int])
     wires: list[object] = field(default_factory=list[object])
     # The labels of their memory, by storage.

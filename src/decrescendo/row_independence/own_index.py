@@ -25,7 +25,7 @@ def own_rows(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]
     if place.outer != 1 or (folded and place.owners is not None) or index.numel() == 0:
         return None
     if isinstance(given, Mixed) and not single:
-        return None  # that they are of the right example says nothing of which of its rows they are
+        return None  # the index gives the right example, but not which of its rows
     index = torch.where(index < 0, index + units * place.inner, index)
     chosen = index // place.inner if place.owners is None else place.owners.example.to(index.device)[index]
     given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
@@ -37,7 +37,7 @@ def own_rows(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]
             tried += [RowLayout(dim, size // count, 1), RowLayout(dim, 1, size // count)]
     for own in tried:
         at = own.dim - len(shape) + chosen.dim()
-        # A part of an index (of the order of the examples, of which two come first) may happen to choose as all would.
+        # A part of an index (the first two entries of a permutation) may pass by coincidence: all must be there.
         if at < 0 or not chosen.shape[at] == shape[own.dim] == own.inner * own.outer * call.units(own):
             continue
         expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
@@ -49,7 +49,7 @@ def own_rows(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]
         return None
     whole = torch.arange(units, device=index.device)
     if len(shape) == 1 and call.same(index.flatten().sort()[0], whole):
-        return call.owners(0, chosen.flatten(), counted=is_counted(place))  # all of them, in another order
+        return call.owners(0, chosen.flatten(), counted=is_counted(place))  # all rows, in another order
     return None
 
 
@@ -62,7 +62,7 @@ def is_single(place: RowLayout) -> bool:
 
 
 def within_own_rows(index: Tensor, place: RowLayout) -> Tensor:
-    """Which of its example's rows each entry of an index selects: the first, the second, .."""
+    """The position, among its example's rows, of the row that each entry of an index selects: 0, 1, .."""
     if place.owners is None:
         return index % place.inner
     example, order = place.owners.example.sort(stable=True)

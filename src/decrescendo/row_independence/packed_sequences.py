@@ -61,7 +61,7 @@ def _bags(call: Call) -> Label:
     closed = bool(call.args.get("include_last_offset"))
     starts, bags = (offsets[:-1], len(offsets) - 1) if closed else (offsets, len(offsets))
     width, rest = divmod(bags, int(call.units(RowLayout(0))))
-    if width > 1 and not rest:  # where an example is cut is the same for all, whoever says it
+    if width > 1 and not rest:  # several bags per example: their cuts must be the same in all examples
         cuts = starts.diff(append=starts.new_tensor([len(indices)])).reshape(-1, width)
         if not call.same(cuts, cuts[:1].expand_as(cuts)) or is_data(call.label(offsets)):
             return call.mixed("an example's ids are put into bags by its place, or by other examples")

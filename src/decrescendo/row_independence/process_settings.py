@@ -8,8 +8,8 @@ import torch
 from decrescendo.base.precision import SWITCHES
 
 _BACKENDS = cast("Any", torch).backends
-# Of the precision of products: nothing set at any level is float32's own (torch.backends.cudnn.flags leaves one for
-# the other).
+# Precision settings of equal effect: "none" at every level is full float32, as "ieee" is
+# (torch.backends.cudnn.flags leaves one for the other).
 _EXACT = {"none": "ieee"}
 
 

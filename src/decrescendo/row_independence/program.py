@@ -40,24 +40,24 @@ class Program(Protocol[Passed]):
 
     @property
     def devices(self) -> Collection[torch.device]:
-        """The devices on which it draws random numbers, besides the CPU."""
+        """The devices on which the program draws random numbers, besides the CPU."""
         ...
 
     @property
     def hint(self) -> str:
-        """Text to add to an error that it raises in a first pass."""
+        """Text to add to an error that the program raises in its first pass."""
         ...
 
     def run(self, rows: Batch, tracer: Tracer) -> Passed:
         """Run one traced pass over labelled rows.
 
         Raises:
-            UnsupportedModel: its result is not each row's own.
+            UnsupportedModel: a row's result may depend on other rows.
         """
         ...
 
     def numbers(self) -> Numbers:
-        """The numbers and lengths that it keeps in Python."""
+        """The numbers and lengths that the program keeps in Python."""
         ...
 
     def compare(self, batch: Batch, rows: int, small: Passed, seed: int) -> None:

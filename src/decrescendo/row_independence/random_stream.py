@@ -14,26 +14,27 @@ from torch import Tensor
 from decrescendo.base.rng import restarted
 from decrescendo.base.storages import DispatchMode, unwatched
 
-# Where a Mersenne Twister is in its numbers when it was seeded.
+# The position of a Mersenne Twister in its state right after seeding.
 _SEEDED = 624
 
 
 @dataclass(eq=False)
 class Stream:
-    """The states of torch's global generators during a pass.
+    """Watches the states of torch's global generators during a pass.
 
-    What is drawn again (a checkpoint's second forward pass) begins at the same state, and goes on as it did.
+    Redrawn random numbers (activation checkpointing's second forward pass) start at the same state and are the same.
 
     Args:
-        seed: of the generators in this pass; negative: no random numbers may be drawn.
-        refuse: refuses the pass.
-        capturing: where the generators are cannot be read; whoever captures refuses what is not drawn on the device.
+        seed: the generators' seed in this pass; negative: no random numbers may be drawn.
+        refuse: refuses the pass, with a reason.
+        capturing: in graph capture generator states cannot be read; the capturing code refuses numbers that are not
+            drawn on the device.
     """
 
     seed: int
     refuse: Callable[[str], NoReturn]
     capturing: bool = False
-    # Whether nothing may be drawn again: a captured pass goes on with new numbers.
+    # Whether redrawing is refused: a captured pass would draw new numbers instead.
     once: bool = False
     # Generator state -> index among the operations that draw a data-dependent number of random values; None for an
     # operation that does not.
@@ -41,7 +42,7 @@ class Stream:
     _at: int = 0
 
     def begin(self) -> None:
-        """Call before an operation draws."""
+        """Call before an operation that may draw random numbers."""
         if self.capturing:
             return
         self._at = _state()
@@ -49,8 +50,8 @@ class Stream:
             self.refuse("random numbers are drawn again, as a checkpoint with dropout does")
 
     def end(self, made: Sequence[Tensor], *, jump: bool) -> None:
-        """Call after it. ``jump``: the operation may have drawn a data-dependent number of values, so the
-        generator is reseeded: its position is public."""
+        """Call after such an operation. ``jump``: it may have drawn a data-dependent number of values, so the
+        generator is reseeded: its position stays public."""
         if self.capturing:
             return
         if self.seed < 0:  # an operation that can draw need not: attention without dropout
@@ -70,17 +71,17 @@ class Stream:
         if number is not None:
             restarted(self.seed, number)
         elif self.once and _state() == self._at:
-            del self.jumps[self._at]  # there was nothing to draw
+            del self.jumps[self._at]  # nothing was drawn
 
     def again(self) -> AbstractContextManager[object]:
-        """For a backward pass that is not traced: what it draws again (checkpointing) must be what was
-        drawn."""
+        """For a backward pass that is not traced: a context in which redrawing (activation checkpointing) gives
+        the same numbers."""
         moved = any(number is not None for number in self.jumps.values())
         return _Redrawn(self) if moved else nullcontext()
 
 
 class _Redrawn(DispatchMode):
-    """Reseeds after the same operations after which an earlier pass did."""
+    """Reseeds the generators after the same operations as the traced forward pass did."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__()

@@ -11,51 +11,51 @@ _EXPERTS = (
     'Mixtures of experts: model.set_experts_implementation("batched_mm") where Transformers offers it, else compute '
     "every expert for every row"
 )
-# Of a loop over those experts that some row is sent to, or over rows that a token selects.
+# Remedy for a loop over the experts that some row is routed to, or over rows that a token selects.
 ALL_EXPERTS = (
     ' (mixtures of experts: a loop over all of them, or model.set_experts_implementation("batched_mm") where '
     "Transformers offers it; PEFT's aLoRA looks for its invocation tokens in Python, row by row: leave "
     "alora_invocation_tokens out, which is plain LoRA; detectors: a one-stage head, or as many proposals per example "
     "by topk(k, 1) and gather)"
 )
-# Of several tensors so many are named.
+# At most so many tensors are named in a message.
 _NAMED = 3
-# Where `register_rule` says nothing.
+# Namespaces of torch, for whose operations `register_rule` is not offered.
 _TORCHS = frozenset({"aten", "prims"})
 _OUTLIERS = "Load the model with BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
 GENERATOR = (
     "random numbers of a pass must come from torch's default generator, which each step seeds again, got your own "
     "generator (generator=..) at {}, whose numbers depend on its seed and on earlier passes. Leave generator= out"
 )
-# A gradient penalty, as WGAN-GP has one.
+# Remedy for a gradient penalty (WGAN-GP).
 SECOND_DERIVATIVE = (
     "a loss must need first derivatives only, got one with a second derivative (torch.autograd.grad(.., "
     "create_graph=True) or torch.func.grad of the model, as in a gradient penalty). Instead, bound the critic by "
     "torch.nn.utils.parametrizations.orthogonal, or clip its weights between steps"
 )
-# Of constants laid along the examples where a generator that torch does not see was used.
+# Remedy for constants that differ along the examples, if Python or NumPy drew random numbers.
 HOSTS = (
     "Random numbers were drawn by NumPy or Python in this pass: draw each example's own by torch (torch.rand(len(x), "
     "1), torch.rand_like(x)), or make them a part of the batch (SpecAugment of Transformers: "
     "model.config.apply_spec_augment = False, and mask the features in the data set, or give mask_time_indices with "
     "the batch)"
 )
-# Of lines that take data out of torch, or a whole number of them.
+# Remedy for code that converts data to NumPy, lists or a Python integer.
 SPEC_AUGMENT = " (SpecAugment of Transformers: model.config.apply_spec_augment = False)"
 SEEDS = " (an example's own random numbers: torch.randn_like(x), without a seed)"
-# Of layers that keep statistics of what they are given.
+# Remedy for layers that keep running statistics.
 STATISTICS = (
     "Call .eval() on it if it has public statistics (a generator that is not trained in this loss), replace a "
     "BatchNorm by GroupNorm (model = decrescendo.training.without_batch_norm(model)), or make an InstanceNorm with "
     "track_running_stats=False"
 )
-# Of a pass that writes to a buffer or a frozen parameter.
+# Remedy for a pass that writes to a buffer or a frozen parameter.
 _WRITES = (
     "They would hold private data without noise. Replace BatchNorm by GroupNorm "
     "(model = decrescendo.training.without_batch_norm(model)), or call .eval() on it if it has public statistics, "
     "which no private row went into; let no other layer store anything of its inputs, or call .eval() if that stops it"
 )
-# Of batch normalisation without running statistics: it takes those of the batch in evaluation mode, too.
+# Remedy for batch normalisation without running statistics, which uses the batch's in evaluation mode, too.
 _GROUP_NORM = (
     "Replace BatchNorm by GroupNorm (model = decrescendo.training.without_batch_norm(model), or F.group_norm with "
     "several channels a group); here it has no public statistics that it could use"
@@ -73,7 +73,7 @@ _REMEDIES = {
     **dict.fromkeys(("int8_vectorwise_quant", "int8_mixed_scaled_mm"), _OUTLIERS),
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _GROUP_NORM),
     **dict.fromkeys(("_grouped_mm", "histc"), _EXPERTS),
-    # Features of images put among the embeddings of a text (LLaVA-like models).
+    # Image features written into the text embeddings (LLaVA-like models).
     "masked_scatter": (
         "It takes its values from one list for the whole batch: give each example as many of its own, "
         "torch.where(mask, features.gather(1, place), embeddings) with place = mask.cumsum(1) - 1 clamped at 0"
@@ -143,9 +143,9 @@ class Refusal:
     """The reason to refuse a program.
 
     Args:
-        why: what must hold, and what was got.
-        operation: the name of torch's operation that put rows together; empty where it was none.
-        where: the line of the program that called it, ``"file.py:12"``; empty where it is not known.
+        why: what must hold, and what was found.
+        operation: the name of the torch operation that mixed rows; empty if none did.
+        where: the program's line that called it, ``"file.py:12"``; empty if unknown.
         remedy: what to do.
 
     >>> print(Refusal("rows must be independent, got a mean over them", "mean", "model.py:3", "Divide by a constant"))
@@ -170,7 +170,7 @@ def refused(found: Refusal) -> UnsupportedModel:
     return error
 
 
-# How refusals begin of what is wrong in a pass over a single row, too.
+# How refusals begin whose fault is there in a pass over a single row, too.
 _OF_ANY_PASS = (
     "no pass may write the data", "a forward pass must not change", "a pass must not depend on how many examples",
     "the losses must depend", "loss(model, batch) must return a tensor", "losses must be floating point",
@@ -182,7 +182,7 @@ _OF_ANY_PASS = (
 
 @contextmanager
 def naming(way_out: Callable[[], str]) -> Generator[None]:
-    """Inside, a refusal names another way out after its remedy, unless a pass over a single row has the same
+    """Inside, append ``way_out`` to the remedy of a refusal, unless a pass over a single row has the same
     fault.
 
     >>> with naming(lambda: "Or pass rows one by one"):

@@ -11,7 +11,7 @@ from decrescendo.row_independence.labels import Public
 from decrescendo.row_independence.row_layout import Span
 from decrescendo.row_independence.trace import Event, Given, ReplayedOperation
 
-# Types of arguments that are compared as they are; of others the type alone.
+# Types of arguments that are compared by value; of all others only the type is compared.
 NUMBERS = frozenset({
     int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
 })  # fmt: skip
@@ -22,8 +22,8 @@ def as_before(
 ) -> Event | None:
     """The accepted pass's record of an operation with the same inputs, except for the batch size.
 
-    A view's label is that of its memory, whatever its sizes: these may be others, and are compared with those of the
-    accepted pass when this one is over.
+    A view's label is that of its memory, whatever its sizes: these may differ, and are compared with those of the
+    accepted pass at the end of this one.
     """
     if tuple(kwargs) != recipe.names:
         return None
@@ -44,7 +44,7 @@ def as_before(
             return None
         key = storage_key(value)
         if key < 0:
-            return None  # (its label follows from what it is made of)
+            return None  # (a tensor without storage has the label of its parts)
         entry = marks.get(key)
         if entry is None:
             mark, birth = Public.ANY, key
@@ -67,7 +67,7 @@ def as_before(
     if not sizes:
         return recipe.event
     if recipe.labels != (None,) or len(recipe.event.numbers) != 1 or labels.counting:
-        return None  # not a view by its sizes alone, or these may be as many as the data selected
+        return None  # not a view given by sizes alone, or a size may be the number of rows the data selected
     return recipe.event._replace(numbers=(tuple(map(exactly, sizes[0])),))
 
 
@@ -101,7 +101,7 @@ def arguments_of(labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _differ(value: object, before: object) -> bool:
-    """Whether two numbers, or lists of them, are equal in Python but not identical (0.0 and -0.0, 1 and
+    """Whether two numbers, or lists of them, that Python calls equal are not identical (0.0 and -0.0, 1 and
     True)."""
     if isinstance(value, list):
         return list(map(exactly, value)) != list(map(exactly, cast("list[object]", before)))

@@ -15,7 +15,7 @@ from decrescendo.row_independence.python_state import is_of_a_library, numbers_o
 
 # Most numbers of a tensor or an array, and most entries of a container, that are stored.
 _MAX_VALUES = 10_000
-# Whose methods are no user's.
+# Container classes whose methods run no user code.
 _MAPPINGS, _LISTS = (dict, defaultdict, OrderedDict, Counter), (list, deque)
 
 
@@ -41,7 +41,7 @@ class Stored:
 
     @contextmanager
     def again(self) -> Generator[None]:
-        """Inside, the snapshot's state; afterwards the state on entry."""
+        """Restore the snapshot's state inside, and the state on entry afterwards."""
         now = Stored(self._model, self._loss)
         try:
             for write in self._put_back:
@@ -53,7 +53,7 @@ class Stored:
 
 
 def _writes(value: Any) -> Iterator[Callable[[], None]]:
-    """A function that restores the present contents of an object."""
+    """Functions that restore the present contents of an object."""
     inside: list[Any] = []
     if type(value) in _MAPPINGS and len(value) <= _MAX_VALUES:
         entries = dict(value)

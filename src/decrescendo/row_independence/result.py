@@ -10,7 +10,7 @@ from decrescendo.row_independence.tracer import Tracer
 
 
 def check_own(tracer: Tracer, losses: Tensor) -> None:
-    """Refuse losses that are not each row's own."""
+    """Refuse losses of which one may depend on another row."""
     if is_hollow(losses):
         raise UnsupportedModel(
             f"losses must be a tensor that has memory of its own, got a {type(losses).__name__}, which wraps others. "

@@ -1,6 +1,6 @@
 """`RowLayout`: the label that says along which dimension of a tensor the examples lie, and in which order.
 
-Labels are kept by memory, so that every view and alias of it has one at once.
+Labels are stored per storage, so that every view and alias of it has one at once.
 """
 
 import functools
@@ -19,9 +19,9 @@ class Public(Enum):
 
     # Anything: parameters, buffers, constants.
     ANY = "any"
-    # One number everywhere, so that it cannot depend on the place either.
+    # The same number everywhere, so that it cannot depend on the position either.
     FILL = "fill"
-    # Independent random numbers of one law, from the pass's own stream.
+    # Independent random numbers of one distribution, from the pass's own stream.
     RANDOM = "random"
 
 
@@ -36,7 +36,7 @@ class RowLayout(NamedTuple):
     inner: int = 1
     outer: int = 1
     owners: "Owners | None" = None
-    # Of public numbers in a tensor as long as the batch (an `arange`): they may depend on the place.
+    # The kind of a constant as long as the batch (an `arange`): it may depend on the position.
     constant: Public | None = None
 
     def moved(self, dim: int) -> "RowLayout":
@@ -60,7 +60,7 @@ class RowLayout(NamedTuple):
 class Owners:
     """Which example each row of packed data belongs to.
 
-    ``counted``: how many rows there are depends on the data; ``each``: there is one for each example, in their order.
+    ``counted``: the number of rows depends on the data; ``each``: there is one row per example, in their order.
     """
 
     example: Int[Tensor, " rows"]
@@ -79,8 +79,8 @@ class Span(NamedTuple):
 
 
 class View(NamedTuple):
-    """The layout of a view on labelled memory: its row layout, and the other numbers in a form independent of
-    the batch size."""
+    """The layout of a view on labelled memory: its row layout, and shape, strides and offset in a form
+    independent of the batch size."""
 
     place: RowLayout | None
     form: tuple[object, ...]
@@ -90,7 +90,7 @@ class View(NamedTuple):
 def view_of(
     shape: tuple[int, ...], stride: tuple[int, ...], start: int, width: int, span: tuple[int, int, int]
 ) -> View:
-    """The row layout of a view; ``None`` if no single dimension has the units.
+    """The layout of a view of labelled memory; its row layout is ``None`` if no single dimension has the units.
 
     Args:
         shape, stride: of the view, in elements.
@@ -161,7 +161,7 @@ def _step_of(
     place: tuple[int, int, int],
     count: int,
 ) -> tuple[int, int] | None:
-    """Step and base of that memory's label."""
+    """Step and base of the `Span` of memory of which a view has the row layout ``place``; ``None`` if there is none."""
     dim, inner, outer = place
     step = stride[dim] * inner * width
     if outer * inner * count != shape[dim] or step == 0:

@@ -44,11 +44,11 @@ def symbols(spec: str, dims: int) -> tuple[_Symbol, ...]:
 
 
 def signature(text: str) -> Rule:
-    """The rule of an operation that treats the indices along a named dimension alike and independently.
+    """The rule of an operation that treats the indices along a named dimension independently.
 
     ``"ik,kj->ij"`` is a matrix product: examples along ``i`` or ``j`` stay independent, along ``k`` they are summed. A
     capital letter and ``*`` name dimensions along which the operation mixes. ``+`` is an argument that broadcasts
-    with the first output, ``_`` one that is not looked at (sizes, or what the others imply).
+    with the first output, ``_`` one that is ignored (sizes, or implied by the others).
     """
     inside, outside = (part.split(",") for part in text.split("->"))
 
@@ -84,7 +84,9 @@ def signature(text: str) -> Rule:
         if any(at != symbol or not label.like(place) for label, at in real):
             return [call.mixed("examples meet examples")] * known
         if any(at != symbol for _, at in rows):
-            return [call.mixed(LONG)] * known  # it is as long as the batch, and no output shows it
+            return [
+                call.mixed(LONG)
+            ] * known  # a constant as long as the batch, which no output's layout shows
         for tensor, dims in () if place.constant else named:
             if symbol in dims and not call.uniform(tensor, place.moved(dims.index(symbol))):
                 return [call.mixed(LAID_ALONG)] * known

@@ -45,7 +45,7 @@ _ATTENTIONS = {
 }  # fmt: skip
 
 
-# Beyond those that torch tags as pointwise.
+# Elementwise operations that torch does not tag as pointwise.
 _POINTWISE = """
 softplus_backward hardswish hardswish_backward hardtanh_backward log_sigmoid_forward log_sigmoid_backward
 hardsigmoid_backward leaky_relu_backward elu_backward _to_copy copy copy_ clone contiguous fill masked_fill floor_divide
@@ -159,7 +159,7 @@ RULES: dict[str, Rule] = {
     **indexing.RULES, **packed.RULES,
 }  # fmt: skip
 
-# They look at values where `Call.uniform` does not say so; all other rules see shapes and labels alone.
+# Rules that read tensor values in other ways than by `Call.uniform`; all others see shapes and labels only.
 BY_VALUE = frozenset((*indexing.RULES.values(), *packed.RULES.values()))
 
 
@@ -173,8 +173,8 @@ def register_rule(operation: str, text: str) -> None:
             or ``*`` for any number of dimensions, says that the operation mixes along it; ``.`` stands for leading
             dimensions that broadcast; ``+`` for an argument that broadcasts with the first output.
 
-    What is said here is believed, not checked: every run that meets the operation lists it among its assumptions. The
-    last text holds, from the next pass on also in engines made before: what they accepted by another one is checked
+    The declaration is assumed, not checked: every run that meets the operation lists it among its assumptions. The
+    last text holds, from the next pass on also in existing engines: passes accepted by an earlier text are checked
     anew.
 
     Raises:

@@ -27,7 +27,7 @@ class Slices:
         self.known[_place(tensor)] = label
 
     def follow(self, name: str, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
-        """Label views of such a view made by the operation ``name``."""
+        """Label the views ``made`` by the operation ``name`` from ``source``, a view with its own label."""
         if isinstance(label, Mixed) and label.public:
             for tensor in made:  # a part of what has the batch's length somewhere may follow it too
                 self.known.setdefault(_place(tensor), label)

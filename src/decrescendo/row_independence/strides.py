@@ -6,7 +6,7 @@ by `as_strided`. Its strides and its offset count numbers of that memory, so the
 the number n of examples wherever the examples lie behind another dimension: for ``h[-1]`` of (T, n, C) the offset
 is (T - 1) n C. Compared as they are, over two and three examples, they differ, though the program does the same.
 
-Strides and an offset that grow with n are sound where they say the same about memory for each n:
+Strides and an offset that grow with n are sound where they address memory in the same way for each n:
 
 1. On memory of the examples, labels follow memory: byte ``a`` belongs to example ``((a - base) // step) % n``, whoever
    made the view. The label of the view, and its form (whole rounds of the examples, where it begins within
@@ -16,10 +16,10 @@ Strides and an offset that grow with n are sound where they say the same about m
    same for every batch) a view is written as ``view`` of the memory as a grid, a constant index or slice of each of its
    dimensions, and ``permute``: operations that the proof allows already. The sizes of the grid and of the slices are
    sizes, which may grow with n; where the slices begin and how they step (the digits of offset and strides in
-   the grid) must be the same for two and three examples and for as many as there are. The number of numbers in
+   the grid) must be the same for two and three examples and for the whole batch. The number of entries in
    memory is compared as well, as a size, so at most one dimension of the grid grows.
-3. Where memory is from before the pass, or a stride carries over from one dimension of the grid into the next, the
-   numbers are compared as they are: an offset of n would read a constant by the number of examples.
+3. Where memory is from before the pass, or a stride carries over from one dimension of the grid into the next,
+   strides and offset must be equal: an offset of n would index a constant by the number of examples.
 """
 
 import itertools
@@ -41,7 +41,7 @@ def grid_of(total: int, shape: Sequence[int], stride: Sequence[int], offset: int
     >>> [grid_of(20 * n, (n, 4), (4, 1), 16 * n)[1] for n in (2, 3)]
     [((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),))), ((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),)))]
 
-    A constant by the number of examples:
+    Not allowed, a constant indexed by the number of examples:
 
     >>> [grid_of(100, (3,), (1,), n)[1][0] for n in (2, 3)]
     [(2,), (3,)]
@@ -74,7 +74,7 @@ def _steps(total: int, laid: Sequence[tuple[int, int]], offset: int) -> list[int
         steps.append(1)
     found: list[int] = []
     for larger, step in itertools.pairwise(steps):
-        # What a slice begins after, and how far it reaches, are whole dimensions between these two.
+        # A slice's start and extent must be whole multiples of any dimension between these two.
         inside = math.gcd(larger, offset % larger - offset % step)
         between = {math.gcd(inside, size * jump) for size, jump in laid if jump == step}
         for extent in sorted(between, reverse=True):

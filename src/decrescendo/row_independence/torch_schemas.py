@@ -11,17 +11,17 @@ from decrescendo.row_independence.library_rules import RULES as LIBRARIES
 from decrescendo.row_independence.rule_signatures import Rule
 from decrescendo.row_independence.rules import BY_VALUE, DECLARED, RULES
 
-# They return what is no tensor, but nothing of the values in their arguments.
+# Operations that return no tensor, and nothing that depends on the values in their arguments.
 _SILENT = frozenset(
     {"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"}
 )
-# Those that return numbers of the data beside tensors (other such numbers are sizes).
+# Operations that return numbers computed from the data beside tensors (other operations' numbers are sizes).
 _MEASURES = frozenset({"fbgemm_linear_quantize_weight", "qlinear_unpack"})
 REJECTING = frozenset({
     "poisson", "binomial", "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise_functional",
 })  # fmt: skip
-# Arguments that are sizes, which the shape of the result shows, and nothing else of it: for another number of examples
-# they may be others, in proportion. All other numbers have to be the same (`linspace` hides its length in its entries).
+# Arguments that are sizes, shown by the result's shape and nothing else of it: they may grow in proportion to the
+# number of examples. All other numbers must be equal in all passes (`linspace` hides its length in its entries).
 _SIZES = frozenset({"size", "sizes", "input_size", "input_sizes", "bias_sizes"})
 _SIZES_OF: dict[str, tuple[str, ...]] = {
     "repeat": ("repeats",), "eye": ("n", "m"), "multinomial": ("num_samples",), "randperm": ("n",), "arange": ("end",),
@@ -30,7 +30,7 @@ _SIZES_OF: dict[str, tuple[str, ...]] = {
     "native_group_norm_backward": ("N",), "convolution": ("groups",), "convolution_backward": ("groups",),
     "empty_strided": ("stride",), "new_empty_strided": ("stride",),
 }  # fmt: skip
-# Their numbers were read from lengths that are looked at elsewhere.
+# Operations whose integers were read from sequence lengths, which `DataReads.check_lists` checks.
 _UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
 _STRIDED = frozenset({"as_strided", "_reshape_alias"})
 _LIFTS = frozenset({"lift_fresh", "lift"})
@@ -46,52 +46,52 @@ _SELECTS = frozenset({"index", "nonzero", "masked_select"})
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One overload of one operation."""
+    """The facts that the tracer uses about one overload of a torch operation."""
 
     namespace: str
     name: str
-    # "namespace::name.overload(arguments) -> outputs", as torch has it.
+    # torch's signature, "namespace::name.overload(arguments) -> outputs".
     form: str
     rule: Rule | None
     arguments: tuple[str, ...]
     defaults: dict[str, Any]
-    # Those that hold tensors, in order, but what is only written to.
+    # Position and name of the arguments that hold tensors, without those that are only written to.
     tensors: tuple[tuple[int, str], ...]
     written: tuple[str, ...]
-    # Written to, with nothing left of what they were.
+    # Arguments that are written to and keep nothing of their old values.
     overwritten: frozenset[str]
     moves: bool
     reads: bool
     # The positions of the arguments that are sizes.
     sized: frozenset[int]
     seeded: bool
-    # Draws again where a number does not suit it: the number of random numbers depends on its arguments.
+    # Rejection sampling: how many random numbers are drawn depends on the arguments' values.
     rejecting: bool
-    # The argument that is the probability of drawing anything, where it has one.
+    # Position of the dropout probability among the arguments; -1 if there is none.
     chance: int
     unread: bool
     lifts: bool
     empties: bool
     foreach: bool
-    # Writes to arguments of which its schema does not say so.
+    # Writes to arguments that its schema does not mark as written.
     hides: bool
-    # Sends tensors to other processes, or receives them: into memory, while nothing is seen.
+    # Communicates with other processes: writes to memory unseen by the dispatcher.
     talks: bool
-    # As many rows as a mask selects.
+    # The result has as many rows as its argument selects.
     selects: bool
-    # The shape of its output depends on values.
+    # The shape of the output depends on values in another way.
     grows: bool
-    # Whether any of those above, or `declared`, holds.
+    # Whether one of the flags in `_describe`'s ``known`` is set, or `declared`.
     special: bool
-    # All it returns are views of arguments.
+    # All outputs are views of arguments.
     views: bool
-    # Made of others, which autograd takes apart; where it is off (inference mode) they come as they are.
+    # Composite: autograd decomposes it into others; in inference mode it reaches the tracer whole.
     composite: bool
-    # A view by strides (and an offset), which count numbers of memory.
+    # A view given by strides (and an offset) in memory.
     strided: bool
-    # Where the examples come to lie follows from where they lie in the arguments: no value is looked at for it.
+    # The outputs' row layouts follow from the arguments' alone: the rule reads no values.
     structural: bool
-    # "namespace::name" where what it does was declared by the user.
+    # "namespace::name" if the user declared its rule (`register_rule`), else empty.
     declared: str
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,12 +99,12 @@ class Operation:
         return dict(zip(self.arguments, args, strict=False)) | dict(kwargs)
 
 
-# By the overload's address, which hashes faster than it.
+# By the ``id`` of the overload, which hashes faster than the overload.
 _KNOWN: dict[int, Operation] = {}
 
 
 def operation(func: Any) -> Operation:
-    """The facts about an overload, from a cache."""
+    """The `Operation` of an overload, from a cache."""
     found = _KNOWN.get(id(func))
     if found is None or (
         (found.rule is None or found.declared)

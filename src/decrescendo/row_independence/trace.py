@@ -13,14 +13,14 @@ from torch import Tensor
 from decrescendo.row_independence.labels import Label
 from decrescendo.row_independence.torch_schemas import REJECTING
 
-# The numbers of an operation whose result reaches no loss, where they do not matter.
+# Stands for the numbers of an operation whose result reaches no loss: they are not compared.
 NOTHING: tuple[object, ...] = ("reaches no loss",)
 
 
-# Storages that one operation writes, at most, so that each has a number of its own.
+# The most storages that one operation writes: write j of event i has the number i * EVENT + j.
 EVENT = 2**20
 
-# The form of packed data of one row, or of none.
+# The form of packed data with at most one row.
 PACKED: tuple[object, ...] = ("packed",)
 
 
@@ -59,11 +59,11 @@ class Given(NamedTuple):
     """A tensor argument of an operation.
 
     Args:
-        wire: of data, what wrote its memory last; of a constant, which one it is.
-        form: how it lies on memory of the examples; ``None`` for a constant.
-        dtype: of data; how its bytes are read.
-        label: of a constant.
-        shape: of a constant; of one number everywhere, how many dimensions.
+        wire: for data, the last write to its memory; for a constant, its identity.
+        form: for data, the layout in memory, independent of the batch size; ``None`` for a constant.
+        dtype: for data, how its bytes are read.
+        label: for a constant, its label.
+        shape: for a constant, its shape; for one with a single value everywhere, its number of dimensions.
     """
 
     wire: object
@@ -77,16 +77,16 @@ class ReplayedOperation(NamedTuple):
     """The label changes of an operation in an accepted pass, if they follow from its event and from no tensor
     values.
 
-    An operation with the same event, of a pass that was the same so far, does the same to them: by induction its
-    arguments lie in their memory as they did, but for the number of examples.
+    An operation with the same event, in a pass that was the same so far, changes labels in the same way: by induction
+    its arguments have the same layout in memory, except for the number of examples.
 
     Args:
-        event: what it was given.
-        arguments: the same one by one, tensors and all else.
-        names: of the arguments given by name.
-        labels: of its outputs; ``None`` for a view, which has its memory's.
-        public: whether there are outputs that no data reach.
-        noted: whether outputs have numbers of their own, by which they are known again.
+        event: the operation's record, for comparison.
+        arguments: all its arguments, one by one.
+        names: the names of keyword arguments.
+        labels: the labels of its outputs; ``None`` for a view, which has its memory's.
+        public: whether some output depends on no data.
+        noted: whether outputs got numbers of their own (`Labels.note`).
     """
 
     event: Event
@@ -103,23 +103,23 @@ class Trace:
 
     count: int
     events: list[Event] = field(default_factory=list[Event])
-    # Rows of packed data, each with its number of another count of examples in another pass.
+    # Numbers of rows of packed data: a size may be proportional to one of these, too.
     rows: list[int] = field(default_factory=list[int])
-    # These constants, so that no other gets the key of one.
+    # Constants that are kept alive, so that no other gets the key of one.
     alive: list[Tensor] = field(default_factory=list[Tensor])
     # Random numbers that Python read.
     drawn: list[object] = field(default_factory=list[object])
     shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])
-    # Whether tensors were found to have the same numbers, in the order in which the proof compared them.
+    # Results of the check's own comparisons of tensor values, in order.
     compared: list[bool] = field(default_factory=list[bool])
-    # Truth values of the data that Python asked for.
+    # Truth values of the data that Python read.
     truths: list[bool] = field(default_factory=list[bool])
-    # By the place of the event.
+    # By the index of the event.
     recipes: dict[int, ReplayedOperation] = field(default_factory=dict[int, ReplayedOperation])
-    # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there
-    # on, differs from one of them.
+    # The small passes that this pass was compared with: a size that is equal with two and three examples but grows
+    # from there on differs from one of them.
     smaller: list["Trace"] = field(default_factory=list["Trace"])
-    # What passes did that were found to be the same but for their number of examples, by that number.
+    # Traces of passes found to be equal except for their number of examples, by that number.
     alike: dict[int, "Trace"] = field(default_factory=dict[int, "Trace"])
 
     def differs(self, other: "Trace") -> str:
@@ -154,9 +154,9 @@ class Trace:
         return ""
 
     def grows(self, other: "Trace") -> bool:
-        """Whether a constant has another shape here, not proportional to the number of examples.
+        """Whether a constant's shape differs from that in ``other`` and is not proportional to the number of examples.
 
-        With two examples and three it may have had one shape by chance, as `ones(n)[3:]` is empty with both.
+        With two and three examples it may be equal by chance: `ones(n)[3:]` is empty with both.
         """
         both = ((shapes, other.shapes.get(at, shapes)) for at, shapes in self.shapes.items())
         return any(mine != its and not self._alike(mine, its, other, sized=True) for mine, its in both)
@@ -179,7 +179,7 @@ class Trace:
 def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
     """Whether tensor arguments agree, ignoring packed data of at most one row, whose layout is ambiguous.
 
-    A constant that several operations gave (two slices that happen to be one) is what any of them gave.
+    A constant returned by several operations (two slices that coincide) agrees if one of the operations does.
     """
     return len(mine) == len(its) and all(
         one == two

@@ -1,4 +1,4 @@
-"""The state of one traced pass: labels, data reads, sizes, random numbers, and the reason of a refusal."""
+"""`TraceState`: the state of one traced pass: labels, data reads, sizes, random numbers, reason of a refusal."""
 
 import math
 from collections.abc import Collection, Generator, Mapping
@@ -45,11 +45,11 @@ class TraceState(Pausable):
     ) -> None:
         super().__init__()
         self.count, self.memory, self.expected = count, memory, expected
-        # Truth values on the device, all of which must be true for the pass to be proven.
+        # Truth values on the device, all of which must be true for a captured pass to be valid.
         self.guards: list[Tensor] = []
         self.capturing = before is not None
         self._before = before or Trace(count)
-        # Storages of what the program made of Python's numbers.
+        # Storages of tensors that the program made from Python numbers.
         self.lifted: set[int] = set()
         self.stream = Stream(seed, self.refuse, self.capturing)
         self.recipes: Mapping[int, ReplayedOperation] = recipes or {}
@@ -60,26 +60,26 @@ class TraceState(Pausable):
             before, self.guards,
         )  # fmt: skip
         self.counts = DynamicSizes(self.labels, self.reads)
-        # Of tensors: what they depend on, and how the engine labels what it makes by itself.
+        # Look up a tensor's label; label a tensor that the engine makes by itself.
         self.label, self.assign = self.labels.label, self.labels.assign
         self.units, self.owners, self.end = self.labels.units, self.labels.owners, self.labels.end
         # The names of the model's parameters and buffers, by their storage: nothing may be written there.
         self.guarded: dict[int, str] = {}
         self.buffers: Collection[str] = ()
-        # The dtype with the fewest digits in which output gradients came.
+        # The coarsest dtype among the output gradients.
         self.coarsest = torch.float64
         self.refusal = ""
-        # Where a generator of the program's own gave random numbers.
+        # The line where a generator of the program's own drew random numbers.
         self.generator = ""
         # Whether NumPy or Python drew random numbers, set at the end of the pass.
         self.hosts = False
-        # The line of the program that first called an operation which put rows together, by its name.
+        # By the name of an operation that mixed rows, the program's line that first called it.
         self.lines: dict[str, str] = {}
-        # Whose the rows of packed sequences are, by the number of what was written to the tensor of their sizes.
+        # The owners of the rows of packed sequences, by the number of the write to the tensor of their batch sizes.
         self.packed: dict[int, Owners | None] = {}
-        # An operation that raised an error which the program caught.
+        # An operation that raised an error (the program may catch it).
         self.raised = ""
-        # Constants of the batch's length that were taken for rows, by where they occur; before which event.
+        # Constants as long as the batch that were labelled as rows, with the index of the next event.
         self.guessed: dict[SuspectConstant, int] = {}
 
     def guess(self, call: int, argument: int, place: RowLayout) -> bool:
@@ -110,7 +110,7 @@ class TraceState(Pausable):
         raise UnsupportedModel(why)
 
     def blame(self, label: Label, of: str) -> NoReturn:
-        """Refuse a loss or a gradient because of its label."""
+        """Refuse a loss or a gradient (``of``) because of its label."""
         drawn = isinstance(label, Mixed) and label.why in (LAID_ALONG, LONG, GENERATED)
         if drawn and self.generator:
             raise UnsupportedModel(GENERATOR.format(self.generator))
@@ -152,7 +152,7 @@ class TraceState(Pausable):
 
     @contextmanager
     def again(self) -> Generator[None]:
-        """Inside an operation, trace the operations that it calls, too."""
+        """While an operation runs, trace the operations that it calls, too."""
         super().__enter__()
         try:
             yield

@@ -1,7 +1,7 @@
 """`Tracer`: the dispatch mode that traces each operation, forward and backward, and labels its results.
 
-Below autograd, views, ``.data``, hooks, compiled or functional code all look alike. Labels are kept by memory
-(`dataflow.Labels`), so that a write through any alias changes what every alias is.
+Below autograd, views, ``.data``, hooks, compiled or functional code all look alike. Labels are stored per storage
+(`dataflow.Labels`), so that a write through any alias changes the label of every alias.
 """
 
 from collections.abc import Sequence
@@ -39,18 +39,18 @@ class Tracer(Arguments):
     """The dispatch mode of one pass over ``count`` examples.
 
     Args:
-        count: at least two: with one, a dimension of size one could be that of the examples or not.
-        memory: of the engine that asks.
-        seed: of torch's global generators in this pass; negative: no random numbers may be drawn.
+        count: at least two: with one, any dimension of size one could be the batch dimension.
+        memory: the state that the program's checks keep between passes.
+        seed: the seed of torch's global generators in this pass; negative: no random numbers may be drawn.
         expected: the trace of the same program over another number of examples: constants whose shape differs from
             that noted there are as long as the batch.
-        recipes: of the last pass that was accepted.
-        natural: Python sees the data as they are: for a comparison, of which nothing is released.
+        recipes: the label changes of the last accepted pass, reused for operations with the same inputs.
+        natural: Python gets the true values of the data: for a comparison, of which nothing is released.
         replays: the trace of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
-        before: an accepted pass over as many examples. This one is another of that trace, and what it does is written
-            down for replay (`clipping.capture`): nothing is there to be read. What is compared
-            is as it was there, and the device sees to it (``guards``).
+        before: an accepted pass over as many examples, which this pass repeats under graph capture
+            (`clipping.capture`), where no values can be read. Comparisons have their earlier results, which
+            ``guards`` check on the device.
     """
 
     def __torch_dispatch__(
@@ -70,7 +70,7 @@ class Tracer(Arguments):
                     self.refuse(_TRACED)
                 if is_a_users(kind):
                     self.refuse(_SUBCLASS.format(kind.__name__))
-                return NotImplemented  # what such a tensor is made of comes here
+                return NotImplemented  # the subclass unwraps itself; operations on its parts are traced
         if not HAS_FUNCTION_MODES():
             return self._dispatch(func, args, kwargs)
         with FUNCTIONS_OFF():
@@ -97,7 +97,7 @@ class Tracer(Arguments):
         return self._follow(func, args, kwargs, at)
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation. If it raises, the error may depend on the data, and the program may catch it."""
+        """Run an operation, noting an error: it may depend on the data, and the program may catch it."""
         try:
             return func(*args, **kwargs)
         except Exception as error:
@@ -157,7 +157,7 @@ class Tracer(Arguments):
         if op.special:
             if op.empties:
                 for tensor in made:
-                    tensor.zero_()  # what was in this memory before must not be seen
+                    tensor.zero_()  # uninitialised memory must not be seen
             if op.lifts:
                 numbers, wires = (*numbers, content_of(made[0])), ()
                 self.lifted.update(map(storage_key, given.tensors))
@@ -186,13 +186,13 @@ class Tracer(Arguments):
             )
         self.labels.keep_all(output, found, given.marks, at)
         if all(isinstance(label, Mixed) and not label.chooses for label in found):
-            self.trace.events[at] = Event(self.trace.events[at].func, NOTHING, ())  # it reaches no loss
+            self.trace.events[at] = Event(self.trace.events[at].func, NOTHING, ())  # reaches no loss
         return found, looked
 
     def _count(self, op: Operation, made: Sequence[Tensor], given: "OperationInputs") -> None:
         """Note an output whose shape shows how many rows the data select."""
         if given.data and (op.selects or op.rule is None):
-            first = int(op.name != "nonzero")  # what is selected from may be of truth values too
+            first = int(op.name != "nonzero")  # the tensor selected from may be boolean, too: skip it
             pairs = zip(given.tensors[first:], given.labels[first:], strict=True)
             masks = [tensor for tensor, label in pairs if is_data(label)]
             masked = op.selects and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in masks)
@@ -210,10 +210,10 @@ def _sizes(
     arguments."""
     along = {label.dim for label in labels if isinstance(label, RowLayout) and not label.constant}
     if op.name.startswith("convolution") and along <= {0}:
-        return ()  # groups follow the number of examples only where these lie in the channels
+        return ()  # groups grow with the number of examples only if examples lie in the channels
     if op.name.startswith("affine_grid") and not along:
-        return ()  # a grid's entries say how many there are
-    # A slice begins at the same place, but along the examples.
+        return ()  # a grid's entries depend on its length
+    # A slice's start must be equal in all passes, except along the examples.
     start = -1
     if op.name == "slice_backward" and given[1] not in along:
         start = 2

@@ -33,7 +33,7 @@ def _forms(name: str) -> Iterator[_Method]:
         yield getattr(torch, name)
 
 
-# Those that read how many rows, or where to split, in their second argument. No dispatch mode sees that.
+# Functions that read a number of rows, or split positions, from their second argument, unseen by dispatch modes.
 COUNTED: frozenset[_Method] = frozenset({Tensor.tensor_split}).union(
     form
     for name in (
@@ -43,7 +43,7 @@ COUNTED: frozenset[_Method] = frozenset({Tensor.tensor_split}).union(
     for form in _forms(name)
 )  # fmt: skip
 CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
-# Backward passes, which call code of the program's.
+# Functions that run a backward pass, which may call user code.
 BACKWARD: frozenset[_Method] = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})
 DISTANCES: frozenset[_Method] = frozenset({torch.cdist})
 CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matmul})
@@ -78,8 +78,8 @@ class UnobservedReads(TorchFunctionMode):
 
 
 def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse row counts, or positions to split at, that depend on the data; states of recurrent layers
-    may."""
+    """Refuse row counts, or positions to split at, that depend on the data, except in recurrent layers'
+    states."""
     names = {"batch_sizes", "tensor_indices_or_sections", "indices_or_sections"} & kwargs.keys()
     padded = "batch_first" in kwargs or (len(args) > 3 and isinstance(args[3], bool))
     states = padded and "pad" not in str(func)

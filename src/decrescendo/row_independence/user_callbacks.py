@@ -13,7 +13,7 @@ from decrescendo.base.torch_private import python_is_excluded
 from decrescendo.row_independence.code_origin import is_own
 
 _INDICES = frozenset({Tensor.__getitem__, Tensor.__setitem__})
-# Functions that make a tensor, or an index, of numbers in lists. Tensors among these torch reads by itself.
+# Functions that make a tensor, or an index, from lists of numbers. torch reads tensors in these lists by itself.
 _MAKERS = (
     "tensor as_tensor asarray sparse_compressed_tensor sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor "
     "sparse_bsr_tensor sparse_bsc_tensor"
@@ -28,7 +28,7 @@ _LISTS: frozenset[Callable[..., Any]] = (
         if hasattr(torch, form)
     )
 )
-# By these Python asks a tensor for its number, and so do constructors of old (torch.FloatTensor).
+# Methods by which Python reads a tensor's number; legacy constructors (torch.FloatTensor) call them, too.
 _ASKS: frozenset[Callable[..., Any]] = frozenset(
     cast("Callable[..., Any]", getattr(Tensor, name))
     for name in ("__index__", "__int__", "__float__", "__complex__", "__bool__", "item")

@@ -28,7 +28,7 @@ from decrescendo.row_independence.refusals import written_by_the_pass
 from decrescendo.row_independence.row_layout import Owners, Span, is_uniform
 from decrescendo.row_independence.torch_schemas import Operation
 
-# Arguments, by place and by name.
+# An operation's positional and keyword arguments.
 _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
@@ -52,12 +52,12 @@ class Writing(Labelling):
             mark, birth = self.labels.marks.get(key, (None, 0))
             if isinstance(mark, Span):
                 self.labels.marks[key] = long, birth
-            else:  # a part of a constant from before
+            else:  # a part of a constant made before the pass
                 self.labels.slices.put(tensor, long)
 
     def _check_expanded(self, source: Tensor, made: Tensor) -> None:
-        """Refuse a constant that torch expands to the rows that the data selected (to broadcast it): it shows
-        how many there are."""
+        """Refuse a constant that torch broadcasts to the rows that the data selected: its shape shows how many
+        there are."""
         new = made.dim() - source.dim()
         for dim, size in enumerate(made.shape):
             for place in self.labels.known if dim < new or source.shape[dim - new] == 1 else ():
@@ -91,7 +91,7 @@ class Writing(Labelling):
     ) -> None:  # fmt: skip
         """Label the written memory; ``before``: the arguments before the write, if data are among them."""
         if op.moves:
-            return  # other shapes and strides, or another storage, which has its own label
+            return  # only shape, strides or storage change; a storage has its own label
         bound = op.bind(args, kwargs)
         targets = tensors_of(bound.get(name) for name in op.written)
         into = {key_of(target) for target in targets}
@@ -116,13 +116,13 @@ class Writing(Labelling):
             ]
         if op.name.startswith("resize"):
             labels = [Mixed("memory that was never written")] * len(outputs)
-        # A list of places within examples is none any more where it is written to.
+        # Written to, a list of positions within examples loses that role.
         labels = [label.unlisted() if isinstance(label, Mixed) else label for label in labels]
         labels = self._compared(list(zip(outputs, labels, strict=True)))
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
                 self.assign(tensor, label)
-            kept = labels[0]  # of the noise of `rrelu`: entry by entry, as all that it writes
+            kept = labels[0]  # `rrelu` writes its noise elementwise, too
             if op.rule is not pointwise:
                 kept = Public.ANY if before is None else Mixed("it keeps statistics of the batch", op.name)
             labels = [kept] * len(targets)
@@ -154,10 +154,10 @@ class Writing(Labelling):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
             if op.rule is not drawn and op.name not in ("zero_", "fill_"):
-                # There is no pass over an empty batch, and there are several over one in parts.
+                # The number of passes depends on the batch: none if it is empty, several if it is split.
                 self.memory.assumed.add(OVERWRITTEN.format(line()))
             return
-        # An empty one shows by its shape that others are not.
+        # An empty target has data in its shape only.
         known = target.numel() or isinstance(label, Mixed)
         mark = _after(self.labels, target, label, old) if known else old
         self.labels.keep(target, key, mark, len(self.trace.events) - 1)
@@ -166,7 +166,7 @@ class Writing(Labelling):
 def _after(labels: Labels, target: Tensor, label: Label, old: Mark) -> Mark:
     """The label of a storage after a write to a view of it."""
     if is_whole(target):
-        # Its shape still shows how many rows data selected.
+        # The target's shape still shows how many rows the data selected.
         if isinstance(old, Mixed) and (old.counted or counted_of(old)) and not is_data(label):
             return SOME
         rows = isinstance(old, Span) and old.owners is not None and not old.constant

@@ -1,4 +1,4 @@
-"""Noise that depends on earlier noise: the two walks around the Gaussian, on the CPU.
+"""Correlated noise on the CPU: draws each step's noise from earlier noise, and adds it to a sum.
 
 Everything is in units of the noise's grid: noise is whole numbers below 2^31, and weights are multiples of 2^-m with so
 few digits (`grid_of`) that no sum of their products is rounded. The compiled form (banded.c) gives the same numbers as
@@ -26,11 +26,11 @@ from decrescendo.errors import InvalidValue
 SOURCE = Path(__file__).with_name("banded.c")
 # Noise is stored in 32 bits; no sum has more digits than float64.
 _STORED, _DIGITS = 31, 53
-# Standard deviations that must fit: more than any random number that a computer will ever draw.
+# The grid must hold noise of so many standard deviations: more than any computer will ever draw.
 _DEVIATIONS = 64.0
-# Bits of the grid below one standard deviation, at least: coarser ones would add to the sensitivity.
+# The least bits of the grid below one standard deviation: a coarser grid would add to the sensitivity.
 _FINEST_NEEDED = 12
-# Coordinates at once: those of sixteen steps stay in the cache of one core. And of a release, which is read once.
+# Coordinates per chunk: those of sixteen steps fit into one core's cache. And for a release, which is read once.
 _CHUNK, _RELEASED = 2**14, 2**16
 
 
@@ -61,13 +61,13 @@ def grid_of(std: float, weights: Float[np.ndarray, "steps bands"]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step's noise is drawn with.
+    """The settings that one step's noise is drawn with.
 
     Args:
-        std: of what is new in it, in units of the grid.
-        weights: of the noise of the steps before, the last one first.
-        words: of its coordinates.
-        row: where it goes; ``earlier``: where that of the steps before is.
+        std: standard deviation of the new part of the noise, in units of the grid.
+        weights: the weights of earlier steps' noise, the latest first.
+        words: the random words, one for each coordinate.
+        row: the row that the noise is written to; ``earlier``: the rows of earlier steps' noise.
     """
 
     std: float
@@ -78,7 +78,7 @@ class Step:
 
 
 def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
-    """Draw the noise of steps that follow each other: round(std xi - sum_k weights[k] earlier[k]), into ``rows``.
+    """Draw the noise of consecutive steps, round(std xi - sum_k weights[k] earlier[k]), into ``rows``.
 
     Coordinates that fit into the cache have all of their steps drawn before the next: so ``rows``, which may be much
     larger, are read and written once for all steps, not once for each.
@@ -115,7 +115,7 @@ def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
 def weighted(
     rows: Int32[np.ndarray, "bands size"], step: Step, out: Float64[np.ndarray, " most"]
 ) -> Callable[[int, int], None]:
-    """A function of (start, count) that puts -sum_k weights[k] earlier[k], from ``start`` on, into ``out``; exactly."""
+    """A function of (start, count) that writes -sum_k weights[k] earlier[k], from ``start`` on, to ``out``; exact."""
     earlier, weights = [rows[k] for k in step.earlier], step.weights
     if (function := kernel()) is None:
 
@@ -145,7 +145,7 @@ def released(
         noise: in units of the grid.
         values: float32 or float64.
         per_unit: 1 over the value of a unit.
-        back: what a unit of the result is.
+        back: the value of a unit of the result.
     """
     found, size, wide = np.empty_like(values), values.itemsize, values.dtype == np.float64
     starts = deque(range(0, len(values), _RELEASED))
@@ -175,7 +175,7 @@ def released(
 
 @functools.cache
 def kernel() -> Any:
-    """The compiled function, or ``None`` where there is none."""
+    """The compiled function, or ``None`` if there is none."""
     function = native.kernel(SOURCE)
     if function is not None:
         pointer, number, whole = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64

@@ -1,4 +1,4 @@
-"""A stream of bits from a key, any place of which is found at once: AES-256 in counter mode (NIST SP 800-38A)."""
+"""`Keystream`: a random-access stream of bits from a key, AES-256 in counter mode (NIST SP 800-38A)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from decrescendo.errors import InvalidValue, check_integer
 
 KEY = 32
 _BLOCK = 16
-# Blocks from here on are for coordinates whose first word leaves rounding open: 2^32 for each.
+# Blocks from here on have more words for coordinates whose first word leaves rounding open: 2^32 blocks each.
 _FURTHER = 2**127
 _PER_COORDINATE = 2**32
 
@@ -23,8 +23,8 @@ _PER_COORDINATE = 2**32
 class Keystream:
     """A repeatable stream of bits from a 256-bit key, read by a cursor. `Streams.keyed` makes one of a seed.
 
-    Whoever does not know the key cannot tell the stream from fair coins, nor what comes from what came; whoever knows
-    it knows all.
+    Without the key the stream cannot be told from fair coins, nor predicted from its past; whoever knows the key knows
+    all of it.
 
     Args:
         key: 32 bytes.
@@ -68,15 +68,15 @@ class Keystream:
         divisor: float = 1.0,
         out: Float[np.ndarray, " size"] | None = None,
     ) -> Float[np.ndarray, " size"]:
-        """``values`` with N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`.
+        """``values`` plus N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`.
 
-        Draws one word a value, from the next whole block on. No word is used twice, whatever fails, and whoever else
-        draws at the same time.
+        Draws one word per value, from the next whole block on. No word is used twice, also after an error or with
+        several threads.
         """
         return add_gaussian(values, std, self.reserve(len(values)), divisor=divisor, out=out)
 
     def reserve(self, count: int) -> "ReservedWords":
-        """The next ``count`` words, from a whole block on, to be drawn in any order."""
+        """Reserve the next ``count`` words, from a whole block on, to be read in any order."""
         with self._lock:
             start = -(-self._position // _BLOCK) * _BLOCK
             self._seek(start + 8 * check_integer("count", count))
@@ -101,21 +101,21 @@ class ReservedWords:
     start: int
 
     def after(self, count: int) -> "ReservedWords":
-        """Those of the coordinates from number ``count`` on."""
+        """The words of the coordinates from index ``count`` on."""
         return ReservedWords(self.key, self.start + count)
 
     def counter(self) -> tuple[bytes, int]:
-        """The key, and the place of word 0 in the stream, in words: see `rounded.KeyedWords`."""
+        """The key, and the position of word 0 in the stream, in words: see `rounded.KeyedWords`."""
         return self.key, self.start
 
     def reader(self, most: int) -> Callable[[int, int], UInt64[np.ndarray, " count"]]:
-        """A function of (first, count), for one thread: words first .. first + count - 1, until it is called again.
+        """A function of (first, count), for one thread: words first .. first + count - 1, valid until its next call.
 
         Args:
             most: the largest count; ``first`` is even.
         """
         context, odd = _context(self.key, 0), self.start % 2
-        # With room for the block that `update_into` asks for.
+        # With room for the extra block that `update_into` requires.
         zeros, words = memoryview(bytes(8 * (most + odd))), np.empty(most + odd + 2, dtype="<u8")
         buffer = words.data.cast("B")
 
@@ -127,7 +127,7 @@ class ReservedWords:
         return read
 
     def further(self, index: int) -> Iterator[int]:
-        """More words of coordinate ``index``, without end, at a place of its own."""
+        """More words of coordinate ``index``, without end, from a part of the stream of its own."""
         context = _context(self.key, _FURTHER + (self.start + index) * _PER_COORDINATE)
         while True:
             yield int.from_bytes(context.update(bytes(8)), "little")

@@ -1,8 +1,8 @@
-"""The noise of `rounded`, made where the sums are: ChaCha20 (RFC 8439) and the rounding in one kernel, or by operations
-of torch.
+"""The noise of `rounded`, made on the sums' device: ChaCha20 (RFC 8439) and the rounding in one kernel, or by torch
+operations.
 
-Nothing goes to the CPU but the few coordinates that float64 leaves open. The bits of a coordinate depend on the key
-and on its place in the stream alone. The key is derived from the stream's own, with which AES draws.
+Only the few coordinates whose rounding float64 leaves open go to the CPU. The bits of a coordinate depend on the key
+and on its position in the stream alone. The key is derived from that of the AES stream.
 """
 
 import functools
@@ -21,7 +21,7 @@ from decrescendo.base.rng.settling import QUANTILE_ERROR, settled
 from decrescendo.base.torch_private import kernel_of
 from decrescendo.errors import check_real
 
-# Coordinates worked on at once.
+# Coordinates per chunk.
 _CHUNK = 2**23
 _WORDS_PER_BLOCK = 8
 
@@ -40,7 +40,7 @@ def add_gaussian(
         step: a power of two; public. ``None`` for `rounded.grid` (std).
 
     Guarantee:
-        that of `rounded.add_gaussian`, of the bits of another cipher: equal words give equal numbers.
+        that of `rounded.add_gaussian`, with bits of another cipher: equal words give equal numbers.
 
     >>> words = ReservedWords(bytes(32), 0)
     >>> noisy = add_gaussian(torch.zeros(5), 1.0, words)
@@ -78,7 +78,7 @@ def add_gaussian(
 def _by_torch(
     values: Float64[Tensor, " size"], std: float, step: float, inverse: float, drawn: Int[Tensor, " size"]
 ) -> Float64[Tensor, " size"]:
-    """The results, and "not a number" where float64 leaves open which multiple is nearest."""
+    """The results; NaN where float64 leaves open which multiple of the grid is nearest."""
     # One bit is the sign; 63 are the beginning of a tail probability below one half.
     probability = ((drawn & (2**63 - 1)).double() + 0.5) * 2.0**-64
     size = -torch.special.ndtri(probability)
@@ -105,10 +105,9 @@ def words_at(key: bytes, numbers: Int[Tensor, " count"]) -> Int[Tensor, " count"
     return blocks.gather(1, (numbers % _WORDS_PER_BLOCK).unsqueeze(1)).flatten()
 
 
-# The bits of one result, from those of a value and the number of its word; where gaussian.c, whose table and whose
-# arithmetic this is (tests/rng/test_kernel.py proves its error), would leave a value alone, those of "not a number".
-# Without a deviation, the word. (Eight threads make each block of the cipher, which costs less than what they would
-# have to tell each other.)
+# The bits of one result, from those of a value and its word's number, with the table and arithmetic of gaussian.c
+# (tests/rng/test_kernel.py proves its error); the bits of NaN where gaussian.c would leave a value unchanged. With
+# std 0, the word. (Each of eight threads computes the whole block of the cipher: cheaper than to share it.)
 KERNEL = """
 template <typename T> T rounded_gaussian(
     T value_bits, T word_number, T k0, T k1, T k2, T k3, T std_bits, T per_step_bits, T room_bits, T back_bits) {
@@ -199,7 +198,7 @@ def _kernel(device: torch.device) -> Callable[..., Tensor] | None:
 
 
 def checked_kernel(device: torch.device) -> Callable[..., Tensor] | None:
-    """The kernel, as torch compiles it; ``None`` where none can be made that gives what torch's operations give."""
+    """The kernel compiled by torch; ``None`` if it cannot be compiled or differs from `_by_torch` in a test."""
     key, blocks = bytes(range(32)), torch.tensor([0, 1, 77, 2**32 - 1, 2**32, 2**40 + 3])
     numbers = (blocks.unsqueeze(1) * _WORDS_PER_BLOCK + torch.arange(_WORDS_PER_BLOCK)).flatten()
     numbers = torch.cat([numbers, torch.arange(5000)])
@@ -222,7 +221,7 @@ def _by_kernel(
     kernel: Callable[..., Tensor], key: bytes, values: Float64[Tensor, " size"], numbers: Int[Tensor, " size"],
     std: float, step: float, inverse: float,
 ) -> Float64[Tensor, " size"]:  # fmt: skip
-    """As `_by_torch`; of the words with these numbers."""
+    """The results as of `_by_torch`, with the words of these numbers."""
     scales = std, 1 / step, 0.5 - KERNEL_ERROR * (std / step), step * inverse
     return kernel(values.view(torch.int64), numbers, **_numbers(key, *scales)).view(torch.float64)
 
@@ -230,7 +229,7 @@ def _by_kernel(
 def _numbers(
     key: bytes, std: float = 0.0, per_step: float = 0.0, room: float = 0.0, back: float = 0.0
 ) -> dict[str, int]:
-    """A key of 32 bytes as four words, and the bits of the other numbers."""
+    """The kernel's numeric arguments: the key as four words, the bits of the other numbers."""
     names = "k0", "k1", "k2", "k3", "std_bits", "per_step_bits", "room_bits", "back_bits"
     numbers = struct.unpack("<8q", key + struct.pack("<4d", std, per_step, room, back))
     return dict(zip(names, numbers, strict=True))
@@ -243,7 +242,7 @@ def _own_key(key: bytes) -> bytes:
 def chacha20(key: bytes, blocks: Int[Tensor, " blocks"], nonce: int = 0) -> Int[Tensor, "blocks 8"]:
     """Blocks of ChaCha20's stream, by number, as eight words of 64 bits each.
 
-    The number takes the 64 bits that the first design gave it, of which RFC 8439 uses 32; below 2^32 both are the same.
+    The block number has 64 bits as in the original design; RFC 8439 uses 32, and below 2^32 both are the same.
 
     Args:
         key: 32 bytes.
@@ -272,9 +271,9 @@ def chacha20(key: bytes, blocks: Int[Tensor, " blocks"], nonce: int = 0) -> Int[
 
 
 def _quarters(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> None:
-    """Four quarter rounds side by side."""
+    """Four quarter rounds of ChaCha20 at once, in place."""
     for first, second, left, right in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
         left.bitwise_xor_(first.add_(second))
         high = left << right
-        # A shift to the right brings copies of the sign.
+        # A right shift of a signed number fills in copies of the sign.
         left.bitwise_right_shift_(32 - right).bitwise_and_(2**right - 1).bitwise_or_(high)

@@ -1,5 +1,4 @@
-"""The streams of a run that everything rests on: who takes part, and when, and noise. (Of the model's own numbers:
-`seeds`.)"""
+"""The random streams of a run for sampling, noise and groups of records. (For dropout and the like: `seeds`.)"""
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from decrescendo.base.rng.streams import Streams
 def sampling_and_noise(
     seed: int | Secure,
 ) -> tuple[np.random.Generator | SecureStream, Keystream | SecureStream]:
-    """Streams "sampling" and "noise": of a seed, or with keys that nobody chooses.
+    """The streams "sampling" and "noise" of a run: from a seed, or with fresh keys from the operating system.
 
     >>> sampling_and_noise(Secure())
     (SecureStream(..), SecureStream(..))
@@ -24,5 +23,5 @@ def sampling_and_noise(
 
 
 def grouping(seed: int | Secure) -> np.random.Generator | SecureStream:
-    """Stream "groups", by which records take turns: of a seed, or with a key of its own that nobody chooses."""
+    """The stream "groups", which assigns records to turns: from a seed, or with a fresh key of its own."""
     return SecureStream.fresh() if isinstance(seed, Secure) else Streams(seed).numpy("groups")

@@ -32,11 +32,11 @@ from decrescendo.errors import InvalidValue, check_instance, check_real
 SOURCE = Path(__file__).with_name("gaussian.c")
 # gamma is this many powers of two below the largest one that is at most std.
 _FINENESS = 20
-# What the kernel may be wrong by in N, half of the first word's interval counted (tests prove it).
+# The largest error of the kernel in N, including half of the first word's interval (tests prove it).
 KERNEL_ERROR = 2.0**-46
-# Coordinates worked on at once: what is between them stays in the cache. Even: two words make a block.
+# Coordinates per chunk: intermediate results stay in the cache. Even: two words make a block.
 CHUNK = 2**14
-# The same where the kernel draws the words itself, into the first cache: fewer calls from Python.
+# The chunk where the kernel draws the words itself, into the first-level cache: fewer calls from Python.
 _KEYED_CHUNK = 4 * CHUNK
 _STD_RANGE = (2.0**-900, 2.0**900)
 
@@ -52,10 +52,10 @@ class Words(Further, Protocol):
 
 @runtime_checkable
 class KeyedWords(Words, Protocol):
-    """Words of AES-256 in counter mode, which the kernel can draw itself."""
+    """Words of AES-256 in counter mode, which the kernel can compute itself."""
 
     def counter(self) -> tuple[bytes, int]:
-        """The key, of 32 bytes, and the place n of word 0: word i is half (n + i) % 2 of block (n + i) // 2."""
+        """The key, of 32 bytes, and the position n of word 0: word i is half (n + i) % 2 of block (n + i) // 2."""
         ...
 
 
@@ -68,9 +68,9 @@ def add_gaussian(
     All of torch's threads take part, where torch was imported.
 
     Args:
-        values: float64 or float32; what must be protected.
+        values: float64 or float32; the private sum.
         std: in [2^-900, 2^900]; public.
-        words: where random bits come from.
+        words: the source of random bits.
         divisor: > 0; public. The multiple times 1 / divisor, in float64, is rounded to the dtype of ``values``.
         out: where the result goes, of the shape and dtype of ``values``; may be ``values``. ``None`` for a new array.
         step: gamma, a power of two; public. ``None`` for `grid` (std).
@@ -145,7 +145,7 @@ def grid(std: float) -> float:
 
 @functools.cache
 def kernel() -> Any:
-    """The compiled function, or ``None`` where there is none."""
+    """The compiled function, or ``None`` if there is none."""
     function = native.kernel(SOURCE)
     if function is not None:
         pointer, number, whole = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64
@@ -156,7 +156,7 @@ def kernel() -> Any:
 
 @functools.cache
 def _keyed_kernel() -> Any:
-    """The function that draws its words itself, for `KeyedWords`."""
+    """The compiled function that computes its words itself, for `KeyedWords`; ``None`` if there is none."""
     function = native.kernel(SOURCE, "_keyed")
     if function is not None:
         pointer, number, whole, flag = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64, ctypes.c_uint
@@ -177,7 +177,7 @@ def _keyed_kernel() -> Any:
 
 
 def counter_of(words: Words, count: int) -> tuple[bytes, int] | None:
-    """Key and place of these words, where the kernel can draw them itself."""
+    """Key and position of ``words``, if the kernel can compute them itself; else ``None``."""
     if kernel() is None or not isinstance(words, KeyedWords):
         return None
     key, place = words.counter()
@@ -196,8 +196,8 @@ def adder(
     most: int,
     counter: tuple[bytes, int] | None,
 ) -> Callable[[int, int], tuple[np.ndarray, np.ndarray]]:
-    """A function of (start, count), for one thread: writes to ``out`` where float64 is sure which multiple is nearest,
-    and gives the places, from ``start`` on, of the others, which it leaves alone, and their words."""
+    """A function of (start, count), for one thread: writes the results to ``out`` where float64 decides which multiple
+    is nearest; returns the positions, from ``start`` on, of the others, which it leaves alone, and their words."""
     if kernel() is None:
         return _portable(values, out, std, step, inverse, words.reader(most))
     unsure, size = np.empty(most, dtype=np.int64), values.itemsize

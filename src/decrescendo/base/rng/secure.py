@@ -13,14 +13,14 @@ from jaxtyping import Float, Int, UInt64
 from decrescendo.base.rng.keystream import KEY, Keystream, ReservedWords
 from decrescendo.errors import InvalidType, check_integer, check_real
 
-# Coins thrown at once.
+# Coins per chunk.
 _COINS = 2**20
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Secure:
-    """In place of a seed: sampling and noise that nobody can predict or repeat, safe from floating-point attacks.
+    """Use in place of a seed: sampling and noise that nobody can predict or repeat, safe from floating-point attacks.
 
     The recommended setting for weights that are published. There is no argument: a seed that can be passed can be
     guessed, kept, or used twice.
@@ -32,7 +32,7 @@ class Secure:
 
 @final
 class SecureStream:
-    """A `Keystream` whose key nobody chose, which refuses to be held twice.
+    """A `Keystream` with a key from the operating system, which refuses to be copied.
 
     Args:
         key: 32 bytes; as sensitive as the data. Use `fresh`: nothing but a checkpoint should pass one.
@@ -61,7 +61,7 @@ class SecureStream:
         return cls(secrets.token_bytes(KEY))
 
     def child(self, name: str) -> "SecureStream":
-        """A stream of its own, from this one's key and ``name`` by HKDF-SHA256 (RFC 5869).
+        """An independent stream, from this one's key and ``name`` by HKDF-SHA256 (RFC 5869).
 
         Whoever knows the child's key learns nothing of this one's, nor of another child's.
         """
@@ -71,7 +71,7 @@ class SecureStream:
 
     @property
     def key(self) -> bytes:
-        """As sensitive as the data: who knows it knows the noise. For checkpoints."""
+        """The key, for checkpoints. As sensitive as the data: who knows it knows the noise."""
         return self._stream.key
 
     @property
@@ -97,9 +97,9 @@ class SecureStream:
         return (found % np.uint64(bound)).astype(np.int64)
 
     def subset(self, size: int, rate: float) -> Int[np.ndarray, " batch"]:
-        """Each of 0 .. size - 1 with probability floor(rate 2^64) / 2^64, independently; ascending.
+        """A Poisson sample of 0 .. size - 1: each with probability floor(rate 2^64) / 2^64, independently; ascending.
 
-        Never more than ``rate``: amplification by sampling grows with the rate. Two bytes a coin decide nearly all.
+        Never more than ``rate``: privacy loss grows with the rate. Two bytes per coin decide nearly all.
 
         >>> SecureStream.fresh().subset(3, 1.0).tolist()
         [0, 1, 2]
@@ -124,12 +124,12 @@ class SecureStream:
         divisor: float = 1.0,
         out: Float[np.ndarray, " size"] | None = None,
     ) -> Float[np.ndarray, " size"]:
-        """``values`` with N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`."""
+        """``values`` plus N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`."""
         self._check_owner()
         return self._stream.add_gaussian(values, std, divisor=divisor, out=out)
 
     def reserve(self, count: int) -> ReservedWords:
-        """The next words, to be drawn in any order: see `Keystream.reserve`."""
+        """Reserve the next words, to be read in any order: see `Keystream.reserve`."""
         self._check_owner()
         return self._stream.reserve(count)
 

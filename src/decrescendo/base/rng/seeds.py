@@ -1,4 +1,4 @@
-"""The random numbers that a model draws by itself (dropout): seeds for them, and torch's generators put to a seed."""
+"""Seeds for the random numbers that a model draws (dropout), and contexts that seed torch's generators with them."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @final
 class Seeds:
-    """Seeds of 63 bits, one a call, from a stream of their own: each forward pass of a private training begins at one.
+    """63-bit seeds, one per call, from a stream of their own: one for each forward pass of a private training.
 
-    A mask that is drawn from torch's global generator can be known in advance (``torch.manual_seed(0)`` in a published
-    script), and one row more shifts the masks of all rows after it: then the sum moves by far more than one example's
-    part of it.
+    A dropout mask from torch's global generator can be known in advance (``torch.manual_seed(0)`` in a published
+    script), and one row more shifts the masks of all rows after it: then the sum changes by far more than one
+    example's clipped gradient.
 
     Args:
-        stream: "model" of a run; whoever knows it knows the masks. It may be put back to where it was (checkpoints).
+        stream: a run's stream "model"; whoever knows it knows the masks. Checkpoints may restore its position.
 
     >>> Seeds.of(3)() == Seeds.of(3)(), Seeds.of(Secure())() == Seeds.of(Secure())()
     (True, False)
@@ -36,13 +36,13 @@ class Seeds:
 
     @classmethod
     def of(cls, seed: int | Secure, purpose: Purpose = "model") -> "Seeds":
-        """Of the stream ``purpose`` of a seed, or of a key that nobody chooses."""
+        """Seeds from the stream ``purpose`` of a seed, or from a fresh key of the operating system."""
         if isinstance(seed, Secure):
             return cls(SecureStream.fresh())
         return cls(Streams(seed).numpy(purpose))
 
     def __call__(self) -> int:
-        """The next one."""
+        """The next seed."""
         if isinstance(self.stream, SecureStream):
             return int(self.stream.words(1)[0]) >> 1
         return int(self.stream.integers(2**63))
@@ -50,15 +50,15 @@ class Seeds:
 
 @contextmanager
 def seeded(seed: int, devices: Iterable["torch.device"] = ()) -> Generator[None]:
-    """Inside, torch's global generators (the CPU's, and those of CUDA ``devices``) begin at ``seed``; outside they are
-    as they were, neither read nor moved.
+    """Inside, torch's global generators (the CPU's, and those of CUDA ``devices``) start at ``seed``; afterwards their
+    states are restored: the caller's numbers are neither read nor advanced.
 
     On the CPU torch keeps only 32 bits of a seed, which an adversary can try one by one; here the whole state of the
     generator is filled from the seed. Its ``torch.initial_seed()`` is the seed.
 
     Args:
         seed: a whole number from 0 to 2^63 - 1.
-        devices: those of the model's tensors; others than CUDA's are left out.
+        devices: devices of the model's tensors; all but CUDA's are ignored.
 
     >>> import torch
     >>> before = torch.get_rng_state()
@@ -84,7 +84,7 @@ def seeded(seed: int, devices: Iterable["torch.device"] = ()) -> Generator[None]
 
 
 def restarted(seed: int, number: int) -> None:
-    """Put torch's global generator of the CPU to another beginning of ``seed``, of which each ``number`` has one.
+    """Restart torch's global CPU generator at the stream that belongs to ``seed`` and ``number``.
 
     >>> import torch
     >>> with seeded(5):

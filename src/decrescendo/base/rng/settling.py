@@ -1,8 +1,8 @@
-"""What the fast ways of `rounded` leave open: which multiple of the grid is nearest, with as many bits as it takes.
+"""Rounds the coordinates that the fast code of `rounded` leaves open, with as many random bits as it takes.
 
-The sum x + std N is known to lie in an interval: of N, 64 random bits and float64. Where the interval leaves open which
-multiple is nearest, more bits are drawn, from a place of the coordinate's own, and the interval is computed with more
-digits, until nothing is open.
+64 random bits and float64 give an interval that contains the sum x + std N. Where it leaves open which multiple of the
+grid is nearest, more bits of the coordinate are drawn, and the interval is computed with more digits, until nothing is
+open.
 """
 
 import math
@@ -12,17 +12,17 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
-# What float64 may be wrong by in the quantile, in units of 1 + |N|; SciPy's is at most 2^-50 (tests measure it).
+# Bound on float64's error of the quantile, in units of 1 + |N|; SciPy's is at most 2^-50 (tests measure it).
 QUANTILE_ERROR = 2.0**-45
-# Digits, in bits, of the slow path, beyond those of the random number.
+# Bits of precision of the slow path, beyond those of the random number.
 _MORE_DIGITS = 256
-# Multiples of the grid: what float64 may be wrong by where it says between which two of them a sum lies.
+# In multiples of the grid: with an error up to this, float64 says between which two multiples a sum lies.
 _NEAR = 0.25
 
 
 @runtime_checkable
 class Further(Protocol):
-    """Where more random bits come from."""
+    """A source of more random words for a coordinate."""
 
     def further(self, index: int) -> Iterator[int]:
         """More words of one coordinate, without end, used for nothing else."""
@@ -32,7 +32,7 @@ class Further(Protocol):
 def nearest_of(
     values: Float[np.ndarray, " size"], std: float, step: float, drawn: UInt64[np.ndarray, " size"]
 ) -> tuple[Float[np.ndarray, " size"], Bool[np.ndarray, " size"]]:
-    """The nearest multiples, in units of ``step``, and where float64 leaves them open."""
+    """The multiples of ``step`` nearest to the noisy sums, in units of ``step``; and where float64 leaves them open."""
     scaled, error = _scaled(values, std, step, drawn)
     with np.errstate(invalid="ignore"):
         nearest = np.rint(scaled)
@@ -42,10 +42,10 @@ def nearest_of(
 def _scaled(
     values: Float[np.ndarray, " size"], std: float, step: float, drawn: UInt64[np.ndarray, " size"]
 ) -> tuple[Float[np.ndarray, " size"], Float[np.ndarray, " size"]]:
-    """The sums in units of ``step``, and what float64 may be wrong by in them."""
+    """The noisy sums in units of ``step``, and bounds on float64's error in them."""
     from scipy.special import ndtri  # slow to load, for `decrescendo --help` too
 
-    # One bit is the sign; 63 are the beginning of a tail probability below one half, whose other bits nobody drew yet.
+    # One bit is the sign; 63 are the first bits of a tail probability below one half; its others are not drawn yet.
     negative, tail = drawn >> np.uint64(63) == 1, drawn & np.uint64(2**63 - 1)
     probability = (tail + 0.5) * 2.0**-64
     size = -ndtri(probability)
@@ -80,8 +80,8 @@ def _decide(
 ) -> float:
     """The nearest multiple of ``step``, with as many more random bits and digits as it takes.
 
-    ``below``: if the sum lies by the middle between two of them, the number of the first, so that it only has to be
-    seen on which side it lies.
+    ``below``: if the sum is close to the middle between two multiples, the index of the lower one: then only the side
+    must be decided.
     """
     import mpmath  # rarely needed, and slow to load
 

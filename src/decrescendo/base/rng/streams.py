@@ -1,4 +1,4 @@
-"""One named random stream a purpose, all from one seed, never the global generators.
+"""`Streams`: one named random stream per purpose, all from one seed, never the global generators.
 
 Streams by purpose mean that changing the model cannot change the noise. These generators are fast and repeatable:
 whoever knows the seed knows the noise, so a seed is as sensitive as the data. A seed that can be
@@ -92,7 +92,7 @@ class Streams:
 
 
 def filled(generator: "torch.Generator", text: str) -> "torch.Generator":
-    """``generator``, of the CPU and just seeded, with the whole state of its Mersenne Twister filled from ``text`` by
+    """``generator`` (a CPU one, just seeded) with the whole state of its Mersenne Twister filled from ``text`` by
     SHAKE-256; its ``initial_seed()`` stays.
 
     Raises:
