@@ -6,7 +6,8 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-MEASURED: dict[str, Any] = json.loads((ROOT / "results" / "bridge-trainings.json").read_text())
+_FILE = ROOT / "results" / "bridge-trainings.json"
+MEASURED: dict[str, Any] = json.loads(_FILE.read_text())
 
 
 def _accuracy(values: list[float]) -> str:
@@ -34,10 +35,21 @@ def table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def summary(content: dict[str, Any]) -> str:
+    """What the page says of all of them."""
+    rows = content["trainings"]
+    gains = [fmean(row["ours"]["accuracy"]) - fmean(row["opacus"]["accuracy"]) for row in rows]
+    error = stdev(gains) / len(gains) ** 0.5
+    return (
+        f"{len(rows)} of the {len(rows) + len(content['not_measured'])} were measured beside Opacus. Time a step is "
+        f"{median(map(ratio, rows)):.2f} in the median, accuracy {fmean(gains):+.1f} ± {error:.1f} points in the mean."
+    )
+
+
 def test_the_page_has_the_table_of_the_measurements() -> None:
     page = (ROOT / "docs" / "how-to" / "from-opacus.md").read_text()
     assert table(MEASURED) in page
-    assert f"{median(map(ratio, MEASURED['trainings'])):.2f} in the median" in page
+    assert summary(MEASURED) in page
 
 
 def test_public_trainings_need_at_most_five_lines_by_hand() -> None:
