@@ -26,12 +26,12 @@ def table(content: dict[str, Any]) -> str:
         "| training | lines by hand | epsilon | seeds | accuracy, Opacus | accuracy, here | time a step |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in content["trainings"]:
-        lines.append(
-            f"| [{row['repository']}/{row['path'].split('/')[-1]}]({row['link']}) | {row['lines_by_hand']} "
-            f"| {row['epsilon_opacus']:.2f}, here {row['epsilon_ours']:.2f} | {len(row['seeds'])} "
-            f"| {_accuracy(row['opacus']['accuracy'])} | {_accuracy(row['ours']['accuracy'])} | {ratio(row):.2f} |"
-        )
+    lines += [
+        f"| [{row['repository']}/{row['path'].split('/')[-1]}]({row['link']}) | {row['lines_by_hand']} "
+        f"| {row['epsilon_opacus']:.2f}, here {row['epsilon_ours']:.2f} | {len(row['seeds'])} "
+        f"| {_accuracy(row['opacus']['accuracy'])} | {_accuracy(row['ours']['accuracy'])} | {ratio(row):.2f} |"
+        for row in content["trainings"]
+    ]
     return "\n".join(lines)
 
 
@@ -56,4 +56,6 @@ def test_public_trainings_need_at_most_five_lines_by_hand() -> None:
     for row in MEASURED["trainings"]:
         assert 0 <= row["lines_by_hand"] <= 5
         assert len(row["seeds"]) == len(row["ours"]["accuracy"]) == len(row["opacus"]["accuracy"]) >= 1
-        assert row["substituted"] and row["shortened"] and row["link"].startswith("https://github.com/")
+        assert row["substituted"]
+        assert row["shortened"]
+        assert row["link"].startswith("https://github.com/")
