@@ -160,6 +160,9 @@ def test_notebooks_and_files_that_are_none(tmp_path: Path) -> None:
     ]
     notebook.write_text(json.dumps({"cells": cells}))
     assert [f.check for f in examine(notebook, steps=0).findings] == ["beside"]
+    fixed = rewrite(notebook).text
+    assert "decrescendo.integrations.opacus" in fixed
+    assert "!pip" not in fixed
     notebook.write_text("{}")
     with pytest.raises(FileRefused, match="notebook"):
         examine(notebook, steps=0)

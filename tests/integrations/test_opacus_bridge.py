@@ -495,6 +495,40 @@ def test_ghost_mode_returns_the_criterion_and_evaluation_is_the_models_own(
     assert len(engine.accountant) == 6
 
 
+@pytest.mark.filterwarnings("ignore:secure_mode")
+@pytest.mark.parametrize("most", [None, 5])
+def test_the_private_loader_under_no_grad_gives_all_rows_and_no_step(
+    most: int | None, data: tuple[Tensor, Tensor]
+) -> None:
+    """What Opacus users do after each epoch; the training goes on as if nobody had evaluated."""
+    weights: list[Tensor] = []
+    for evaluates in (False, True):
+        torch.manual_seed(3)
+        engine, model, optimizer, loader = private(data, engine=PrivacyEngine())
+        for _ in range(2):
+            epoch(model, optimizer, loader)
+            if evaluates:
+                parts = loader if most is None else loader.in_parts(most)
+                with torch.no_grad():
+                    seen = [(x.numpy(), (model(x).argmax(1) == y).sum().item()) for x, y in parts]
+                assert torch.equal(torch.cat([torch.from_numpy(x) for x, _ in seen]), data[0])
+                assert len(seen) == (len(loader) if most is None else 5)
+        assert len(engine.accountant) == 6
+        weights.append(torch.cat([value.detach().flatten() for value in model.parameters()]))
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("what", ["a tensor", "a number"])
+def test_nothing_of_an_evaluation_comes_into_a_loss(what: str, data: tuple[Tensor, Tensor]) -> None:
+    _, model, optimizer, loader = private(data)
+    epoch(model, optimizer, loader, step(lambda model, x, y: F.cross_entropy(model(x), y) * 1.0))
+    with torch.no_grad():
+        scores = [F.cross_entropy(model(x), y) for x, y in loader]
+    weight: Any = scores[0] if what == "a tensor" else scores[0].item()
+    with pytest.raises(UnsupportedModel, match="earlier one" if what == "a tensor" else "has read"):
+        epoch(model, optimizer, loader, step(lambda model, x, y: F.cross_entropy(model(x), y) * weight))
+
+
 @pytest.mark.parametrize("given", [{}, {"target_epsilon": 3.0, "epochs": 2}])
 def test_a_training_that_ends_early_says_so(given: dict[str, Any], data: tuple[Tensor, Tensor]) -> None:
     engine, model, optimizer, loader = private(data, **given)

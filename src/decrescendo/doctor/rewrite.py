@@ -3,11 +3,12 @@ right repair repaired, the rest said in comments."""
 
 import ast
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from decrescendo.doctor.batch_rules import empty_batches, unused_loader, weighted
-from decrescendo.doctor.source import MAKERS, Module, Sources, keyword, name_of, read
+from decrescendo.doctor.source import MAKERS, Module, Sources, keyword, name_of, read, script_of
 from decrescendo.errors import InvalidValue
 
 BRIDGE = "decrescendo.integrations.opacus"
@@ -48,18 +49,17 @@ class Rewritten:
 
 
 def rewrite(path: str | os.PathLike[str]) -> Rewritten:
-    """Rewrite a training script from Opacus for this library, with the same schedule.
+    """Rewrite a training script, or the code cells of a notebook, from Opacus for this library, with the same schedule.
 
     Raises:
         InvalidValue: no script with Opacus' `make_private`; a loop with clipping of its own is no change of names.
         FileRefused: no Python.
     """
     path = Path(path)
-    if path.suffix != ".py":
-        raise InvalidValue(
-            f"a training can be rewritten from a .py file, got {path}. Export a notebook as a script"
-        )
-    sources = read(path)
+    if path.suffix not in (".py", ".ipynb"):
+        raise InvalidValue(f"a training can be rewritten from a script or a notebook, got {path}. Give one")
+    with tempfile.TemporaryDirectory() as folder:
+        sources = read(script_of(path, Path(folder)))
     module = sources.modules[0]
     alone = Sources([module])
     if not any(alone.calls(*MAKERS)):

@@ -13,14 +13,15 @@ from torch.utils.data import DataLoader, default_collate
 from decrescendo.accounting import Ledger
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.batches import Batch, Ragged, count_rows, map_rows, slice_rows
+from decrescendo.base.batches import Batch, count_rows, slice_rows
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
-from decrescendo.errors import InvalidValue, PlanViolation
+from decrescendo.errors import PlanViolation
 from decrescendo.integrations.opacus.accepted import Accepted
 from decrescendo.integrations.opacus.calls import Ref
 from decrescendo.integrations.opacus.checks import check_gradients
 from decrescendo.integrations.opacus.constants import Knowledge
+from decrescendo.integrations.opacus.evaluation import all_rows, check_one_shape, no_rows
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.program import Program
 from decrescendo.integrations.opacus.recording import Tape
@@ -29,7 +30,6 @@ from decrescendo.integrations.opacus.source import OpenEnded, rest_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Run, Trainer
-from decrescendo.training import rows as rows_of
 from decrescendo.training.loop.beginning import seed_at
 
 RECORDED, EARLY = assumed("rows-recorded-loop"), (assumed("ended-early"),)
@@ -189,7 +189,11 @@ class Loop:
             self._settings = replace(self._settings, microbatch_size=most)
 
     def epoch(self, most: int | None) -> Generator[Batch]:
-        """As many batches as the user's loader has, in parts of at most so many rows."""
+        """As many batches as the user's loader has, in parts of at most so many rows; under `torch.no_grad`, where
+        nothing is trained, all rows in their order."""
+        if not torch.is_grad_enabled():
+            yield from all_rows(self._loader, self._collate, self._module, most, self._tape)
+            return
         self._epochs += 1
         for place in range(len(self._loader)):
             if place or not self._waiting:
@@ -208,17 +212,13 @@ class Loop:
                 "a training must end with the epochs that it was calibrated for, got another batch asked for. Say more "
                 "epochs in make_private_with_epsilon"
             ) from None
-        if isinstance(self._batch, Ragged):
-            raise InvalidValue(
-                "all examples must have one shape, got several in a batch. Pad them to one fixed length, whoever else "
-                "is in the batch"
-            )
+        check_one_shape(self._batch)
         self._waiting = True
 
     def _parts(self, most: int | None) -> Generator[Batch]:
         batch = self._batch
         if batch is None:
-            yield self._recorded(self._none(), 0)
+            yield self._recorded(no_rows(self._loader, self._collate, self._module), 0)
             if self._waiting:  # the loop passed it over: it is a step all the same
                 self._take(None)
             return
@@ -233,14 +233,11 @@ class Loop:
 
     def _recorded(self, batch: Batch, rows: int) -> Batch:
         self._seen.when = self.ledger.steps, self._epochs
-        self.tape, self._program = Tape(rows, self._state, self._ended, self._seen), None
+        self.tape, self._program = self._tape(rows), None
         return self.tape.batch(batch)
 
-    def _none(self) -> Batch:
-        """A batch of no rows, as the loop knows batches."""
-        device = next(self._module.parameters()).device
-        one = rows_of(self._loader.dataset, self._collate).take(np.zeros(1, dtype=np.int64))
-        return map_rows(lambda rows: rows[:0].to(device), one)
+    def _tape(self, rows: int) -> Tape:
+        return Tape(rows, self._state, self._ended, self._seen)
 
     def _ended(self, tape: Tape, loss: Ref) -> None:
         """The loop called ``backward`` of this loss."""
