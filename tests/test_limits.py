@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +13,9 @@ from fuzzing.federated_files import _server
 from torch import Tensor, nn
 
 from decrescendo.accounting.budget import Budget
+from decrescendo.base.batches import OneByOne
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import Engine
+from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated import Server
 from decrescendo.plans.calibration import calibrate
@@ -123,6 +125,26 @@ def test_who_is_behind_a_row_is_for_the_owner_to_say() -> None:
     """Rows do not say whose they are: statements show it as not stated until somebody does."""
     assert "not stated" in Declaration().stated()["person"]
     assert "hides an image, not a person" in " ".join((digits.__doc__ or "").split())
+
+
+@dataclass
+class Node:
+    """A node of a graph that all records hold."""
+
+    place: int
+    features: Tensor
+
+
+def test_what_records_share_is_for_the_owner_to_say() -> None:
+    """A record is what the list has at its place: rows of others in it are a part of it, and are not protected."""
+    features, model = torch.eye(4, 3), nn.Linear(3, 1)
+    engine = Engine(
+        model, lambda m, node: m(node.features[[node.place]] + node.features.mean(0)).square().sum(1),
+        EngineSettings(one_example_a_pass=True),
+    )  # fmt: skip
+    found = engine.clipped_sum(OneByOne(tuple(Node(place, features) for place in range(4))), 1.0)
+    assert float(found.gradients["weight"].abs().sum()) > 0
+    assert engine.assumptions == ()
 
 
 def _takes(loss: Callable[[nn.Module, Tensor], Tensor]) -> None:
