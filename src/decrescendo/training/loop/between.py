@@ -44,11 +44,11 @@ class BetweenSteps:
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
     >>> between.begin()
     >>> _ = between.look()
-    >>> between.supposed
+    >>> between.assumptions
     set()
     >>> _ = model.weight.data.neg_()
     >>> _ = between.look()
-    >>> between.supposed == {WRITTEN}
+    >>> between.assumptions == {WRITTEN}
     True
     """
 
@@ -191,7 +191,7 @@ class BetweenSteps:
         self._read = True
 
     @property
-    def supposed(self) -> set[Assumption]:
+    def assumptions(self) -> set[Assumption]:
         """The assumptions that follow from the changes found."""
         what = " and ".join(
             f"{named(names)} {'was' if len(names) == 1 else 'were'} {how}"
