@@ -152,8 +152,8 @@ def start_or_resume(
     """Start a run, or resume it from the newest checkpoint of ``keeper``."""
     norms = keeper.resume(model, optimizer)
     for reading in run_state.readings:
-        source.heed(reading)
-    if run_state.taken and tuple(norms) != source.decided_clip_norm:
+        source.observe(reading)
+    if run_state.taken and tuple(norms) != source.chosen_clip_norms:
         raise PlanViolation(
             "a run must go on with the ClipController it began with, or without one, got the other or another. Its "
             "clip norms would not be those that its releases decided"

@@ -97,7 +97,7 @@ def run_of(source: Source, run_state: RunState, weights: Mapping[str, Tensor], p
             clipped=tuple(d.clipped for d in diagnostics),
             loss_sum=tuple(d.loss_sum for d in diagnostics),
         ),
-        clip_norm=source.decided_clip_norm[: ledger.steps],
+        clip_norm=source.chosen_clip_norms[: ledger.steps],
         stopped=source.ended,
         provenance=provenance,
         telemetry=tuple(run_state.readings),

@@ -241,17 +241,17 @@ class Trainer:
         return known
 
     def _draw(
-        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None, strata: object
-    ) -> Iterator[Batch | None]:
-        drawn = self._drawing.batches(table, workers, self._run_state.taken, whose, strata)
+        self, table: Rows | Examples, workers: int, person_of_row: Int[np.ndarray, " rows"] | None, strata: object
+    ) -> Iterator[Batch | None]:  # fmt: skip
+        drawn = self._drawing.batches(table, workers, self._run_state.taken, person_of_row, strata)
         self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:
                 with self._world.watched():
                     if not self._grant():
                         return
-                    batch, self._order.drawn, self._drawing.place = next(drawn)
-                    self._between.hand_out(batch)
+                    batch, self._order.drawn, self._drawing.positions = next(drawn)
+                    self._between.note_drawn(batch)
                 yield batch
         raise PlanViolation(
             "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "
@@ -318,7 +318,7 @@ class Trainer:
             )
             if self._telemetry is not None:
                 self._run_state.readings.append(self._releasing.reading(noisy, self._telemetry))
-                self._source.heed(self._run_state.readings[-1])
+                self._source.observe(self._run_state.readings[-1])
             self._run_state.releases.append(noisy.release)
             self._run_state.diagnostics.append(diagnostics)
             self._order.drawn = None
@@ -338,7 +338,7 @@ class Trainer:
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._order.check_batch(batch, self._run_state.taken)
-        self._between.take_back(batch)
+        self._between.check_given(batch)
         held = Inventory.of(self._model)
         check_optimizer(self._optimizer, held, trainable_of(held))  # before anything is released
         self._frozen_state.follow()
@@ -474,5 +474,5 @@ class Trainer:
         if self._keeper is not None and (self._keeper.is_due or (now and not self._keeper.is_saved)):
             # An evaluation may have left sharded parameters gathered; a checkpoint reads their shards.
             self._parts.settle()
-            positions = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
+            positions = {**self._drawing.positions, "clip_norm": list(self._source.chosen_clip_norms)}
             self._keeper.keep(self._model, self._optimizer, positions, self.assumptions)
