@@ -23,7 +23,9 @@ RETIRED = {
     "conduct": "provenance", "weighing": "clip factors", "SERVER": "CENTRAL", "SHARES": "DISTRIBUTED",
     "sandwich": "discretisation", "Dots": "LossGrid", "dots": "grid", "place_dots": "place_grid",
     "Prices": "MarginalCosts", "prices": "costs", "noise_weights": "noise_influence", "Means": "Workspace",
-    "kept_bytes": "cache_bytes",
+    "kept_bytes": "cache_bytes", "supposed": "assumptions", "heed": "observe", "owes": "can_be_cost_of",
+    "unheard": "no_record", "gone_on": "start_or_resume", "go_on_reading": "restore_readings",
+    "life_of": "new_run_state", "decided_clip_norm": "chosen_clip_norms",
 }  # fmt: skip
 FILES = {
     "terms",

@@ -152,13 +152,13 @@ class TestRecordsOfObjectsAndTables:
 
 
 def given_by(data: Any, budget: Any = None, people: Any = None) -> tuple[str, ...]:
-    """What is supposed of data that are given to a training."""
+    """What is assumed of data that are given to a training."""
     plan, model = make_plan(), make_model()
     if budget is not None:
         plan = dc.calibrate(budget, plan.sampling, steps=2, privacy=[1.0] * 2, clip=[1.0] * 2)
     trainer = Trainer(model, loss, plan, sgd(model), seed=0)
     trainer.batches(data, collate_fn=lambda items: (X[:1], Y[:1]), people=people)
-    return trainer._life.supposed
+    return trainer._run_state.assumptions
 
 
 @pytest.mark.parametrize("indices", [["a", "b"], [[0], [1]], [0.5, 1.5]])

@@ -22,7 +22,7 @@ _GRID_SHARE, _STEPS, _COARSER = 1 / 8_000, 5_000, 16
 # What dp-accounting's sums may be above the truth, relative: measured 2.4e-11 for one release.
 _SUMS = 1e-8
 # An epsilon may be below its accountant's word by this share: versions of one accountant differ by less.
-APART = 1e-3
+TOLERANCE = 1e-3
 
 
 def check_word(whose: str, given: Guarantee, again: Guarantee) -> None:
@@ -35,7 +35,7 @@ def check_word(whose: str, given: Guarantee, again: Guarantee) -> None:
         raise AccountingError(
             f"{whose}'s guarantee must be called what it is, {again.kind} by {again.accountant}, got {given.kind}"
         )
-    if given.epsilon < again.epsilon * (1 - APART):
+    if given.epsilon < again.epsilon * (1 - TOLERANCE):
         raise AccountingError(
             f"{whose}'s guarantee must not be below what its accountant says, {again}, got "
             f"epsilon={given.epsilon:.6g}. Calibrate again"

@@ -22,12 +22,12 @@ from decrescendo.errors import MissingExtra
 from decrescendo.plans import Plan, PoissonSampling, calibrate, schedule_curves
 from decrescendo.report import Scores, draw_schedules, draw_scores, paired
 from decrescendo.training import Decay, Run, accuracy, cross_entropy, decay_scheduler, rows, smoothed, train
-from decrescendo.training.digits import Half, digits, digits_cnn
+from decrescendo.training.digits import Split, digits, digits_cnn
 from decrescendo.training.loop.progress import Progress as TrainingProgress
 
 # Beside the gradients: nobody looks at a raw training loss.
 TELEMETRY = Telemetry(norms=10, loss=True, loss_range=(0.0, 4.0))
-Digits = tuple[Half, Half]  # to train on, to test on
+Digits = tuple[Split, Split]  # to train on, to test on
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 BATCH, STEPS, CLIP = 256, 200, 1.0

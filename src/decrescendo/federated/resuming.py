@@ -28,7 +28,7 @@ class Resumed:
     releases: list[Release]
     attendance: list[tuple[int, int]]
     one_by_one: bool
-    supposed: tuple[Assumption, ...]
+    assumptions: tuple[Assumption, ...]
     noisy: NoisyMean | None
 
 
@@ -92,7 +92,7 @@ def resumed(
     releases = [release_of(index) for index in range(check_integer("spent", state["spent"]))]
     attendance = [(int(members), int(replies)) for members, replies in state["attendance"]]
     _check_attendance(attendance, len(releases) if shows_replies else 0)
-    supposed = tuple(map(read_assumption, _list_of(state["assumptions"])))
+    assumptions = tuple(map(read_assumption, _list_of(state["assumptions"])))
     model.load_state_dict(state["weights"])
     optimizer.load_state_dict(state["optimizer_state"])
     kept: Any = state["scheduler"]
@@ -111,7 +111,7 @@ def resumed(
     noisy = None
     if state["noisy"] is not None:
         noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"])
-    return Resumed(releases, attendance, bool(state["one_by_one"]), supposed, noisy)
+    return Resumed(releases, attendance, bool(state["one_by_one"]), assumptions, noisy)
 
 
 @contextmanager

@@ -73,8 +73,8 @@ class Rounds:
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
         self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns)
         self.opened: Opened | None = None
-        supposed = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
-        self._supposed: tuple[Assumption, ...] = (*supposed, *assumed_of_scheduler(scheduler))
+        assumptions = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
+        self._assumptions: tuple[Assumption, ...] = (*assumptions, *assumed_of_scheduler(scheduler))
 
     def begin(self, state: Mapping[str, Any] | None) -> None:
         """Be where the journal was, if it was anywhere; else reserve the plan in the store."""
@@ -84,7 +84,7 @@ class Rounds:
         self._frozen = FrozenStateGuard(self._model)
         self._between = BetweenSteps(self._model, self._optimizer)
         if self._books.spent:
-            noisy = self._plan.private and BEGAN_WITHOUT_NOISE not in self._supposed
+            noisy = self._plan.private and BEGAN_WITHOUT_NOISE not in self._assumptions
             self._between.resumed(noisy=noisy)
         if self._books.store is not None and self._books.account is None:
             self._write(None)
@@ -99,7 +99,7 @@ class Rounds:
         self._between.look()
         ended = {*self.ended()} - {ENDED_EARLY}  # it goes on, as far as is known
         found = self._frozen.assumptions()
-        return tuple(sorted({*self._supposed, *self._between.supposed, *found, *ended}))
+        return tuple(sorted({*self._assumptions, *self._between.assumptions, *found, *ended}))
 
     def ended(self) -> tuple[Assumption, ...]:
         """What is assumed if the run is over."""
@@ -184,7 +184,7 @@ class Rounds:
             self._books.check_here()
             opened, _ = self.replies.required(self.opened)
             self.replies.check_sum(opened, copied, present)
-            self._supposed = tuple(sorted({*self._supposed, SUMS}))
+            self._assumptions = tuple(sorted({*self._assumptions, SUMS}))
             return self._release(opened, copied, present, diagnostics)
 
     def abort(self) -> RoundReport:
@@ -264,7 +264,7 @@ class Rounds:
             found = resumed(state, *moved, books.release_of, shows_replies=self._placement.shows_replies)
         books.releases, books.attendance = found.releases, found.attendance
         self.replies.one_by_one = found.one_by_one
-        self._supposed = found.supposed
+        self._assumptions = found.assumptions
         books.go_on(found.noisy)
         if found.noisy is not None:
             with fitting():

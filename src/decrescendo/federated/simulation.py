@@ -147,10 +147,10 @@ def simulate(
     finally:
         server.stop()  # whatever ends this, the next call may go on
     outcome = server.finish()
-    supposed = {*outcome.assumptions, *cohorts.assumptions}
-    supposed |= {*filter(None, (clients.assumption, None if dropouts is None else DROPOUTS_APART))}
-    supposed -= {REPLIES, OWN_NOISE, SUMS}  # there were no replies: all was computed here
-    return replace(outcome, assumptions=tuple(sorted(supposed)))
+    assumptions = {*outcome.assumptions, *cohorts.assumptions}
+    assumptions |= {*filter(None, (clients.assumption, None if dropouts is None else DROPOUTS_APART))}
+    assumptions -= {REPLIES, OWN_NOISE, SUMS}  # there were no replies: all was computed here
+    return replace(outcome, assumptions=tuple(sorted(assumptions)))
 
 
 def _answering(number: int, cohort: tuple[int, ...], dropouts: Dropouts | None) -> list[int]:

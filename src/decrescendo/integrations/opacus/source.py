@@ -41,7 +41,7 @@ class OpenEnded:
     stopped = ended = ""
     steps = _MANY
     correlation: Strategy | None = None
-    decided_clip_norm: tuple[float, ...] = ()
+    chosen_clip_norms: tuple[float, ...] = ()
 
     def __init__(self, sampling: PoissonSampling, noised: Noised) -> None:
         self.sampling, self._noised = sampling, noised
@@ -76,7 +76,7 @@ class OpenEnded:
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """One process: nobody is followed."""
 
-    def heed(self, reading: Reading) -> None:
+    def observe(self, reading: Reading) -> None:
         """Nothing is released beside the gradients."""
 
     def epsilon_spent(self, ledger: Ledger) -> float:

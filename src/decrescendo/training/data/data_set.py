@@ -74,8 +74,8 @@ def data_set_of(
             f"data must have the plan's {size} rows, got {table.count}. "
             "The sample rate was calibrated for that number: make a plan for this data"
         )
-    whose = check_people(people, budget, table.count)
+    person_of_row = check_people(people, budget, table.count)
     if budget.unit is Unit.EXAMPLE:
         check_distinct(data, columns=isinstance(table, Rows))
     found = assumption_of(table)
-    return DataSet(table, whose, frozenset() if found is None else frozenset({found}), data)
+    return DataSet(table, person_of_row, frozenset() if found is None else frozenset({found}), data)

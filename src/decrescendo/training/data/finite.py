@@ -78,13 +78,13 @@ def _in_table(table: Rows | Examples) -> np.ndarray | None:
         columns = [_array(held)]
     elif type(held) in (list, tuple) or (type(held) is Subset and not isinstance(held.dataset, np.memmap)):
         items = cast("Items", held)
-        return np.array([_lacks(items[row]) for row in range(table.count)], dtype=bool)
+        return np.array([_has_nonfinite(items[row]) for row in range(table.count)], dtype=bool)
     else:
         return None
     found = np.zeros(table.count, dtype=bool)
     for column in columns:
         for start in range(0, len(column), _READ):
-            found[start : start + _READ] |= _lacking(column[start : start + _READ])
+            found[start : start + _READ] |= _nonfinite_rows(column[start : start + _READ])
     return found
 
 
@@ -93,26 +93,26 @@ def _in_batches(table: Rows | Examples) -> np.ndarray:
     found = np.zeros(table.count, dtype=bool)
     for row in range(table.count):
         for value in leaves_of(taken(table, np.array([row]))):
-            found[row] |= bool(_lacking(value).any())
+            found[row] |= bool(_nonfinite_rows(value).any())
     return found
 
 
-def _lacking(value: Tensor) -> np.ndarray:
+def _nonfinite_rows(value: Tensor) -> np.ndarray:
     """Which rows of a tensor have a number that is not finite."""
     if not (value.is_floating_point() or value.is_complex()):
         return np.zeros(len(value), dtype=bool)
     return (~torch.isfinite(value)).reshape(len(value), -1).any(1).cpu().numpy()
 
 
-def _lacks(item: object) -> bool:
+def _has_nonfinite(item: object) -> bool:
     """Whether an example has a number that is not finite."""
     if isinstance(item, Tensor):
-        return bool(_lacking(item[None]).any())
+        return bool(_nonfinite_rows(item[None]).any())
     if isinstance(item, (np.ndarray, np.generic, float)):
-        return bool(_lacking(_array(item)[None]).any())
+        return bool(_nonfinite_rows(_array(item)[None]).any())
     if isinstance(item, Mapping):
         item = list(cast("Mapping[object, object]", item).values())
-    return isinstance(item, (list, tuple)) and any(map(_lacks, cast("list[object]", item)))
+    return isinstance(item, (list, tuple)) and any(map(_has_nonfinite, cast("list[object]", item)))
 
 
 def _array(values: Any) -> Tensor:

@@ -40,7 +40,7 @@ class _Maker(TorchDataset[Any]):
         return self._table.take(index.indices)
 
 
-class _Elsewhere(_Maker):
+class _WorkerMaker(_Maker):
     """A `_Maker` for worker processes: returns this library's errors as values."""
 
     def __getitem__(self, index: Draw) -> Batch | None:
@@ -72,7 +72,7 @@ def made(
         yield from map(_Maker(table).__getitem__, draws)
         return
     loader = DataLoader(
-        _Elsewhere(table),
+        _WorkerMaker(table),
         sampler=_Draws(draws),
         batch_size=None,
         collate_fn=_as_it_is,

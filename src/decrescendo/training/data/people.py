@@ -58,14 +58,14 @@ def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, "
     ids = ids_of(people)
     if len(ids) != rows:
         raise InvalidValue(f"people must have an id for each of the {rows} rows, got {len(ids)}")
-    whose = numbered(ids)
-    most = int(np.bincount(whose).max())
+    person_of_row = numbered(ids)
+    most = int(np.bincount(person_of_row).max())
     if most > budget.examples_per_person:
         raise InvalidValue(
             f"one person must have at most {budget.examples_per_person} rows, as the plan says, got one with {most}. "
             "Leave rows out, or calibrate with a larger examples_per_person"
         )
-    return whose
+    return person_of_row
 
 
 def numbered(ids: Sequence[Any], name: str = "people") -> Int[np.ndarray, " rows"]:

@@ -17,11 +17,11 @@ from decrescendo.training.tasks.evaluate import accuracy
 from decrescendo.training.tasks.fitting import cross_entropy, initialised
 from decrescendo.training.tasks.task import Task
 
-Half = tuple[Tensor, Tensor]  # inputs and their classes, of the private or of the test rows
+Split = tuple[Tensor, Tensor]  # inputs and their classes, of the private or of the test rows
 ROWS, LARGEST = 1438, 16
 
 
-def digits() -> tuple[Half, Half]:
+def digits() -> tuple[Split, Split]:
     """The private rows and the test rows: images 1x8x8 in [0, 1], and their classes.
 
     The split is fixed and public: images 4, 9, 14, .. (every fifth, 359 of them) are the test rows. Writers are in

@@ -29,7 +29,7 @@ from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.persistence.keeping import Keeper
-from decrescendo.training.persistence.life import Life
+from decrescendo.training.persistence.run_state import RunState
 from decrescendo.training.processes.function_digest import function_digest
 from decrescendo.training.processes.world import RANKS_ALIKE, World, facts_of
 from decrescendo.training.run import check_published
@@ -108,18 +108,18 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     return parameters
 
 
-def life_of(
+def new_run_state(
     store: Store | None,
     place: int,
     settings: EngineSettings | None,
-    supposed: Iterable[Assumption],
+    assumptions: Iterable[Assumption],
     telemetry: Telemetry | None = None,
-) -> Life:
-    """The initial `Life` of a new run with ``place`` earlier runs in ``store`` and the assumptions found so
+) -> RunState:
+    """The initial `RunState` of a new run with ``place`` earlier runs in ``store`` and the assumptions found so
     far."""
-    return Life(
+    return RunState(
         "" if store is None else new_id(),
-        supposed=tuple(supposed),
+        assumptions=tuple(assumptions),
         place=None if store is None else place,
         accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
         gamma=0.0 if settings is None else settings.gamma or 0.0,
@@ -127,7 +127,7 @@ def life_of(
     )
 
 
-def compared(known: DataSet, world: World, workers: int) -> tuple[Assumption, ...]:
+def check_data_alike(known: DataSet, world: World, workers: int) -> tuple[Assumption, ...]:
     """Check that all ranks have the same data, each with ``workers`` that make batches; returns `RANKS_ALIKE` if not
     all rows could be compared."""
     alike = True
@@ -141,26 +141,26 @@ def compared(known: DataSet, world: World, workers: int) -> tuple[Assumption, ..
     return () if alike else (RANKS_ALIKE,)
 
 
-def gone_on(
+def start_or_resume(
     keeper: Keeper,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     source: Source,
-    life: Life,
+    run_state: RunState,
     between: BetweenSteps,
 ) -> None:
     """Start a run, or resume it from the newest checkpoint of ``keeper``."""
     norms = keeper.resume(model, optimizer)
-    for reading in life.readings:
-        source.heed(reading)
-    if life.taken and tuple(norms) != source.decided_clip_norm:
+    for reading in run_state.readings:
+        source.observe(reading)
+    if run_state.taken and tuple(norms) != source.chosen_clip_norms:
         raise PlanViolation(
             "a run must go on with the ClipController it began with, or without one, got the other or another. Its "
             "clip norms would not be those that its releases decided"
         )
-    if life.taken:
-        noisy = all(release.noise_multiplier for release in life.releases)
-        between.resumed(noisy=noisy and BEGAN_WITHOUT_NOISE not in life.supposed)
+    if run_state.taken:
+        noisy = all(release.noise_multiplier for release in run_state.releases)
+        between.resumed(noisy=noisy and BEGAN_WITHOUT_NOISE not in run_state.assumptions)
     # Before the first checkpoint, which saves what is found: a process that resumes cannot detect it.
     between.look_back()
 
@@ -207,25 +207,25 @@ def training_facts(
 
 
 def registered(
-    store: Store, agreed: Agreement, name: str, life: Life, keeper: Keeper | None, seed: int | Secure
+    store: Store, agreed: Agreement, name: str, run_state: RunState, keeper: Keeper | None, seed: int | Secure
 ) -> Account:
     """Register the run in ``store`` and reserve its whole plan; returns its account."""
-    _check_listed(store, life, keeper)
-    account = store.start(agreed, label=name, id=life.run_id)
+    _check_listed(store, run_state, keeper)
+    account = store.start(agreed, label=name, id=run_state.run_id)
     try:
-        _check_place(store, life, seed)
+        _check_place(store, run_state, seed)
     except PlanViolation:
         account.give_back()
         raise
     return account
 
 
-def _check_listed(store: Store, life: Life, keeper: Keeper | None) -> None:
+def _check_listed(store: Store, run_state: RunState, keeper: Keeper | None) -> None:
     """Check that the store lists the releases of earlier processes of this run. (The last may be missing: it is
     recorded beside the checkpoints first.)"""
     releases = None if keeper is None else keeper.releases
     written = 0 if releases is None else releases.steps
-    listed = {entry.id: entry.released.steps for entry in store.entries()}.get(life.run_id)
+    listed = {entry.id: entry.released.steps for entry in store.entries()}.get(run_state.run_id)
     if written and (listed is None or listed < written - 1):
         raise PlanViolation(
             f"a store must list what its run has released, got {listed or 0} of {written} steps. It is another "
@@ -233,18 +233,18 @@ def _check_listed(store: Store, life: Life, keeper: Keeper | None) -> None:
         )
 
 
-def _check_place(store: Store, life: Life, seed: int | Secure) -> None:
+def _check_place(store: Store, run_state: RunState, seed: int | Secure) -> None:
     """Check that the run has its position in the store: with a seed, another run at that position would draw
     the same noise."""
-    ids, place = [entry.id for entry in store.entries()], life.place
+    ids, place = [entry.id for entry in store.entries()], run_state.place
     if place is None:
         return
-    if ids.index(life.run_id) < place:
+    if ids.index(run_state.run_id) < place:
         raise PlanViolation(
-            f"a store must list the runs before this one, {place} of them, got {ids.index(life.run_id)}. It "
+            f"a store must list the runs before this one, {place} of them, got {ids.index(run_state.run_id)}. It "
             "is another one, or an older copy put back: put back the newest"
         )
-    if ids[place] != life.run_id and not isinstance(seed, Secure):
+    if ids[place] != run_state.run_id and not isinstance(seed, Secure):
         raise PlanViolation(
             "runs of one store that have seeds must be registered one after another, got another one where this "
             "one was to be. Both would have its noise: begin this one again, without its checkpoints"

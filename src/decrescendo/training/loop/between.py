@@ -44,11 +44,11 @@ class BetweenSteps:
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
     >>> between.begin()
     >>> _ = between.look()
-    >>> between.supposed
+    >>> between.assumptions
     set()
     >>> _ = model.weight.data.neg_()
     >>> _ = between.look()
-    >>> between.supposed == {WRITTEN}
+    >>> between.assumptions == {WRITTEN}
     True
     """
 
@@ -65,7 +65,7 @@ class BetweenSteps:
         self._earlier = EarlierRuns()
         # Each parameter's requires_grad after the last step; the names that the loop froze or unfroze (ordered sets).
         self._requires = self._requires_now()
-        self._turned = {"frozen": dict[str, None](), "unfrozen": dict[str, None]()}
+        self._frozen_or_unfrozen = {"frozen": dict[str, None](), "unfrozen": dict[str, None]()}
         # Weights and settings after the last step; the drawn tensors by id; weights and settings before the pass.
         self._weights: dict[str, bytes] | None = None
         self._settings: Settings = []
@@ -104,12 +104,12 @@ class BetweenSteps:
         self.released(noisy=noisy)
         self._weights = self._now()
 
-    def hand_out(self, batch: Batch | None) -> None:
+    def note_drawn(self, batch: Batch | None) -> None:
         """Note the batch that was drawn."""
         tensors = () if batch is None else leaves_of(batch)
         self._handed = {id(tensor): (tensor, fingerprint(tensor)) for tensor in tensors}
 
-    def take_back(self, batch: Batch | None) -> None:
+    def check_given(self, batch: Batch | None) -> None:
         """Compare the batch given to a step with the drawn one."""
         for tensor in () if batch is None else leaves_of(batch):
             handed = self._handed.get(id(tensor))
@@ -138,7 +138,7 @@ class BetweenSteps:
         if self._begun:
             for name, trained in self._requires_now().items():
                 if self._requires.get(name, trained) is not trained:  # (a new parameter does not count)
-                    self._turned["unfrozen" if trained else "frozen"][name] = None
+                    self._frozen_or_unfrozen["unfrozen" if trained else "frozen"][name] = None
 
     def leave(self) -> None:
         """Call when the pass has ended, before the optimiser updates the weights.
@@ -191,11 +191,11 @@ class BetweenSteps:
         self._read = True
 
     @property
-    def supposed(self) -> set[Assumption]:
+    def assumptions(self) -> set[Assumption]:
         """The assumptions that follow from the changes found."""
         what = " and ".join(
             f"{named(names)} {'was' if len(names) == 1 else 'were'} {how}"
-            for how, names in self._turned.items()
+            for how, names in self._frozen_or_unfrozen.items()
             if names
         )
         return self._found | ({TRAINED_SET.format(what)} if what else set())

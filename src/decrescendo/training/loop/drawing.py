@@ -64,17 +64,17 @@ class RunStreams:
             None if strategy is None else CorrelatedNoise(strategy, sampling.dataset_size, on_host=on_host),
         )
 
-    def place(self) -> dict[str, Any]:
+    def positions(self) -> dict[str, Any]:
         """The positions of the streams that batches are drawn from."""
         return {"sampling": stream_state(self.sampling), "data": stream_state(self.data.stream)}
 
-    def go_to(self, place: Mapping[str, Any]) -> None:
-        """Move the sampling and data streams to the positions of a `place`."""
-        self.sampling = stream_at(self.sampling, place["sampling"])
-        self.data.stream = stream_at(self.data.stream, place["data"])
+    def go_to(self, positions: Mapping[str, Any]) -> None:
+        """Move the sampling and data streams to the given `positions`."""
+        self.sampling = stream_at(self.sampling, positions["sampling"])
+        self.data.stream = stream_at(self.data.stream, positions["data"])
 
     def others(self) -> dict[str, Any]:
-        """The state of the streams that `place` leaves out: noise, masks, grouping."""
+        """The state of the streams that `positions` leaves out: noise, masks, grouping."""
         grouped = {} if self.grouping is None else {"grouping": stream_state(self.grouping)}
         return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream), **grouped}
 
@@ -86,11 +86,11 @@ class RunStreams:
             self.grouping = stream_at(self.grouping, state.pop("grouping"))
 
     def groups(
-        self, sampling: CyclicPoissonSampling, whose: Int[np.ndarray, " records"] | None
+        self, sampling: CyclicPoissonSampling, person_of_row: Int[np.ndarray, " records"] | None
     ) -> list[Int[np.ndarray, "_"]]:
-        """The groups of cyclic sampling, the same in each call; ``whose``: each row's person or ``None``."""
+        """The groups of cyclic sampling, the same in each call; ``person_of_row``: each row's person or ``None``."""
         assert self.grouping is not None
-        return sampling.groups(copied(self.grouping), whose)
+        return sampling.groups(copied(self.grouping), person_of_row)
 
 
 @final
@@ -98,13 +98,13 @@ class Drawing:
     """Draws the batches of a training's steps, by one iterator at a time.
 
     Attributes:
-        place: stream positions after the last batch handed to the caller. Checkpoints save them and a later iterator
+        positions: of the streams after the last batch handed to the caller. Checkpoints save them and a later iterator
             begins there: batches drawn ahead, or lost on the way (out of memory, interrupted), are drawn again.
     """
 
     def __init__(self, source: Source, world: World, streams: RunStreams, device: torch.device) -> None:
         self._source, self._world, self._streams, self._device = source, world, streams, device
-        self.place = streams.place()
+        self.positions = streams.positions()
         self._epoch: tuple[int, list[Int[np.ndarray, " batch"]], dict[str, Any]] | None = None
         self._groups: list[Int[np.ndarray, "_"]] = []
 
@@ -113,17 +113,17 @@ class Drawing:
         table: Rows | Examples,
         workers: int,
         taken: int,
-        whose: Int[np.ndarray, " rows"] | None,
+        person_of_row: Int[np.ndarray, " rows"] | None,
         strata: object = None,
     ) -> Generator[tuple[Batch | None, int, dict[str, Any]]]:
         """Yield, for each step after ``taken``, this rank's part of the batch (``None`` if empty), its number of rows
-        and the `place` after it. ``whose``: each row's person, if people are protected; ``strata``: each row's
-        stratum, for stratified sampling."""
+        and the `positions` after it. ``person_of_row``: each row's person, if people are protected; ``strata``: each
+        row's stratum, for stratified sampling."""
         if isinstance(self._source.sampling, StratifiedPoissonSampling):
             self._groups = self._source.sampling.members(strata)
         if self._world.rank == 0 and isinstance(self._source.sampling, CyclicPoissonSampling):
-            self._groups = self._streams.groups(self._source.sampling, whose)
-        self._streams.go_to(self.place)
+            self._groups = self._streams.groups(self._source.sampling, person_of_row)
+        self._streams.go_to(self.positions)
         self._epoch = None
         ahead: deque[tuple[int, dict[str, Any]]] = deque()
         with closing(made(table, self._draws(ahead, taken), workers, self._device)) as batches:
@@ -136,7 +136,7 @@ class Drawing:
         for step in range(taken, self._source.steps):
             drawn = self._world.draw(partial(self._drawn, step))
             indices = self._world.share(drawn["indices"])
-            ahead.append((len(indices), self._streams.place()))
+            ahead.append((len(indices), self._streams.positions()))
             yield Draw(indices, drawn["key"])
 
     def _drawn(self, step: int) -> Tree:

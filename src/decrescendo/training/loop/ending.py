@@ -13,7 +13,7 @@ from decrescendo.clipping import Clipper, Engine
 from decrescendo.optim.several import parts_of
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.source import Source
-from decrescendo.training.persistence.life import Life
+from decrescendo.training.persistence.run_state import RunState
 from decrescendo.training.processes.world import World
 from decrescendo.training.run import History, Run
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
@@ -55,7 +55,7 @@ def assumed_of_clipping(engine: Clipper, world: World) -> tuple[Assumption, ...]
 
 
 def provenance_of(
-    life: Life,
+    run_state: RunState,
     streams: RunStreams,
     account: Account | None,
     assumptions: tuple[Assumption, ...],
@@ -66,39 +66,39 @@ def provenance_of(
     engine: Clipper,
     processes: int,
 ) -> Provenance:
-    """How the run was trained, across all restarts (`Life`)."""
+    """How the run was trained, across all restarts (`RunState`)."""
     return Provenance(
         random=SECURE if isinstance(streams.sampling, SecureStream) else SEEDED,
-        resumed=life.resumed,
+        resumed=run_state.resumed,
         model=model,
         optimizer=optimizer,
         device=f"{device}, {processes} processes" if processes > 1 else str(device),
-        accumulate=life.accumulate,
+        accumulate=run_state.accumulate,
         passes=engine.passes if isinstance(engine, Engine) else "",
-        gamma=life.gamma,
-        telemetry="" if life.telemetry is None else str(life.telemetry),
+        gamma=run_state.gamma,
+        telemetry="" if run_state.telemetry is None else str(run_state.telemetry),
         account="" if account is None else f"{account.store.dataset}, run {account.id}",
         assumptions=assumptions,
     )
 
 
-def run_of(source: Source, life: Life, weights: Mapping[str, Tensor], provenance: Provenance) -> Run:
-    """The `Run` whose steps and releases are those of ``life``."""
-    columns, ledger = life.columns, Ledger(life.releases)
+def run_of(source: Source, run_state: RunState, weights: Mapping[str, Tensor], provenance: Provenance) -> Run:
+    """The `Run` whose steps and releases are those of ``run_state``."""
+    diagnostics, ledger = run_state.diagnostics, Ledger(run_state.releases)
     return Run(
         plan=source.agreed,
         ledger=ledger,
         guarantee=source.guarantee(ledger),
         weights=weights,
-        seconds=life.seconds,
+        seconds=run_state.seconds,
         diagnostics=History(
-            examples=tuple(d.examples for d in columns),
-            nonfinite=tuple(d.nonfinite for d in columns),
-            clipped=tuple(d.clipped for d in columns),
-            loss_sum=tuple(d.loss_sum for d in columns),
+            examples=tuple(d.examples for d in diagnostics),
+            nonfinite=tuple(d.nonfinite for d in diagnostics),
+            clipped=tuple(d.clipped for d in diagnostics),
+            loss_sum=tuple(d.loss_sum for d in diagnostics),
         ),
-        clip_norm=source.decided_clip_norm[: ledger.steps],
+        clip_norm=source.chosen_clip_norms[: ledger.steps],
         stopped=source.ended,
         provenance=provenance,
-        telemetry=tuple(life.readings),
+        telemetry=tuple(run_state.readings),
     )

@@ -29,7 +29,7 @@ class Spending(Protocol):
         ...
 
 
-def unheard() -> None:
+def no_record() -> None:
     """No-op in place of the function that notes that private diagnostics were read."""
 
 
@@ -51,7 +51,7 @@ class Progress:
     seconds: float
     _diagnostics: Diagnostics = field(repr=False)
     spent: Spending
-    _read: Callable[[], None] = field(default=unheard, repr=False, compare=False)
+    _read: Callable[[], None] = field(default=no_record, repr=False, compare=False)
     clip_norm: float | None = None
     readings: Sequence[Reading] = field(default=(), repr=False)
 

@@ -13,7 +13,7 @@ from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.source import Source
 from decrescendo.training.loop.step_order import StepOrder
 from decrescendo.training.persistence.keeping import Keeper
-from decrescendo.training.persistence.life import Life
+from decrescendo.training.persistence.run_state import RunState
 from decrescendo.training.processes.bits import digest, is_part
 from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Account
@@ -33,7 +33,7 @@ class Releasing:
     source: Source
     order: StepOrder
     streams: RunStreams
-    life: Life
+    run_state: RunState
     keeper: Keeper | None
     account: Account | None
     digests: bool
@@ -42,7 +42,7 @@ class Releasing:
         """The noisy mean of a clipped sum, not recorded yet, and its digest (empty without ``digests``)."""
         settings = self.order.settings_of_drawn()
         # The sum is divided by the expected batch size of this step.
-        sampling = self.source.sampling.at(self.life.taken)
+        sampling = self.source.sampling.at(self.run_state.taken)
         correlated = () if self.streams.correlated is None else (self.streams.correlated,)
         noisy = privatise(clipped, settings.noise_multiplier, sampling, self.streams.noise, *correlated)
         content = digest(noisy) if self.digests else b""
@@ -50,7 +50,7 @@ class Releasing:
 
     def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
         """The telemetry released with the gradients of the current step."""
-        settings, taken = self.order.settings_of_drawn(), self.life.taken
+        settings, taken = self.order.settings_of_drawn(), self.run_state.taken
         assert noisy.beside is not None
         sampling = self.source.sampling.at(taken)
         about = (settings.clip_norm, settings.noise_multiplier)
@@ -61,9 +61,9 @@ class Releasing:
         """Record a release, on rank 0. A crash may waste a release, never hide one. A repeated step's digest is
         compared with the recorded one: the same noise must not be added to another sum."""
         if self.keeper is not None and self.keeper.releases is not None:
-            self.keeper.releases.record(self.life.taken, content)
+            self.keeper.releases.record(self.run_state.taken, content)
         if self.account is not None:
-            self.account.record(self.life.taken, release, content)
+            self.account.record(self.run_state.taken, release, content)
 
 
 def _energy(noisy: NoisyMean) -> tuple[int, float]:

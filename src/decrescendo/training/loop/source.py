@@ -9,7 +9,7 @@ from torch import nn
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.verify import APART
+from decrescendo.accounting.verify import TOLERANCE
 from decrescendo.base.assumption import Assumption
 from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.errors import InvalidValue, check_instance
@@ -80,7 +80,7 @@ class Source(Protocol):
         ...
 
     @property
-    def decided_clip_norm(self) -> tuple[float, ...]:
+    def chosen_clip_norms(self) -> tuple[float, ...]:
         """C_t of the steps granted; empty if the plan fixes them."""
         ...
 
@@ -89,7 +89,7 @@ class Source(Protocol):
         """Why a run that ends here has ended, if that was decided during the run."""
         ...
 
-    def heed(self, reading: Reading) -> None:
+    def observe(self, reading: Reading) -> None:
         """Take the telemetry of the last step into account for the next one, on every rank."""
         ...
 
@@ -121,7 +121,7 @@ class Planned:
             clip_norm *= self._factors[taken]
         return Settings(float(schedule.noise_multiplier[taken]), clip_norm)
 
-    def heed(self, reading: Reading) -> None:
+    def observe(self, reading: Reading) -> None:
         """Compute the factor of the next step from all telemetry released."""
         if self._controller is not None:
             self._factors.append(self._controller.next_factor(self._factors[-1], reading, self._size))
@@ -140,7 +140,7 @@ class Planned:
         return self._planned if self.agreed.begins(ledger) else certify(ledger, self.agreed.budget)
 
     @property
-    def decided_clip_norm(self) -> tuple[float, ...]:
+    def chosen_clip_norms(self) -> tuple[float, ...]:
         """Empty, since the plan fixes C_t; with a controller, the C_t that it chose."""
         if self._controller is None:
             return ()
@@ -156,7 +156,7 @@ def check_promise(plan: Plan, found: Guarantee) -> None:
     """Refuse a plan that promises less than its certified epsilon: made by hand, or by a wrong accountant."""
     if plan.guarantee.kind == "estimate":
         return
-    if plan.guarantee.epsilon < found.epsilon * (1 - APART):
+    if plan.guarantee.epsilon < found.epsilon * (1 - TOLERANCE):
         raise InvalidValue(
             f"a plan must promise what its releases spend, got epsilon={plan.guarantee.epsilon:.6g} by "
             f"{plan.guarantee.accountant} for releases of {found}. Make plans with calibrate"

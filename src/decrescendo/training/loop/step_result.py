@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from decrescendo.accounting.release import Release
 from decrescendo.clipping import Diagnostics
-from decrescendo.training.loop.progress import unheard
+from decrescendo.training.loop.progress import no_record
 from decrescendo.training.steering.reading import Reading
 
 
@@ -22,7 +22,7 @@ class StepResult:
     step: int
     release: Release
     _diagnostics: Diagnostics = field(repr=False)
-    _read: Callable[[], None] = field(default=unheard, repr=False, compare=False)
+    _read: Callable[[], None] = field(default=no_record, repr=False, compare=False)
     telemetry: Reading | None = None
 
     @property

@@ -156,14 +156,16 @@ class Trainer:
         # Makes an engine that checks rows before the first step: it must not advance the run's streams.
         self._looking = None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=lambda: 0)
         known = (*source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
-        self._life = beginning.life_of(store, place, settings, known, telemetry)
+        self._run_state = beginning.new_run_state(store, place, settings, known, telemetry)
         self._keeper: Keeper | None = None
         if checkpoints is not None:
-            self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._life)
+            self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._run_state)
         given = (seed, self._scheduler, settings, store, checkpoints, telemetry)
         self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
         if self._keeper is not None:
-            beginning.gone_on(self._keeper, model, optimizer, self._source, self._life, self._between)
+            beginning.start_or_resume(
+                self._keeper, model, optimizer, self._source, self._run_state, self._between
+            )
         self._moved_by = ending.describe_optimizer(optimizer)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
@@ -172,9 +174,9 @@ class Trainer:
         # Registered after the first checkpoint, which has the run's id: a crash in between does not reserve twice.
         self._account: Account | None = None
         if store is not None and self._world.rank == 0:
-            self._account = beginning.registered(store, agreed, name, self._life, self._keeper, seed)
+            self._account = beginning.registered(store, agreed, name, self._run_state, self._keeper, seed)
         self._order = StepOrder(source)
-        to = (self._life, self._keeper, self._account)
+        to = (self._run_state, self._keeper, self._account)
         digests = checkpoints is not None or store is not None
         self._releasing = Releasing(source, self._order, self._streams, *to, digests=digests)
         self._data: object = None
@@ -220,32 +222,36 @@ class Trainer:
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
         """Check the data against the plan and the other ranks; assumptions about them are noted."""
-        sampling, taken, alone = self._source.sampling, self._life.taken, self._settings.one_example_a_pass
+        sampling, taken, alone = (
+            self._source.sampling,
+            self._run_state.taken,
+            self._settings.one_example_a_pass,
+        )
         known = data_set_of(
             data, collate_fn, people, sampling.dataset_size, self._source.agreed.budget, one_by_one=alone
         )
-        found = (*known.assumptions, *beginning.compared(known, self._world, workers))
-        supposed = {*self._life.supposed, *found}
+        found = (*known.assumptions, *beginning.check_data_alike(known, self._world, workers))
+        assumptions = {*self._run_state.assumptions, *found}
         if data is not self._data and beginning.is_order_kept(sampling, taken):
-            supposed |= {SAME_ORDER}
+            assumptions |= {SAME_ORDER}
         self._data = data
         if isinstance(self._engine, Engine):
             self._engine.withhold(known.memory(), optimizer_tensors(self._optimizer))
-        self._life.supposed = tuple(supposed)
+        self._run_state.assumptions = tuple(assumptions)
         return known
 
     def _draw(
-        self, table: Rows | Examples, workers: int, whose: Int[np.ndarray, " rows"] | None, strata: object
-    ) -> Iterator[Batch | None]:
-        drawn = self._drawing.batches(table, workers, self._life.taken, whose, strata)
+        self, table: Rows | Examples, workers: int, person_of_row: Int[np.ndarray, " rows"] | None, strata: object
+    ) -> Iterator[Batch | None]:  # fmt: skip
+        drawn = self._drawing.batches(table, workers, self._run_state.taken, person_of_row, strata)
         self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:
                 with self._world.watched():
                     if not self._grant():
                         return
-                    batch, self._order.drawn, self._drawing.place = next(drawn)
-                    self._between.hand_out(batch)
+                    batch, self._order.drawn, self._drawing.positions = next(drawn)
+                    self._between.note_drawn(batch)
                 yield batch
         raise PlanViolation(
             "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "
@@ -254,13 +260,13 @@ class Trainer:
 
     def _grant(self) -> bool:
         """Get the settings of the next step; false at the end."""
-        self._order.check_given(self._life.taken)
+        self._order.check_given(self._run_state.taken)
         self._frozen_state.begin()
         # A checkpoint of the last step is written now: what the loop does after a step (a scheduler) is done.
         self._keep()
-        if self._life.taken:
-            self._compare_weights(self._life.taken)
-        source, world, taken = self._source, self._world, self._life.taken
+        if self._run_state.taken:
+            self._compare_weights(self._run_state.taken)
+        source, world, taken = self._source, self._world, self._run_state.taken
         decided = decide(source, world, self._parts, self._streams, taken)
         self._between.begin()
         self._order.settings = follow(decided, source, world, self._streams, self._masks)
@@ -301,8 +307,8 @@ class Trainer:
         return self._result(noisy, diagnostics)
 
     def _result(self, noisy: NoisyMean, diagnostics: Diagnostics) -> StepResult:
-        told = self._life.readings[-1:]
-        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read, *told)
+        told = self._run_state.readings[-1:]
+        return StepResult(self._run_state.taken, noisy.release, diagnostics, self._between.read, *told)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before it can be seen, and the diagnostics of its clipping."""
@@ -311,10 +317,10 @@ class Trainer:
                 lambda: self._clip(batch), self._releasing.noised, self._releasing.record
             )
             if self._telemetry is not None:
-                self._life.readings.append(self._releasing.reading(noisy, self._telemetry))
-                self._source.heed(self._life.readings[-1])
-            self._life.releases.append(noisy.release)
-            self._life.columns.append(diagnostics)
+                self._run_state.readings.append(self._releasing.reading(noisy, self._telemetry))
+                self._source.observe(self._run_state.readings[-1])
+            self._run_state.releases.append(noisy.release)
+            self._run_state.diagnostics.append(diagnostics)
             self._order.drawn = None
         self._between.released(noisy=noisy.release.noise_multiplier > 0)
         if diagnostics.examples and diagnostics.nonfinite == diagnostics.examples:
@@ -331,8 +337,8 @@ class Trainer:
             warnings.warn(why, UserWarning, stacklevel=4)
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
-        settings = self._order.check_batch(batch, self._life.taken)
-        self._between.take_back(batch)
+        settings = self._order.check_batch(batch, self._run_state.taken)
+        self._between.check_given(batch)
         held = Inventory.of(self._model)
         check_optimizer(self._optimizer, held, trainable_of(held))  # before anything is released
         self._frozen_state.follow()
@@ -350,7 +356,7 @@ class Trainer:
     @property
     def ledger(self) -> Ledger:
         """The releases so far."""
-        return Ledger(self._life.releases)
+        return Ledger(self._run_state.releases)
 
     @property
     def steps(self) -> int:
@@ -372,17 +378,17 @@ class Trainer:
 
     def progress(self) -> Progress:
         """How far the training is; after at least one step."""
-        decided = self._source.decided_clip_norm
+        run, decided = self._run_state, self._source.chosen_clip_norms
         return Progress(
-            self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent,
-            self._between.read, decided[self._life.taken - 1] if decided else None, self._life.readings,
+            run.taken, self._source.steps, run.seconds, run.diagnostics[-1], self.spent, self._between.read,
+            decided[run.taken - 1] if decided else None, run.readings,
         )  # fmt: skip
 
     def ends(self, rule: Plateau) -> bool:
         """Whether ``rule`` ends the training now. It sees released values only, so an end by it needs no
         assumption."""
-        self._plateau = self._life.taken if rule(self.progress()) else self._plateau
-        return self._plateau == self._life.taken
+        self._plateau = self._run_state.taken if rule(self.progress()) else self._plateau
+        return self._plateau == self._run_state.taken
 
     def abandon(self) -> None:
         """End a training that failed. Its entry in the store is closed; if nothing was released, its
@@ -415,25 +421,27 @@ class Trainer:
         with self._world.watched():
             self._parts.settle()
             self._compare_weights()  # if one rank was refused, all raise here, before they gather shards
-            early = self._life.taken not in (self._source.steps, self._plateau) and not self._source.stopped
+            early = (
+                self._run_state.taken not in (self._source.steps, self._plateau) and not self._source.stopped
+            )
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
             assumptions = together(self._world, {*self.assumptions, *ended})
             weights = cpu_weights(self._model, begun=True)
         if self._account is not None:
             self._account.finish()
         provenance = ending.provenance_of(
-            self._life, self._streams, self._account, assumptions,
+            self._run_state, self._streams, self._account, assumptions,
             model=ending.describe_model(self._model, self._trained), optimizer=self._moved_by,
             device=self._device, engine=self._engine, processes=self._world.size,
         )  # fmt: skip
-        return ending.run_of(self._source, self._life, weights, provenance)
+        return ending.run_of(self._source, self._run_state, weights, provenance)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions so far, of this and earlier processes of the run: `Run.assumptions` once it is finished."""
         self._between.look()
         found = (*ending.assumed_of_clipping(self._engine, self._world), *self._frozen_state.assumptions())
-        return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
+        return tuple(sorted({*self._run_state.assumptions, *self._between.assumptions, *found}))
 
     def assume(self, assumption: Assumption | str) -> None:
         """Add your own assumption to the run's list: a declaration by whoever trains.
@@ -444,7 +452,7 @@ class Trainer:
         if isinstance(assumption, str):
             assumption = assumed("declared", assumption)
         check_instance("assumption", assumption, Assumption)
-        self._life.supposed = tuple(dict.fromkeys((*self._life.supposed, assumption)))
+        self._run_state.assumptions = tuple(dict.fromkeys((*self._run_state.assumptions, assumption)))
 
     def keep(self) -> None:
         """Write a checkpoint now, whether one is due or not; no-op without ``checkpoints``.
@@ -466,5 +474,5 @@ class Trainer:
         if self._keeper is not None and (self._keeper.is_due or (now and not self._keeper.is_saved)):
             # An evaluation may have left sharded parameters gathered; a checkpoint reads their shards.
             self._parts.settle()
-            positions = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
+            positions = {**self._drawing.positions, "clip_norm": list(self._source.chosen_clip_norms)}
             self._keeper.keep(self._model, self._optimizer, positions, self.assumptions)

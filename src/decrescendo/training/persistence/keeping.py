@@ -21,7 +21,7 @@ from decrescendo.plans.agreement import Agreement
 from decrescendo.training.loop.assumptions import together
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases
-from decrescendo.training.persistence.life import Life, go_on_reading, told
+from decrescendo.training.persistence.run_state import RunState, restore_readings, telemetry_entry
 from decrescendo.training.processes.bits import checksum, is_part, local
 from decrescendo.training.processes.world import Tree, World
 from decrescendo.training.run.weights import entries_of_frozen_layers
@@ -37,7 +37,12 @@ class Keeper:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, agreed: Agreement, world: World, streams: RunStreams, life: Life
+        self,
+        checkpoints: Checkpoints,
+        agreed: Agreement,
+        world: World,
+        streams: RunStreams,
+        run_state: RunState,
     ) -> None:
         if agreed.planned is None:
             raise InvalidValue(
@@ -45,18 +50,18 @@ class Keeper:
                 "not saved. Calibrate a plan, or train without checkpoints"
             )
         self._checkpoints, self._agreed, self._planned = checkpoints, agreed, agreed.planned
-        self._world, self._streams, self._life, self._saved = world, streams, life, -1
+        self._world, self._streams, self._run_state, self._saved = world, streams, run_state, -1
         self.releases = Releases(checkpoints.folder) if world.rank == 0 else None
 
     @property
     def is_due(self) -> bool:
         """Whether this step needs a checkpoint that is not written yet."""
-        return self._life.taken % self._checkpoints.every == 0 and not self.is_saved
+        return self._run_state.taken % self._checkpoints.every == 0 and not self.is_saved
 
     @property
     def is_saved(self) -> bool:
         """Whether this step has a checkpoint."""
-        return self._life.taken == self._saved
+        return self._run_state.taken == self._saved
 
     def keep(
         self,
@@ -66,7 +71,7 @@ class Keeper:
         assumptions: tuple[Assumption, ...],
     ) -> None:
         """Write a checkpoint of this step if there is none; the first is written before the first step."""
-        life = self._life
+        run_state = self._run_state
         if self.is_saved:
             return
         if any("initial_lr" in group for group in optimizer.param_groups) and not self._checkpoints.also:
@@ -74,7 +79,7 @@ class Keeper:
                 "checkpoints must keep the scheduler that sets the optimizer's rate, got none: resumed, it would begin "
                 "anew. Give the training scheduler=, or Checkpoints(folder, also={..}) one that your loop steps"
             )
-        self._saved = life.taken
+        self._saved = run_state.taken
         # With sharded parameters, gathering is collective: every rank must call it.
         assumptions = together(self._world, assumptions)
         saved, beside = _divided(model)
@@ -87,19 +92,19 @@ class Keeper:
         )
         if self.releases is None:
             return
-        if correlated is not None and correlated.taken != life.taken:
+        if correlated is not None and correlated.taken != run_state.taken:
             raise PlanViolation(
                 f"a checkpoint must be of a step whose noise was released, got noise of {correlated.taken} steps after "
-                f"{life.taken}. Go on from the last one"
+                f"{run_state.taken}. Go on from the last one"
             )
         state = {
             "agreed": self._agreed.sha256,
-            "run": life.run_id,
-            "place": life.place,
+            "run": run_state.run_id,
+            "place": run_state.place,
             "ranks": self._world.size,
-            "resumed": list(life.resumed),
-            "accumulate": life.accumulate,
-            "gamma": life.gamma,
+            "resumed": list(run_state.resumed),
+            "accumulate": run_state.accumulate,
+            "gamma": run_state.gamma,
             "model": weights,
             "beside": beside,
             "optimizer": moments,
@@ -109,11 +114,11 @@ class Keeper:
             **({"correlated": earlier} if earlier else {}),
             "releases": self.releases.name,
             "assumptions": [assumption.written() for assumption in assumptions],
-            "columns": [astuple(diagnostics) for diagnostics in life.columns],
-            "seconds": life.seconds,
-            **({} if life.telemetry is None else {"telemetry": told(life)}),
+            "columns": [astuple(diagnostics) for diagnostics in run_state.diagnostics],
+            "seconds": run_state.seconds,
+            **({} if run_state.telemetry is None else {"telemetry": telemetry_entry(run_state)}),
         }
-        self._checkpoints.save(Checkpoint(life.taken, state))
+        self._checkpoints.save(Checkpoint(run_state.taken, state))
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
         """Restore the newest checkpoint, if any; returns the clip norms that a clip controller chose.
@@ -124,7 +129,7 @@ class Keeper:
                 where there is one), or steps after it would be repeated by another number of ranks.
         """
         handed = self._world.draw(partial(self._newest, model))
-        step, state, life = handed["step"], handed["state"], self._life
+        step, state, run_state = handed["step"], handed["state"], self._run_state
         if step is None:
             return ()
         with _fitting():
@@ -145,25 +150,25 @@ class Keeper:
             entries = entries_of_frozen_layers(model)
             model.load_state_dict({name: value for name, value in kept.items() if name not in entries})
             optimizer.load_state_dict(_in_parts(state["optimizer"], optimizer))
-            life.supposed = tuple(map(read_assumption, state["assumptions"]))
-            life.releases[:] = self._planned.first(step)
-            life.columns[:] = [Diagnostics(*values) for values in state["columns"]]
-            life.began = time.monotonic() - state["seconds"]
+            run_state.assumptions = tuple(map(read_assumption, state["assumptions"]))
+            run_state.releases[:] = self._planned.first(step)
+            run_state.diagnostics[:] = [Diagnostics(*values) for values in state["columns"]]
+            run_state.began = time.monotonic() - state["seconds"]
             self._checkpoints.restore(Checkpoint(step, state))
             if "correlated" in state:  # sharded: each rank restores the noise of its part
                 self._earlier(_noise_in_parts(state.pop("correlated"), model), step)
-            self._saved, life.run_id = step, state["run"]
-            go_on_reading(life, state.get("telemetry"), step)
-            life.resumed = (*state["resumed"], step)
-            if state["gamma"] != life.gamma:
+            self._saved, run_state.run_id = step, state["run"]
+            restore_readings(run_state, state.get("telemetry"), step)
+            run_state.resumed = (*state["resumed"], step)
+            if state["gamma"] != run_state.gamma:
                 raise PlanViolation(
-                    f"a run must go on with the clipping it began with, got gamma={life.gamma or None} after "
+                    f"a run must go on with the clipping it began with, got gamma={run_state.gamma or None} after "
                     f"gamma={state['gamma'] or None}. Its statement could not say how gradients were clipped"
                 )
             if step and state["accumulate"] == FLOAT32:
-                life.accumulate = FLOAT32
+                run_state.accumulate = FLOAT32
             place = state["place"]
-            life.place = None if place is None else check_integer("place", place)
+            run_state.place = None if place is None else check_integer("place", place)
             return tuple(float(norm) for norm in state["clip_norm"])
 
     def _earlier(self, state: Mapping[str, Any], step: int) -> None:
@@ -188,7 +193,7 @@ class Keeper:
                 "a run must go on with the plan it began with, got another one than the checkpoint's. "
                 "Its releases would not be what was promised"
             )
-        if bool(state["run"]) != bool(self._life.run_id):
+        if bool(state["run"]) != bool(self._run_state.run_id):
             raise PlanViolation(
                 "a run must go on with the store it began with, or without one if it had none, got the other. "
                 "Its releases would be in no ledger, or only half of them"

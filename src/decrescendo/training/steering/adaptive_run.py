@@ -94,7 +94,7 @@ class AdaptiveRun:
         self._granted.append(proposed)
         return proposed
 
-    def heed(self, reading: Reading) -> None:
+    def observe(self, reading: Reading) -> None:
         """Pass the telemetry of a step on to the policy."""
         self._readings.append(reading)
 
@@ -131,7 +131,7 @@ class AdaptiveRun:
         )
 
     @property
-    def decided_clip_norm(self) -> tuple[float, ...]:
+    def chosen_clip_norms(self) -> tuple[float, ...]:
         """C_t of the steps granted."""
         return tuple(settings.clip_norm for settings in self._granted)
 

@@ -25,7 +25,7 @@ class Account:
         self.store, self.id, self.agreed = store, id, agreed
         self._number = number
         # For an adaptive plan: its privacy filter, and after how many releases it has this state.
-        self._guard: tuple[Filter | None, int] = (None, -1)
+        self._filter_state: tuple[Filter | None, int] = (None, -1)
 
     def check_here(self) -> None:
         """Check that this process and thread may write to the store.
@@ -94,17 +94,17 @@ class Account:
         """Ask an adaptive plan's privacy filter whether it grants ``release``: the caller may not have asked it."""
         if self.agreed.planned is not None:
             return
-        guard, asked = self._guard
+        privacy_filter, asked = self._filter_state
         if asked != position:
             query = "SELECT sample_rate, noise_multiplier FROM releases WHERE run = ? ORDER BY position"
             rows = connection.execute(query, (self._number,)).fetchall()
-            guard = self.agreed.replay(Ledger(Release(rate, noise) for rate, noise in rows))
-        self._guard = (None, -1)  # if the request fails, the filter is made again from the records
-        if guard is not None and not (answer := guard.request(release)):
+            privacy_filter = self.agreed.replay(Ledger(Release(rate, noise) for rate, noise in rows))
+        self._filter_state = (None, -1)  # if the request fails, the filter is made again from the records
+        if privacy_filter is not None and not (answer := privacy_filter.request(release)):
             raise PlanViolation(
                 f"a run must release what its filter grants, got {answer}. Ask the filter before each release"
             )
-        self._guard = (guard, position + 1)
+        self._filter_state = (privacy_filter, position + 1)
 
     def entry(self) -> Entry:
         """The entry as the store has it now."""

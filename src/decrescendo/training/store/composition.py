@@ -10,7 +10,7 @@ from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
 
-_KINDS = 16  # noise multipliers and rates that `RenyiSum.owes` tells apart
+_KINDS = 16  # noise multipliers and rates that `RenyiSum.can_be_cost_of` tells apart
 # The factor within which versions of an accountant without a lower bound agree.
 _NEAR = 0.99
 # The cost of one run, in the units of its rule; fractions, so that sums are exact.
@@ -37,7 +37,7 @@ class Composition(Protocol):
         """The cost of one whole run, rounded up."""
         ...
 
-    def owes(self, agreed: Agreement, cost: Cost) -> bool:
+    def can_be_cost_of(self, agreed: Agreement, cost: Cost) -> bool:
         """Whether ``cost``, as read from a file without checksum, can be the cost of a run of this plan."""
         ...
 
@@ -71,7 +71,7 @@ class Sum:
             raise InvalidValue("a run in a store must have noise, got a plan whose epsilon is infinite")
         return Fraction(whole.epsilon), Fraction(whole.delta)
 
-    def owes(self, agreed: Agreement, cost: Cost) -> bool:
+    def can_be_cost_of(self, agreed: Agreement, cost: Cost) -> bool:
         """Whether delta is the plan's, and epsilon is not below the plan's own lower bound. A plan without a
         bound is certified again, as is one whose guarantee exceeds the cost."""
         if len(cost) != 2 or cost[1] != Fraction(agreed.budget.delta):
@@ -135,7 +135,7 @@ class RenyiSum:
                 )
         return (self._total(agreed.planned),)
 
-    def owes(self, agreed: Agreement, cost: Cost) -> bool:
+    def can_be_cost_of(self, agreed: Agreement, cost: Cost) -> bool:
         """Whether the cost is at least that of the plan with noise rounded up and rates rounded down to a few
         values: a lower bound that is quick to compute."""
         quieter = (
@@ -188,7 +188,7 @@ class Declared:
             )
         return ()
 
-    def owes(self, agreed: Agreement, cost: Cost) -> bool:
+    def can_be_cost_of(self, agreed: Agreement, cost: Cost) -> bool:
         """Whether ``cost`` is empty: no run has a cost of its own."""
         del agreed
         return not cost

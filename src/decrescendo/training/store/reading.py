@@ -51,7 +51,7 @@ def _entry(row: Sequence[Any], released: Ledger, path: Path, composition: Compos
     if not COST.fullmatch(cost):
         raise InvalidValue(f"run {id} has a cost that is no exact number")
     parts = tuple(Fraction(part) for part in cost.split(",") if part)
-    if not composition.owes(agreed, parts):
+    if not composition.can_be_cost_of(agreed, parts):
         raise InvalidValue(f"run {id} has a cost that is not its plan's")
     return Entry(id, label, who, started, agreed, released, state), parts
 
