@@ -47,7 +47,7 @@ layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 # Three processes on two cores (four take longer): tests of several processes wait a quarter of their time. Each process
 # imports and collects what it is given, so the tests that need least have one of their own, whose output comes at its
 # end. What all import is compiled once before, by two processes.
-FORMULAS := papers $(addprefix tests/,accounting noise optim plans rng statement store) \
+FORMULAS := $(addprefix papers/,docs src tests) $(addprefix tests/,accounting noise optim plans rng statement store) \
 	$(addprefix src/decrescendo/,accounting optim plans)
 
 unit: unit-formulas unit-rest  ## unit, contract, property and statistical tests, doctests and pages
