@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-c
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines lint types layers unit unit-formulas unit-rest compiled docs docs-links format lock audit fuzz gpu release findings clean
+.PHONY: help demo test test-slow test-machines lint types layers unit unit-light unit-rest compiled docs docs-links format lock audit fuzz gpu release findings clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -45,18 +45,19 @@ layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 	$(BIN)/lint-imports
 
 # Three processes on two cores (four take longer): tests of several processes wait a quarter of their time. Each process
-# imports and collects what it is given, so the tests that need least have one of their own, whose output comes at its
-# end. What all import is compiled once before, by two processes.
-FORMULAS := $(addprefix papers/,docs src tests) $(addprefix tests/,accounting noise optim plans rng statement store) \
-	$(addprefix src/decrescendo/,accounting optim plans)
+# imports and collects what it is given, so a third of the tests, which need no Transformers, have one of their own, whose
+# output comes at its end. What all import is compiled once before, by two processes.
+LIGHT := $(addprefix papers/,docs src tests) \
+	$(addprefix tests/,accounting audit cli noise optim plans rng statement store studio) \
+	$(addprefix src/decrescendo/,accounting audit optim plans)
 
-unit: unit-formulas unit-rest  ## unit, contract, property and statistical tests, doctests and pages
+unit: unit-light unit-rest  ## unit, contract, property and statistical tests, doctests and pages
 
-unit-formulas: compiled
-	$(BIN)/python -m pytest -q $(FORMULAS) > .formulas.log 2>&1; code=$$?; cat .formulas.log; rm .formulas.log; exit $$code
+unit-light: compiled
+	$(BIN)/python -m pytest -q $(LIGHT) > .light.log 2>&1; code=$$?; cat .light.log; rm .light.log; exit $$code
 
 unit-rest: compiled
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(addprefix --ignore=,$(FORMULAS))
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(addprefix --ignore=,$(LIGHT))
 
 compiled: $(STAMP)
 	$(BIN)/python -W ignore -c "import decrescendo.clipping, peft, transformers.trainer" & with=$$!; \
