@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-c
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines lint types layers unit unit-light unit-rest compiled docs docs-links format lock audit fuzz gpu release findings clean
+.PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz gpu release findings clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -31,8 +31,8 @@ $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
 	$(BIN)/decrescendo demo
 
-test: $(STAMP)  ## everything CI runs, three jobs at a time
-	$(MAKE) -j 3 unit lint types layers
+test: $(STAMP)  ## everything CI runs, two jobs at a time
+	$(MAKE) -j 2 unit lint types layers
 
 lint: $(STAMP)  ## ruff: style and errors
 	$(BIN)/ruff check .
@@ -44,24 +44,12 @@ types: $(STAMP)  ## strict types on src and papers/src
 layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 	$(BIN)/lint-imports
 
-# Three processes on two cores (four take longer): tests of several processes wait a quarter of their time. Each process
-# imports and collects what it is given, so a third of the tests, which need no Transformers, have one of their own, whose
-# output comes at its end. What all import is compiled once before, by two processes.
-LIGHT := $(addprefix papers/,docs src tests) \
-	$(addprefix tests/,accounting audit cli noise optim plans rng statement store studio) \
-	$(addprefix src/decrescendo/,accounting audit optim plans)
-
-unit: unit-light unit-rest  ## unit, contract, property and statistical tests, doctests and pages
-
-unit-light: compiled
-	$(BIN)/python -m pytest -q $(LIGHT) > .light.log 2>&1; code=$$?; cat .light.log; rm .light.log; exit $$code
-
-unit-rest: compiled
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(addprefix --ignore=,$(LIGHT))
-
-compiled: $(STAMP)
+# Three at once on two cores (four take longer): tests of several processes wait a quarter of their time.
+# What they all import is compiled once before, by two processes.
+unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
 	$(BIN)/python -W ignore -c "import decrescendo.clipping, peft, transformers.trainer" & with=$$!; \
 	$(BIN)/python -W ignore -c "import scipy.stats, pandas, datasets, flwr.server, hypothesis, sklearn, matplotlib" && wait $$with
+	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-slow: $(STAMP)  ## the slow tests too, with types checked in every call (ten hours of a core; a twentieth: PART=3/20)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q --jaxtyping-packages=decrescendo,decrescendo_papers,runtime_types.checker -m "not paper and not gpu" --hypothesis-profile thorough --part $(PART)
