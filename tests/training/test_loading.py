@@ -20,7 +20,7 @@ from decrescendo.base.batches import Ragged, map_rows
 from decrescendo.base.rng import Secure
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, PlanViolation
 from decrescendo.training import Checkpoints, Trainer, train
-from decrescendo.training.data.examples import EXAMPLES_APART, Draw, Examples
+from decrescendo.training.data.examples import EXAMPLES_APART, Draw, Examples, bits
 from decrescendo.training.data.rows import rows, table_of
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
@@ -411,3 +411,36 @@ def test_data_that_change_their_length_in_a_run_are_refused(
     change(items)
     with pytest.raises(InvalidValue, match=r"keep their number of examples .*, 40, got (39|41)"):
         next(batches)
+
+
+@pytest.mark.parametrize("how", ["torch", None])
+def test_tables_of_datasets_are_read_at_once_with_the_same_rows(
+    how: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict(
+        {"ids": [list(range(3 + i % 3)) for i in range(12)], "y": [i / 7 for i in range(12)]}
+    ).with_format(how)
+    single, own = list[int](), datasets.Dataset.__getitem__
+
+    def noting(self: Any, index: Any) -> Any:
+        single.extend([index] if isinstance(index, int) else [])
+        return own(self, index)
+
+    monkeypatch.setattr(datasets.Dataset, "__getitem__", noting)
+
+    def padded(items: list[Any]) -> Pair:
+        ids, noise = torch.as_tensor(items[0]["ids"]), torch.rand(1, 1)
+        return nn.functional.pad(ids, (0, 5 - len(ids)))[None] + noise, torch.as_tensor(
+            items[0]["y"]
+        ).reshape(1)
+
+    of_table, of_list = Examples(table, padded), Examples([table[i] for i in range(12)], padded)
+    for indices in ([0, 1, 5], [2, 3, 4, 7], [11]):
+        draw = Draw(np.array(indices), key=5)
+        single.clear()
+        found = of_table.take(draw)
+        assert bits(found) == bits(of_list.take(draw))
+    assert single == [11]  # made again, to be compared
+    table.set_transform(lambda rows: rows)
+    assert Examples(table, padded)._at_once is False

@@ -75,6 +75,8 @@ class Examples:
         self.items, self._collate, self._one_by_one = items, collate_fn, one_by_one
         self.count = len(items)
         self.held = items if _are_held(items) else None
+        # Whether all items of a batch are read at once; `None` until both ways were compared.
+        self._at_once = None if _reads_at_once(items) else False
         self.assumption: Assumption | None = (
             None if collate_fn is None and self.held is not None else EXAMPLES_APART
         )
@@ -87,7 +89,7 @@ class Examples:
                 f"{len(self.items)}. The plan is for the first number: change data between trainings only"
             )
         with own_numbers() as begin:
-            made = [self._one(int(index), begin, draw.key) for index in draw.indices]
+            made = self._made(draw, begin)
             if self.assumption:
                 first = self._joined(made[:1])  # before the example is made again: both may be one object
                 found = bits(first)
@@ -101,15 +103,33 @@ class Examples:
                     )
         return self._joined(made)
 
+    def _made(self, draw: Draw, begin: Callable[[int, int], None]) -> list[Any]:
+        """The batch of each example, of items read at once where that gives the same."""
+        indices = list(map(int, draw.indices))
+        if self._at_once is False:
+            return [self._one(index, begin, draw.key) for index in indices]
+        made = list[Any]()
+        for item, index in zip(cast("Any", self.items).__getitems__(indices), indices, strict=True):
+            begin(draw.key, index)
+            made.append(self._of(item))
+        if self._at_once is None:
+            singly = [self._one(index, begin, draw.key) for index in indices]
+            self._at_once = bits(self._joined(made)) == bits(self._joined(singly))
+            return singly
+        return made
+
     def _joined(self, examples: list[Any]) -> Batch:
         if self._one_by_one:
             return OneByOne(tuple(examples))
         return _stacked(examples) if self._collate is None else joined(examples)
 
     def _one(self, index: int, begin: Callable[[int, int], None], key: int) -> Any:
-        """The batch of one example; without a collator the item itself."""
+        """`_of` the item at an index, read by itself."""
         begin(key, index)
-        item = self.items[index]
+        return self._of(self.items[index])
+
+    def _of(self, item: Any) -> Any:
+        """The batch of one item; without a collator the item itself."""
         if self._collate is None:
             _check_numbers(item)
             return _stacked([item]) if self._one_by_one else item
@@ -200,6 +220,14 @@ def _are_held(items: object) -> bool:
         known = pandas is not None and type(items.frame) in (pandas.DataFrame, pandas.Series)
         return known and all(map(_is_of_pandas, items.dtypes))
     return type(items) in (list, tuple, np.ndarray, np.memmap) and is_plain(items)
+
+
+def _reads_at_once(items: object) -> bool:
+    """Whether the items are a table of Hugging Face's ``datasets``, which reads many rows at once in a sixth of the
+    time, with no code of the user's (``set_transform``) in between."""
+    datasets = sys.modules.get("datasets")
+    known = datasets is not None and type(items) is datasets.Dataset
+    return known and cast("Any", items).format["type"] in (None, "torch")  # ("numpy" may not be written into)
 
 
 def _is_of_pandas(dtype: object) -> bool:
