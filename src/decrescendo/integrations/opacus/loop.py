@@ -94,7 +94,7 @@ class Loop:
         self._program: Program | None = None
         self._is_first = self._is_last = True
         # What the loop may know of its batches; what it may compute.
-        self._seen, self._epochs = Knowledge(), 0
+        self._seen, self._epochs, self._taken = Knowledge(), 0, 0
         self._accepted = Accepted(alone=self._settings.one_example_a_pass)
         self._state = ModelState(module)
 
@@ -130,7 +130,7 @@ class Loop:
 
     @property
     def _next(self) -> int:
-        return min(self.ledger.steps, self.plan.steps - 1) if self.plan is not None else 0
+        return min(self._taken, self.plan.steps - 1) if self.plan is not None else 0
 
     @property
     def noise_multiplier(self) -> float:
@@ -232,7 +232,7 @@ class Loop:
                 raise _not_stepped()
 
     def _recorded(self, batch: Batch, rows: int) -> Batch:
-        self._seen.when = self.ledger.steps, self._epochs
+        self._seen.when = self._taken, self._epochs
         self.tape, self._program = self._tape(rows), None
         return self.tape.batch(batch)
 
@@ -281,12 +281,10 @@ class Loop:
 
     def _take(self, batch: Batch | None) -> None:
         self._waiting, self._batch, self.tape = False, None, None
-        self._state.check(self._seen)
-        if self.trainer is not None:
-            with self._state.forward():
+        with self._state.step(self._seen):
+            if self.trainer is not None:
                 self.trainer.step(batch)
-        self._state.restore()
-        self._state.note()
+                self._taken += 1
 
 
 def _not_stepped() -> PlanViolation:

@@ -1,6 +1,7 @@
 """`ModelState`: what a private model holds, into which nothing may come that was made of a batch."""
 
-from collections.abc import Generator, Iterator
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,12 +12,14 @@ from decrescendo.base.torch_private import tree_leaves
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.constants import Knowledge
 from decrescendo.integrations.opacus.recorded import Recorded
-from decrescendo.row_independence.tracing import changed_places, numbers_of
+from decrescendo.row_independence.tracing import Numbers, changed_places, numbers_of
 from decrescendo.training.processes.bits import fingerprint
 
 _NOTHING = object()
 # What a module keeps by name, and not as attributes.
 _TABLES = ("_buffers", "_parameters", "_modules")
+_PLAIN = (bool, int, float, str, type(None))
+_CONTAINERS = (dict, OrderedDict, list, tuple, set)
 
 
 class ModelState:
@@ -37,26 +40,33 @@ class ModelState:
         self.note()
 
     @contextmanager
-    def forward(self) -> Generator[None]:
-        """A pass: the buffers are left as they were, and what it puts into attributes is noted, for `restore`."""
+    def forward(self, numbers: Numbers | None = None) -> Generator[None]:
+        """A pass: the buffers are left as they were, and what it puts into attributes is noted, for `restore`.
+
+        Args:
+            numbers: `numbers_of` the model now, where they are known.
+        """
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
-        before = [(held, {name: (old, _copied(old)) for name, old in held.items()}) for held in self._held()]
-        numbers = numbers_of(self.module, None, choices=True)
+        before = [(held, dict(held), _copies_in(held)) for held in self._held()]
+        numbers = numbers or self._numbers_now()
         try:
             yield
         finally:
-            for held, olds in before:
+            for held, olds, copies in before:
                 for name, new in held.items():
-                    old, content = olds.get(name, (_NOTHING, None))
+                    old, content = olds.get(name, _NOTHING), copies.get(name)
+                    if name in _TABLES or (new is old and content is None):
+                        continue
                     tensors = [leaf for leaf in tree_leaves(new) if isinstance(leaf, Tensor)]
                     same = new is old and set(map(id, tree_leaves(content))) >= set(map(id, tensors))
-                    if tensors and name not in _TABLES and (new is not old or not (content is None or same)):
+                    if tensors and not same:
                         self._put.append((held, name, new, old, content))
             with torch.no_grad():
                 for buffer, kept in buffers:
                     if fingerprint(buffer) != fingerprint(kept):
                         buffer.data.copy_(kept)
-            self._moving |= set(changed_places(numbers, numbers_of(self.module, None, choices=True)))
+            self._after = self._numbers_now()
+            self._moving |= set(changed_places(numbers, self._after))
 
     def restore(self) -> None:
         """Take tensors that a pass put into attributes, and into their lists and dictionaries, out again."""
@@ -69,18 +79,26 @@ class ModelState:
                 (old.extend if isinstance(old, list) else old.update)(content)
         self._put.clear()
 
-    def check(self, seen: Knowledge) -> None:
-        """Before the engine's pass: that no tensor of the batch is in the model, and that all is as the step before
-        left it, if the loop has read anything since.
+    @contextmanager
+    def step(self, seen: Knowledge) -> Generator[None]:
+        """The engine's pass: no tensor of the batch is in the model before it, and all is as the step before left it,
+        if the loop has read anything since.
 
         Raises:
             UnsupportedModel: the buffer or attribute.
         """
         self.restore()
-        inside = [
-            name for name, value in self._tensors() if isinstance(value, Recorded) or seen.is_made(value)
-        ]
-        numbers, codes = self._look()
+        numbers = self._check(seen)
+        with self.forward(numbers):
+            yield
+        numbers = None if self._put else self._after
+        self.restore()
+        self.note(numbers)
+
+    def _check(self, seen: Knowledge) -> Numbers:
+        tensors = list(self._tensors())
+        inside = [name for name, value in tensors if isinstance(value, Recorded) or seen.is_made(value)]
+        numbers, codes = self._numbers_now(), self._codes_of(tensors)
         changed = [place for place in changed_places(self._numbers, numbers) if place not in self._moving]
         changed += [
             name for name in codes.keys() | self._codes.keys() if codes.get(name) != self._codes.get(name)
@@ -93,10 +111,11 @@ class ModelState:
                 "hold, or compute it in the model's forward; a number that changes with the epoch "
                 "goes into the model as an argument, from a tensor made before the loop: model(x, tau=taus[epoch])"
             )
+        return numbers
 
-    def note(self) -> None:
-        """As it is now is how it may be."""
-        self._numbers, self._codes = self._look()
+    def note(self, numbers: Numbers | None = None) -> None:
+        """As it is now is how it may be; ``numbers`` as in `forward`."""
+        self._numbers, self._codes = numbers or self._numbers_now(), self._codes_of(self._tensors())
         held = (*self.module.parameters(), *self.module.buffers())
         self.tensors, self._memories = set(map(id, held)), set(map(_memory, held)) - {0}
 
@@ -104,11 +123,14 @@ class ModelState:
         """Whether it is a parameter or buffer, or lies in the memory of one."""
         return id(tensor) in self.tensors or _memory(tensor) in self._memories
 
-    def _look(self) -> tuple[dict[str, Any], dict[str, object]]:
-        codes: dict[str, object] = {name: fingerprint(value) for name, value in self._tensors()}
+    def _numbers_now(self) -> Numbers:
+        return numbers_of(self.module, None, choices=True)
+
+    def _codes_of(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, object]:
+        codes: dict[str, object] = {name: fingerprint(value) for name, value in tensors}
         for name, weight in self.module.named_parameters():
             codes[name] = id(weight), weight._version, weight.requires_grad  # torch counts what is written
-        return numbers_of(self.module, None, choices=True), codes
+        return codes
 
     def _held(self) -> Iterator[dict[str, Any]]:
         for module in self.module.modules():
@@ -119,7 +141,7 @@ class ModelState:
         """Buffers and tensors in attributes, by name."""
         for path, module in self.module.named_modules():
             for name, value in (*vars(module).items(), *module._buffers.items()):
-                if name in _TABLES:
+                if name in _TABLES or _has_none(value):
                     continue
                 for place, leaf in enumerate(tree_leaves(value)):
                     if isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter):
@@ -130,6 +152,12 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
-def _copied(value: Any) -> Any:
-    """A copy of a list or dictionary, which a pass may change in place."""
-    return value.copy() if type(value) in (list, dict) else None
+def _copies_in(held: dict[str, Any]) -> dict[str, Any]:
+    """Copies of lists and dictionaries by name, which a pass may change in place."""
+    return {name: value.copy() for name, value in held.items() if type(value) in (list, dict)}
+
+
+def _has_none(value: Any) -> bool:
+    """Whether a value has no tensors at first sight: a number, a text, an empty container."""
+    kind = type(value)
+    return kind in _PLAIN or (kind in _CONTAINERS and not value)
