@@ -50,6 +50,24 @@ def test_graphs_are_trained_and_their_independence_is_no_assumption() -> None:
     assert [found.code for found in run.assumptions] == ["own-collate-fn"]
 
 
+def test_records_that_share_a_tensor_are_named() -> None:
+    """The nodes of one graph: each record has the rows of all others in it."""
+    features = torch.randn(24, 3)
+
+    def node_loss(model: nn.Module, node: dict[str, Any]) -> Tensor:
+        return model(node["graph"][node["place"]] + node["graph"].mean(0)).square().sum()
+
+    for own in (False, True):
+        nodes = [{"graph": features.clone() if own else features, "place": place} for place in range(24)]
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = dc.train(
+            model, node_loss, nodes, PLAN, optimizer, seed=3, collate_fn=lambda rows: rows[0], settings=ONE
+        )
+        named = {"own-collate-fn"} if own else {"own-collate-fn", "records-share-objects"}
+        assert {found.code for found in run.assumptions} == named
+
+
 @cases
 def test_models_of_libraries_train_from_their_records_reproducibly(make: Callable[..., Case]) -> None:
     def run(seed: int) -> dc.Run:

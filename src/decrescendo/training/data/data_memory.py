@@ -10,7 +10,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from decrescendo.base.storages import tensors_of
 from decrescendo.row_independence.tracing import Memory, attributes_of, is_of_a_library, slots_of
-from decrescendo.training.data.examples import ColumnRows, FrameRows
+from decrescendo.training.data.items import ColumnRows, FrameRows
 
 
 def check_model_apart(model: nn.Module, data: object) -> None:

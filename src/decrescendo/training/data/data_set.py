@@ -1,8 +1,10 @@
 """`DataSet`: the data of a training, inspected once before the first batch is drawn."""
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -10,13 +12,16 @@ from torch import Tensor
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidValue
 from decrescendo.training.data.data_memory import memory_of
-from decrescendo.training.data.examples import Collate, Examples
+from decrescendo.training.data.examples import Collate, Examples, own_numbers
 from decrescendo.training.data.people import check_people
 from decrescendo.training.data.repeated_records import check_distinct
 from decrescendo.training.data.rows import Rows, assumption_of, held_by, table_of
 from decrescendo.training.processes.world import data_facts
+
+SHARED_OBJECTS = assumed("records-share-objects")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +82,25 @@ def data_set_of(
     person_of_row = check_people(people, budget, table.count)
     if budget.unit is Unit.EXAMPLE:
         check_distinct(data, columns=isinstance(table, Rows))
-    found = assumption_of(table)
-    return DataSet(table, person_of_row, frozenset() if found is None else frozenset({found}), data)
+    found = {assumption_of(table)}
+    if one_by_one and isinstance(table, Examples) and table.count > 1 and _share_tensors(table):
+        found.add(SHARED_OBJECTS)
+    return DataSet(table, person_of_row, frozenset(one for one in found if one is not None), data)
+
+
+def _share_tensors(examples: Examples) -> bool:
+    """Whether the first two items hold one tensor, or array, of several numbers in common: the graph of their nodes."""
+    with own_numbers() as begin:
+        items = list[Any]()
+        for index in range(2):
+            begin(0, index)
+            items.append(examples.items[index])
+    first, second = (
+        {_lies(held) for held in memory_of([item]) if math.prod(held.shape) > 1} for item in items
+    )
+    return bool(first & second)
+
+
+def _lies(held: Tensor | np.ndarray) -> tuple[object, ...]:
+    """Where a tensor or an array lies in memory."""
+    return held.data_ptr() if isinstance(held, Tensor) else held.ctypes.data, tuple(held.shape)

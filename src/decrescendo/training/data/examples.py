@@ -2,23 +2,23 @@
 
 import hashlib
 import random
-import sys
 from collections.abc import Callable, Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils.data import Subset, TensorDataset, default_collate
+from torch.utils.data import default_collate
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.batches import OneByOne, Ragged, count_rows, joined, leaves_of, map_rows
+from decrescendo.base.batches import OneByOne, Ragged, count_rows, joined, leaves_of
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.training.data.items import Items, are_held, reads_at_once
 from decrescendo.training.processes.bits import checksum
 
 EXAMPLES_APART = assumed("own-collate-fn")
@@ -34,15 +34,6 @@ class Draw:
 
     indices: Int[np.ndarray, " batch"]
     key: int = 0
-
-
-@runtime_checkable
-class Items(Protocol):
-    """Examples by index: a list, a map-style ``torch`` or ``datasets`` data set, an array, a memory map."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Examples:
@@ -74,9 +65,9 @@ class Examples:
     def __init__(self, items: Items, collate_fn: Collate | None, *, one_by_one: bool = False) -> None:
         self.items, self._collate, self._one_by_one = items, collate_fn, one_by_one
         self.count = len(items)
-        self.held = items if _are_held(items) else None
+        self.held = items if are_held(items) else None
         # Whether all items of a batch are read at once; `None` until both ways were compared.
-        self._at_once = None if _reads_at_once(items) else False
+        self._at_once = None if reads_at_once(items) else False
         self.assumption: Assumption | None = (
             None if collate_fn is None and self.held is not None else EXAMPLES_APART
         )
@@ -147,108 +138,6 @@ class Examples:
                 f"{_WAY_OUT}"
             )
         return batch
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """The first ``count`` of the items; if there are fewer, they are repeated.
-
-    >>> [Repeated(["a", "b"], 3)[i] for i in range(3)]
-    ['a', 'b', 'a']
-    """
-
-    items: Items
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int, /) -> Any:
-        return self.items[index % len(self.items)]
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRows:
-    """Columns as items: item i has row i of every column."""
-
-    columns: Any
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int, /) -> Any:
-        return map_rows(lambda column: column[index], self.columns)
-
-
-class FrameRows:
-    """The rows of a data frame as dicts; each column keeps its dtype.
-
-    Raises:
-        InvalidValue: two columns of one name.
-    """
-
-    def __init__(self, frame: Any) -> None:
-        self.frame, names = frame, list(getattr(frame, "columns", ()))
-        if len(set(names)) < len(names):
-            raise InvalidValue(
-                f"columns of a data frame must have names of their own, got {names}. Of two with one name a row could "
-                "only have one: rename one, or give an array"
-            )
-        self._columns = {name: frame.iloc[:, place].array for place, name in enumerate(names)}
-        self.dtypes: list[object] = list(frame.dtypes) if names else [getattr(frame, "dtype", None)]
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    def __getitem__(self, index: int, /) -> Any:
-        if not hasattr(self.frame, "columns"):
-            return self.frame.iloc[index]
-        return {name: column[index] for name, column in self._columns.items()}
-
-
-def _are_held(items: object) -> bool:
-    """Whether the items lie in memory, and reading one runs no user code."""
-    if type(items) is Subset:
-        return type(items.indices) in (list, tuple, range, np.ndarray, Tensor) and _are_held(items.dataset)
-    if type(items) is TensorDataset:
-        return is_plain(items.tensors)
-    if type(items) is ColumnRows:
-        return is_plain(items.columns)
-    if type(items) is FrameRows:
-        pandas = sys.modules.get("pandas")
-        known = pandas is not None and type(items.frame) in (pandas.DataFrame, pandas.Series)
-        return known and all(map(_is_of_pandas, items.dtypes))
-    return type(items) in (list, tuple, np.ndarray, np.memmap) and is_plain(items)
-
-
-def _reads_at_once(items: object) -> bool:
-    """Whether the items are a table of Hugging Face's ``datasets``, which reads many rows at once in a sixth of the
-    time, with no code of the user's (``set_transform``) in between."""
-    datasets = sys.modules.get("datasets")
-    known = datasets is not None and type(items) is datasets.Dataset
-    return known and cast("Any", items).format["type"] in (None, "torch")  # ("numpy" may not be written into)
-
-
-def _is_of_pandas(dtype: object) -> bool:
-    """Whether a data-frame column holds numbers, dates or strings, and no user-defined objects."""
-    if isinstance(dtype, np.dtype):
-        return not dtype.hasobject
-    if hasattr(dtype, "categories"):
-        return _is_of_pandas(cast("Any", dtype).categories.dtype)
-    return type(dtype).__module__.split(".")[0] == "pandas"
-
-
-def is_plain(value: object) -> bool:
-    """Whether a value contains no user-defined class: a subclass of a tensor or a dict may run any code when
-    read."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return type(value).__module__ in ("numpy", "numpy.memmap") and not value.dtype.hasobject
-    if type(value) is dict:
-        return all(map(is_plain, cast("dict[Any, object]", value).values()))
-    if type(value) in (list, tuple):
-        return all(map(is_plain, cast("list[object]", value)))
-    return type(value) in (Tensor, int, float, bool, str, bytes, type(None))
 
 
 def bits(batch: Batch) -> list[object]:

@@ -12,7 +12,8 @@ from decrescendo.base.batches import leaves_of
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidValue
 from decrescendo.training.data.data_memory import columns_of_frame
-from decrescendo.training.data.examples import ColumnRows, Examples, FrameRows, Items
+from decrescendo.training.data.examples import Examples
+from decrescendo.training.data.items import ColumnRows, FrameRows, Items
 from decrescendo.training.data.rows import Rows, held_by, taken
 
 # Rows that are read at a time; and rows with NaN or infinity of which at most so many gradients are computed.

@@ -16,16 +16,8 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import count_rows, leaves_of, select_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.training.data.examples import (
-    Collate,
-    ColumnRows,
-    Draw,
-    Examples,
-    FrameRows,
-    Items,
-    bits,
-    is_plain,
-)
+from decrescendo.training.data.examples import Collate, Draw, Examples, bits
+from decrescendo.training.data.items import ColumnRows, FrameRows, Items, is_plain
 
 ROWS_APART = assumed("own-rows")
 # The codes of assumptions about rows that are not made one by one.

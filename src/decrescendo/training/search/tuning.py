@@ -22,7 +22,8 @@ from decrescendo.errors import (
 from decrescendo.plans import Plan
 from decrescendo.row_independence.tracing import Memory
 from decrescendo.training.data.data_memory import memory_of
-from decrescendo.training.data.examples import Examples, Repeated
+from decrescendo.training.data.examples import Examples
+from decrescendo.training.data.items import Repeated
 from decrescendo.training.data.rows import Rows, table_of
 from decrescendo.training.processes.world import data_facts
 from decrescendo.training.run import Run, versions
