@@ -198,11 +198,9 @@ class TestSentence5:
         """That the papers use public names only: papers/tests/test_public_only.py."""
         named: set[str] = set()
         for path in LIBRARY.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom):
-                    named.add(node.module or "")
-                elif isinstance(node, ast.Import):
-                    named |= {alias.name for alias in node.names}
+            named |= set(
+                re.findall(r"^\s*(?:from|import) +([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            )
         assert "decrescendo.plans.plan" in named
         assert not {name for name in named if name.startswith("decrescendo_papers")}
 
@@ -263,7 +261,11 @@ def test_files_and_functions_are_short() -> None:
         text, name = path.read_text(encoding="utf-8"), path.relative_to(LIBRARY).as_posix()
         if text.count("\n") > 500:
             files.add(name)
-        for node in ast.walk(ast.parse(text)):
+        left: list[ast.AST] = [ast.parse(text)] if text.count("\n") > 60 else []
+        while left:
+            node = left.pop()
+            # What has statements: no functions are in expressions but lambdas.
+            left += [one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.expr)]
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first, end = node.body[0], node.end_lineno or 0
                 lines = end - (first.lineno if name.startswith("cli/") else node.lineno) + 1
