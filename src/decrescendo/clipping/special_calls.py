@@ -73,7 +73,7 @@ def special(
         kwargs = {**kwargs, "compute_mode": "donot_use_mm_for_euclid_dist"}
     elif func is _SHAPE:
         tracer.refuse(
-            "a pass must do the same for any number of examples, but _SHAPE makes a tensor of it. "
+            "a pass must do the same for any number of examples, but `_shape_as_tensor` makes a tensor of it. "
             "Use a constant"
         )
     elif func in _SHAPED and len(args) == 2:
