@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", threads)
 
 # Each run draws others; `--hypothesis-profile thorough` is for `make test-slow`.
 settings.register_profile("thorough", deadline=None)
-settings.register_profile("decrescendo", deadline=None, max_examples=8)
+settings.register_profile("decrescendo", deadline=None, max_examples=6)
 settings.load_profile("decrescendo")
 
 collect_ignore_glob = [] if find_spec("flwr") else ["src/decrescendo/federated/flower/*"]

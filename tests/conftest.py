@@ -20,6 +20,8 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 # says the same of another layer, law, budget or program. Not in the corpus, where each is a way past the proof, nor
 # where cases are files, pages and names.
 CASES = 2
+# Of four and more cases of these, which train or pass whole models, one.
+DEAR = ("clipping", "contracts", "federated", "training")
 ALIKE = (
     "accounting",
     "audit",
@@ -53,7 +55,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
         marks = [{mark.name for mark in (*definition.iter_markers(), *one.marks)} for one in calls]
         if _are_alike(definition.path):
             quick = [of for of in marks if not of & {*ELSE}]
-            kept = {id(of) for of in _spread(quick)}
+            kept = {id(of) for of in _spread(quick, definition.path)}
             for of in quick:
                 of |= set() if id(of) in kept else {"slow"}
         metafunc._calls = [
@@ -70,8 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _are_alike(item.path) and not any(map(item.get_closest_marker, ELSE)):
             cases[item.path, item.nodeid.partition("[")[0]].append(item)
-    for alike in cases.values():
-        kept = _spread(alike)
+    for (path, _), alike in cases.items():
+        kept = _spread(alike, path)
         for item in alike:
             if item not in kept:
                 item.add_marker(pytest.mark.slow)
@@ -86,8 +88,10 @@ def _are_alike(path: Path) -> bool:
     return path.parent.name in ALIKE and path.name != "test_corpus.py"
 
 
-def _spread(cases: list[Any]) -> list[Any]:
-    """`CASES` of them, or all where there are no more."""
+def _spread(cases: list[Any], path: Path) -> list[Any]:
+    """`CASES` of them, or all where there are no more; one in the middle where each is dear."""
+    if path.parent.name in DEAR and len(cases) >= 4:
+        return [cases[len(cases) // 2]]
     number = min(CASES, len(cases))
     return [cases[at * len(cases) // number] for at in range(number)]
 

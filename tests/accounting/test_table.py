@@ -149,6 +149,7 @@ def test_the_rooms_docstring_names_all_with_their_kinds() -> None:
     assert found == {name: known.kind or "any" for name, known in KNOWN.items()}
 
 
+@pytest.mark.slow
 def test_the_rooms_names_are_what_they_say_whatever_was_loaded_before() -> None:
     """Names load when they are touched: a file of the same name must not take a function's place."""
     code = (

@@ -625,6 +625,7 @@ def test_a_damaged_plan_is_refused_everywhere(invoke: Invoke, plan_file: Path, t
         assert "cut.json" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_installed_command_answers_on_its_own(plan_file: Path, tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

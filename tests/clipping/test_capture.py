@@ -1123,6 +1123,7 @@ def test_a_run_is_the_run_without_but_for_rounding() -> None:
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     """To the bit, though other steps of it are done in Python."""
     found = []

@@ -43,6 +43,7 @@ def test_other_architectures_equal_the_reference(name: str) -> None:
     check_equal(model, batch, dtype, EngineSettings(), architecture.loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(TRANSFORMERS, 1))
 def test_gradient_checkpointing_equals_the_reference(name: str) -> None:
     architecture = ARCHITECTURES[name]
@@ -75,6 +76,7 @@ def test_autocast_is_followed(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", some(["dict", "UserDict", "BatchEncoding"], 1))
 def test_a_batch_may_be_any_mapping(kind: str) -> None:
     from transformers import BatchEncoding

@@ -72,6 +72,7 @@ def _normalised(m: Student, x: Tensor) -> Tensor:
     return m.student[:2](x).flatten(1).sum(1)  # without its bias a sum of zeros
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", some([_distilled, _byol, _normalised], 1))
 def test_losses_that_cancel_to_rounding_are_taken(loss: Any) -> None:
     """The recorded group norm rounds otherwise than torch's: of a loss of zero that was all of it, and refused."""

@@ -140,6 +140,7 @@ def test_masks_differ_between_rows_and_between_ranks() -> None:
     assert not np.array_equal(first.value["masks"][0], first.value["masks"][1])
 
 
+@pytest.mark.slow
 def test_a_step_sends_each_number_twice_and_little_else() -> None:
     """P numbers are summed and P are handed back; the rest hangs on the batch, not on the model."""
     (first, _), _ = run_ranks("talked", 2)

@@ -730,6 +730,7 @@ def test_an_adapter_that_cannot_be_trained_is_refused_with_its_own_way_out(
         Engine(model.train(), dc.hf.loss, seeds=lambda: 1).check(batch)
 
 
+@pytest.mark.slow
 def test_two_optimisers_step_in_the_trainer(tmp_path: Path) -> None:
     model = bert()
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "encoder" in name]

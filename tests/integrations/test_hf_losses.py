@@ -138,7 +138,12 @@ class TestAdapters:
 
 
 @pytest.mark.parametrize(
-    "name", ["BartForConditionalGeneration", "T5ForConditionalGeneration", "XLNetLMHeadModel"]
+    "name",
+    [
+        "BartForConditionalGeneration",
+        pytest.param("T5ForConditionalGeneration", marks=pytest.mark.slow),
+        "XLNetLMHeadModel",
+    ],
 )
 def test_sums_of_models_that_make_inputs_of_labels_are_those_of_the_reference(name: str) -> None:
     model, batch = dict(hf_losses.cases())[name]()
@@ -164,6 +169,7 @@ def test_a_loss_that_balances_experts_over_the_batch_is_refused_with_the_way_out
         Engine(model, dc.hf.loss).clipped_sum(batch, 1.0)
 
 
+@pytest.mark.slow
 def test_an_evaluation_leaves_nothing_in_the_model_that_a_run_would_have_to_assume(tmp_path: Path) -> None:
     """Transformers notes ``config.problem_type`` of the first labels that it sees."""
     plan = plan_of((2.0, 1.5), (1.0, 0.8), batch=6)

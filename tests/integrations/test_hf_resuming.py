@@ -180,6 +180,7 @@ def test_a_training_that_failed_before_its_first_step_begins_anew(tmp_path: Path
     assert undisturbed(classifier, tmp_path).run.ledger == PLAN.ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", ["linear", pytest.param("reduce_lr_on_plateau", marks=pytest.mark.slow)])
 def test_scores_of_public_data_may_choose_and_the_run_says_so(tmp_path: Path, lr: str) -> None:
     """It was refused also for public data."""

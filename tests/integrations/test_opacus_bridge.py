@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from often import some
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
@@ -187,7 +188,7 @@ BODIES: dict[str, tuple[Body, Loss]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", some(BODIES, 8))
 def test_a_loop_makes_the_references_sums(name: str, data: tuple[Tensor, Tensor]) -> None:
     body, loss = BODIES[name]
     _, model, optimizer, loader = private(data, batch=ROWS, z=0.0)

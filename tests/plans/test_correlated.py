@@ -242,6 +242,7 @@ class TestSearch:
         assert found.bands == 1
         assert found.sampling == every
 
+    @pytest.mark.slow
     def test_allocate_takes_bands_and_a_workload(self) -> None:
         q = np.linspace(1, 4, 12)
         found = allocate(BUDGET, SAMPLING, steps=12, influence=q, clip=1.0, bands=2)
@@ -253,6 +254,7 @@ class TestSearch:
         with pytest.raises(InvalidValue, match="exactly one of influence and workload"):
             allocate(BUDGET, SAMPLING, steps=12, clip=1.0)
 
+    @pytest.mark.slow
     def test_batches_that_move(self) -> None:
         sizes = np.linspace(30, 60, 6)
         found = dc.calibrate(BUDGET, SAMPLING, steps=6, clip=1.0, batch=sizes, bands=3, workload=1.0)

@@ -188,6 +188,7 @@ class TestFiles:
         assert share >= price / BUDGET.delta
         assert "costs 0.9" in cut(cap=12).describe() or "costs 1 of" in cut(cap=12).describe()
 
+    @pytest.mark.slow
     def test_the_second_opinion_and_the_first_again(self) -> None:
         plan = cut()
         first, second = plan.confirm(plan.ledger)

@@ -73,6 +73,7 @@ def test_what_is_no_number_a_row_is_a_refusal() -> None:
     assert "one number a row" in found.why
 
 
+@pytest.mark.slow
 def test_it_loads_nothing_of_clipping() -> None:
     code = (
         "import sys, decrescendo.row_independence.tracing\n"

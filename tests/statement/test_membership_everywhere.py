@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from often import some
 from scipy.stats import norm
 from typer.testing import CliRunner
 
@@ -53,7 +54,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("kind", some(PLANS, 5))
 def test_statement_studio_and_command_line_say_one_number(kind: str, tmp_path: Path) -> None:
     plan = PLANS[kind]()
     statement = state(plan, plan.ledger, plan.guarantee, provenance=None)

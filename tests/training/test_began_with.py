@@ -174,6 +174,7 @@ class TestOverACrash:
 
 
 class TestWhatNoRunTrained:
+    @pytest.mark.slow
     def test_is_not_taken_for_it(self) -> None:
         """New parameters in an old module were so in half of the cases, by the address of those before."""
         model = build()

@@ -48,6 +48,13 @@ def plans() -> dict[str, dc.Plan]:
 PLANS = plans()
 
 
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figures, which take longer than the trainings: docs/how-to/compare-schedules.md draws one."""
+    monkeypatch.setattr("decrescendo.training.search.comparing.draw_scores", lambda *given, **more: None)
+
+
+@pytest.mark.slow
 def test_scores_on_the_way_change_nothing_and_the_last_one_is_that_of_the_run() -> None:
     once, often = (compare(PLANS, TASK, seeds=2, points=points, averaging=0.5) for points in (1, 3))
     assert once.scores == often.scores
@@ -155,6 +162,7 @@ def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> 
     assert count(tmp_path) == 2
 
 
+@pytest.mark.slow
 def test_plans_are_trained_at_rates_that_were_chosen_by_another_task(tmp_path: Path) -> None:
     rates = dict(zip(PLANS, (0.05, 0.5, 0.2, 0.4), strict=False))
     found = compare(PLANS, TASK, seeds=2, learning_rate=rates, out=tmp_path)

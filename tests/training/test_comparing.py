@@ -35,6 +35,7 @@ def weight_of(model: nn.Module) -> dict[str, float]:
 TASK = Task(model=build, loss=cross_entropy, data=(X, Y), score=weight_of, learning_rate=0.3)
 
 
+@pytest.mark.slow
 def test_it_is_training_on_repeated_rows_with_the_plans_noise() -> None:
     plans = {"one": plan_of(), "two": plan_of(dc.curves.linear(2.0, 0.5))}
     found = compare(plans, TASK, seeds=2, learning_rate=0.2, momentum=0.5)

@@ -207,7 +207,7 @@ class TestReleases:
 
 
 class TestCrashes:
-    @settings(max_examples=6, deadline=None)
+    @settings(max_examples=3, deadline=None)
     @given(stops=st.lists(st.integers(1, 6), max_size=3), every=st.integers(1, 4), seeded=st.booleans())
     def test_a_run_that_is_gone_on_with_has_the_same_bits(
         self, stops: list[int], every: int, seeded: bool

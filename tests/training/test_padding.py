@@ -208,6 +208,7 @@ def test_a_task_of_texts_knows_its_rows() -> None:
     assert (task.count, task.expected_batch) == (8, 0.8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("public", [5, 11])
 def test_settings_for_texts_are_searched_on_texts(public: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []

@@ -322,7 +322,9 @@ def test_the_test_of_the_standard_error_has_power() -> None:
     assert math.sqrt((errors**2).mean() / (said**2).mean()) > 1.05
 
 
-@pytest.mark.parametrize(("batch", "noise"), [(250.0, 0.7), (1000.0, 3.0)])
+@pytest.mark.parametrize(
+    ("batch", "noise"), [(250.0, 0.7), pytest.param(1000.0, 3.0, marks=pytest.mark.slow)]
+)
 def test_loss_and_accuracy_are_known_as_well_as_they_say(batch: float, noise: float) -> None:
     telemetry = Telemetry(norms=4, loss=True, accuracy=True, loss_range=(1.0, 3.0))
     found, _, losses, scores = readings(batch, noise, rate=0.2, count=1500, telemetry=telemetry)

@@ -58,6 +58,7 @@ def test_yours_is_compared_with_vanilla_and_dynamic_and_is_kept(invoke: Invoke, 
     assert (tmp_path / "compared/digits-2/runs.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_of_several_rates_each_plans_is_chosen_on_other_test_rows_than_it_is_scored_on(
     invoke: Invoke, tmp_path: Path
 ) -> None:
