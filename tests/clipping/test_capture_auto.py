@@ -131,7 +131,7 @@ def test_a_capture_must_pay_for_itself_by_the_uses_that_are_to_be_expected() -> 
     for replayed in (False, True) * 3:
         assert choice.measures
         choice.begin()
-        choice.goes("all", replayed=replayed)
+        choice.note_way("all", replayed=replayed)
         clock.now += 1 if replayed else 2
         choice.end()
     assert choice.why == capture_choice.PAYS
@@ -144,8 +144,8 @@ def test_passes_that_were_done_twice_are_not_measured() -> None:
     choice.captured("a", "all")
     for _ in range(9):
         choice.begin()
-        choice.goes("all", replayed=True)
-        choice.twice()
+        choice.note_way("all", replayed=True)
+        choice.note_repeat()
         choice.end()
     assert choice.measures
 

@@ -69,7 +69,7 @@ def test_an_operation_equals_the_reference(name: str, dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("name", some(OPERATIONS, 15))
 def test_an_operation_has_the_closed_form_it_should_have(name: str) -> None:
     model, batch = OPERATIONS[name].make(torch.float64, 7)
-    uses = Engine(model, loss).prove(batch).uses
+    uses = Engine(model, loss).checked_pass(batch).uses
     assert any(isinstance(use.kernel, FallbackKernel) for use in uses) == (name in FALLBACK)
 
 
@@ -86,7 +86,7 @@ def test_an_operation_has_the_closed_form_it_should_have(name: str) -> None:
 def test_rows_of_a_table_that_come_once_need_no_gradient_an_example(name: str, closed: bool) -> None:
     """A choice of entries keeps norms; where one comes twice, its two gradients are added first."""
     model, batch = OPERATIONS[name].make(torch.float64, 7)
-    uses = Engine(model, loss).prove(batch).uses
+    uses = Engine(model, loss).checked_pass(batch).uses
     (made,) = [p for use in uses if use.name == "add" for p in use.parameters]
     assert made.isometric == closed
 

@@ -182,7 +182,7 @@ def test_recording_changes_no_loss(kind: str, batch_first: bool, bidirectional: 
     with seeded(1):
         plain = loss(model, batch)
     engine = Engine(model, loss, seeds=lambda: 1)
-    torch.testing.assert_close(engine.prove(batch).losses, plain.detach(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(engine.checked_pass(batch).losses, plain.detach(), rtol=1e-6, atol=1e-6)
     found = engine.clipped_sum(batch, float("inf")).gradients
     with seeded(1):
         expected = torch.autograd.grad(loss(model, batch).sum(), list(model.parameters()))

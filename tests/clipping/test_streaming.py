@@ -59,7 +59,7 @@ def test_the_sum_is_the_reference(inputs_with_gradients: bool, kept: int, poison
 
 def test_hooks_take_all_but_the_first_operation() -> None:
     model, rows = Deep(), torch.randn(5, 4, 6)
-    seen = Engine(model, loss).prove(rows)
+    seen = Engine(model, loss).checked_pass(rows)
     with stream(seen.uses, seen.tracer, wide=False) as arrivals:
         taken = {seen.uses[index].parameters[0].roots[0] for index in arrivals}
     norms = {"second.weight", "second.bias"}
@@ -97,7 +97,7 @@ def test_nothing_of_a_pass_stays_alive() -> None:
 
 def test_a_gradient_that_does_not_come_is_an_error_not_a_zero() -> None:
     model, rows = Deep(), torch.randn(5, 4, 6)
-    seen = Engine(model, loss).prove(rows)
+    seen = Engine(model, loss).checked_pass(rows)
     with stream(seen.uses, seen.tracer, wide=False) as arrivals:
         pass
     with pytest.raises(UnsupportedModel, match="must come in the backward pass"):

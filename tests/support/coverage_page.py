@@ -110,7 +110,7 @@ def outcome(model: nn.Module, loss: Any, batch: Any) -> tuple[str, str]:
         warnings.simplefilter("ignore")
         try:
             with _noting_composites() as names:
-                uses = engine.prove(batch).uses
+                uses = engine.checked_pass(batch).uses
         except UnsupportedModel as error:
             # Sizes of an error depend on the machine.
             words = str(error).removesuffix(f". {WAY_OUT}").removesuffix(f". {OWN_LOSS}")

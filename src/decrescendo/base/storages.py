@@ -208,7 +208,7 @@ def slots_of(output: Any) -> list[Tensor | None]:
     return found
 
 
-def kind_of(tensor: Tensor) -> object:
+def byte_form(tensor: Tensor) -> object:
     """How the bytes of a tensor are read: its dtype, and whether they are conjugated or negated on the way."""
     if tensor.is_conj() or tensor.is_neg():
         return tensor.dtype, tensor.is_conj(), tensor.is_neg()

@@ -90,7 +90,7 @@ class AutogradCheck:
         one, either."""
         tracer = Tracer(count, self.memory, seed, natural=natural, replays=recorded.trace)
         # ``h[mask] = weight`` selects rows here, and is `torch.where` where it is recorded: the same numbers are drawn.
-        tracer.stream.jumps = dict(recorded.stream.jumps)
+        tracer.stream.reseeded = dict(recorded.stream.reseeded)
         try:
             with (
                 drawing({p.device for p in self.held.parameters.values()}, seed),

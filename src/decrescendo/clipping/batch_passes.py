@@ -63,12 +63,12 @@ class BatchPasses:
         """
         seed, count = self.seeds(), self.captures.count(rows, most, held, batch)
         with self.captures.alone():
-            again = None if metered else self.captures.again(batch, count, limit, held, seed)
-            if again is not None:
-                found, finite = seen_of(again.numbers, rows)
+            replayed = None if metered else self.captures.replay(batch, count, limit, held, seed)
+            if replayed is not None:
+                found, finite = seen_of(replayed.numbers, rows)
                 if finite:
-                    return kept_by(self.keep, again.sums), found
-                self.captures.missed()
+                    return kept_by(self.keep, replayed.sums), found
+                self.captures.count_repeat()
         with self.captures.ending():
             done = self.checker.run(batch, rows, count, held, seed, self.workspace)
         self.captures.compare(batch, held, done)

@@ -25,15 +25,15 @@ from decrescendo.base.storages import key_of
 from decrescendo.clipping import capture_choice
 from decrescendo.clipping.capture_choice import Choice
 from decrescendo.clipping.captured import (
-    Again,
     Captured,
     PassKey,
+    Replayed,
     constant_numbers,
     fill_rows,
     is_called_everywhere,
     pass_key,
 )
-from decrescendo.clipping.captured_pass import CHANGES, DoesOtherwise, DoneByHalves, why_broken
+from decrescendo.clipping.captured_pass import CHANGES, OtherOperations, UncomputedStateKept, why_broken
 from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.device_graphs import Capture, capturing_on
@@ -62,13 +62,13 @@ class Captures:
     """The captured passes of one engine.
 
     Args:
-        prover: runs passes in Python, checked.
+        checker: runs passes in Python, checked.
         workspace: memory for the rules.
         factors: computes clip factors from losses and norms (`factors_of`).
         choice: decides whether passes are captured.
     """
 
-    prover: Checker
+    checker: Checker
     workspace: Workspace
     factors: Callable[..., Factors]
     choice: Choice
@@ -119,7 +119,7 @@ class Captures:
         count = -(-rows // step) * step
         return count if most is None or count <= most else rows
 
-    def again(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> Again | None:
+    def replay(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> Replayed | None:
         """The replayed pass over ``batch``, padded to ``count`` rows, with sums clipped to ``limit``; ``None`` where
         it must run in Python."""
         make = self._make if self.choice.on and count > 1 else None
@@ -133,11 +133,11 @@ class Captures:
             self._seen.clear()
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] > 1:
-            self.choice.goes(alike, replayed=False)
+            self.choice.note_way(alike, replayed=False)
         captured = self._captured.pop(key, None)
         if captured is None and not self._steady:
             wanted = self.choice.asked is True or self._seen[key] > 1
-            self._before = self.prover.kept() if wanted else None
+            self._before = self.checker.kept() if wanted else None
             return None
         if captured is None and not self.choice.pays(key, self._seen[key]):
             return None
@@ -160,22 +160,22 @@ class Captures:
             return None  # a `Pass` that is still referenced has it
         self._borrowed = captured.block
         self._done += 1
-        self.choice.goes(alike, replayed=True)
-        self.prover.memory.assumed.add(_REPLAYED)
+        self.choice.note_way(alike, replayed=True)
+        self.checker.memory.assumed.add(_REPLAYED)
         return captured.replay(batch, limit, seed)
 
     def _may_replay(self, held: Inventory) -> bool:
         """Whether captured passes may be replayed: unchanged Python state, no autocast, no hooks of all modules."""
-        self.prover.comparison.follow_rules()
-        if self._epoch != self.prover.comparison.epoch:  # e.g. data were withheld that a pass may read
+        self.checker.comparison.follow_rules()
+        if self._epoch != self.checker.comparison.epoch:  # e.g. data were withheld that a pass may read
             self._captured.clear()
-            self._epoch = self.prover.comparison.epoch
-        if self._kept is not None and (changed := changed_places(self._kept, self.prover.kept())):
+            self._epoch = self.checker.comparison.epoch
+        if self._kept is not None and (changed := changed_places(self._kept, self.checker.kept())):
             self._captured.clear()
             if self.choice.asked == "auto":  # occurrences are counted anew
                 self._seen.clear()
             self._kept, self._uses = None, 0
-            self.missed(
+            self.count_repeat(
                 f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
             )
             return False
@@ -209,7 +209,7 @@ class Captures:
             self._seen.clear()
             raise
 
-    def missed(
+    def count_repeat(
         self,
         reason: str = "most of what they did had to be done in Python once more",
         why: str = capture_choice.SLOWER,
@@ -217,7 +217,7 @@ class Captures:
         """Count a pass that had to run in Python after a replay or in its place (a gradient that is not finite, a
         changed constant); stop captures after too many."""
         self._missed += 1
-        self.choice.twice()
+        self.choice.note_repeat()
         few = _MISSED if self.choice.asked is True else _MISSED_UNASKED
         if self._missed > max(few, self._done // 2):
             self._stop(reason, why)
@@ -226,7 +226,7 @@ class Captures:
         """Stop captures if a pass in Python ran other operations than its capture, or changed the program's Python
         state again and again: a capture is one more pass, which would change it, too."""
         if self._before is not None:
-            changed = changed_places(self._before, self.prover.kept())
+            changed = changed_places(self._before, self.checker.kept())
             self._steady = not changed
             self._before, self._unsteady = None, self._unsteady + 1
             if not self._steady and self._unsteady > _MISSED_UNASKED:
@@ -262,10 +262,10 @@ class Captures:
             capture = make()
             if self.choice.asked == "auto" and capture.computes_later and not self._captured:
                 # A program may keep uncomputed tensors of a capture that fails: the first time without one.
-                self.prover.again(rows, count, held, seed, self.workspace, nullcontext)
+                self.checker.capture(rows, count, held, seed, self.workspace, nullcontext)
             own_count = torch.full((), count_rows(batch), device=device)
             limit = torch.ones((), dtype=torch.float64, device=device)
-            found = self.prover.again(rows, count, held, seed, self.workspace, capture.passing)
+            found = self.checker.capture(rows, count, held, seed, self.workspace, capture.passing)
             if found is None:
                 return None
             done, norms, constants, known = found
@@ -274,16 +274,16 @@ class Captures:
                 sums = done.measured.scaled_sums(factors.factors)
             own = {key_of(tensor) for tensor in (*leaves_of(rows), own_count, limit, block)}
             capture.finish([factors.numbers, *sums.values()], known | own)
-        except DoesOtherwise:
-            self.missed(CHANGES, capture_choice.CHANGES)
+        except OtherOperations:
+            self.count_repeat(CHANGES, capture_choice.CHANGES)
             return None
-        except DoneByHalves:
+        except UncomputedStateKept:
             self._stop("a capture was broken off", capture_choice.CANNOT)
             raise
         except Exception as error:
             said, memory = why_broken(error)
         else:
-            self._kept = self._kept or self.prover.kept()
+            self._kept = self._kept or self.checker.kept()
             names, trace = list(sums), done.tracer.trace
             return Captured(rows, own_count, limit, names, trace, draws(trace), capture, constants, block)
         if memory:

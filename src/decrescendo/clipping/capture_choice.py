@@ -113,7 +113,7 @@ class Choice:
             self._start = now
             self._tried.add(key)
 
-    def goes(self, alike: object, *, replayed: bool) -> None:
+    def note_way(self, alike: object, *, replayed: bool) -> None:
         """Note how this pass runs. ``alike``: its key without the number of rows."""
         self._way = (alike, replayed)
 
@@ -135,7 +135,7 @@ class Choice:
     def _of(self, alike: object) -> tuple[list[float], list[float], list[float]]:
         return self._seconds.setdefault(alike, ([], [], []))
 
-    def twice(self) -> None:
+    def note_repeat(self) -> None:
         """Note a pass that ran in Python after it was replayed: its time counts for neither way."""
         self._way = None
 

@@ -21,7 +21,7 @@ PassKey: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Replayed:
     """The result of a replayed pass: numbers, as `Factors` has them, and the clipped sums by name."""
 
     numbers: Float[Tensor, " numbers"]
@@ -46,14 +46,14 @@ class Captured:
     # How often it was replayed.
     times: int = 0
 
-    def replay(self, batch: Batch, limit: float, seed: int) -> Again:
+    def replay(self, batch: Batch, limit: float, seed: int) -> Replayed:
         """The same operations on other rows, clipped to ``limit``."""
         fill_rows(self.rows, batch)
         self.count.fill_(count_rows(batch))
         self.limit.fill_(limit)
         with seeded(max(seed, 0), {self.limit.device}) if self.draws else nullcontext():
             numbers, *sums = self.capture.run()
-        return Again(numbers, dict(zip(self.names, sums, strict=True)))
+        return Replayed(numbers, dict(zip(self.names, sums, strict=True)))
 
 
 def fill_rows(rows: Batch, batch: Batch) -> None:

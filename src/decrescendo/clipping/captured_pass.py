@@ -1,4 +1,4 @@
-"""What `Checker.again` needs to capture a pass: errors, guards against changed values, a watch for transfers."""
+"""What `Checker.capture` needs to capture a pass: errors, guards against changed values, a watch for transfers."""
 
 import math
 import random
@@ -21,11 +21,11 @@ CHANGES = (
 )
 
 
-class DoneByHalves(UnsupportedModel):
+class UncomputedStateKept(UnsupportedModel):
     """The program keeps a tensor that a failed capture has never computed."""
 
 
-class DoesOtherwise(UnsupportedModel):
+class OtherOperations(UnsupportedModel):
     """A pass that was to be captured ran other operations than every accepted one."""
 
 

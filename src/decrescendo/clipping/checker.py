@@ -14,9 +14,9 @@ from decrescendo.base.storages import key_of
 from decrescendo.clipping.autograd_check import AutogradCheck
 from decrescendo.clipping.captured_pass import (
     CHANGES,
-    DoesOtherwise,
-    DoneByHalves,
     OnDevice,
+    OtherOperations,
+    UncomputedStateKept,
     drawn_by_python,
     guarded,
     is_on_cpu,
@@ -121,7 +121,7 @@ class Checker:
             program = _Program(self._autograd, held, workspace, self._scored)
             return self._comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
 
-    def again(
+    def capture(
         self, batch: Batch, count: int, held: Inventory, seed: int, workspace: Workspace,
         record: Callable[[], AbstractContextManager[object]],
     ) -> tuple[Pass, Tensor, list[Tensor], set[int]] | None:  # fmt: skip
@@ -162,7 +162,7 @@ class Checker:
             except Exception as error:
                 broken = changed_places(kept, self.kept())
                 if broken and not on_cpu:
-                    raise DoneByHalves(
+                    raise UncomputedStateKept(
                         f"a pass could not be captured, and the program keeps in {broken[0]} what was never computed. "
                         "Make the model anew, and leave out capture"
                     ) from error
@@ -190,7 +190,7 @@ class Checker:
                     "what lies in .grad of a parameter is read, where each step puts other memory"
                 )
             if not self._comparison.is_known(tracer.trace):
-                raise DoesOtherwise(CHANGES)
+                raise OtherOperations(CHANGES)
             allowed = labels.numbers | tracer.lifted | {key_of(tensor) for _, tensor in held.tensors()}
             return done, norms, list(seen.constants.values()), allowed
 

@@ -213,7 +213,7 @@ class Engine:
         """The memory for kept per-example gradients, and the choice between closed forms."""
         return self._workspace
 
-    def prove(self, batch: Batch) -> Pass:
+    def checked_pass(self, batch: Batch) -> Pass:
         """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
         with naming(lambda: self._way_out(batch)):
             return self._passes.proven(batch, Inventory.of(self._model))

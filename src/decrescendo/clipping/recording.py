@@ -25,11 +25,11 @@ from decrescendo.clipping.tracking import Tracking
 from decrescendo.clipping.uses import (
     Tracked,
     Use,
-    answered,
     check_recordable,
     data_in,
     edge_of,
     inner_edges,
+    parameter_ids,
     roots_of,
     unaliased,
     watched,
@@ -258,10 +258,10 @@ class Recorder(TorchFunctionMode):
             real = not output.is_complex() or func in elementwise.RULES
             if rule is not None and real and layout.kind in rule.layouts:
                 kernel = rule.build(call, call.bind(rule.names))
-            if kernel is None or answered(kernel) != tracked.keys():
+            if kernel is None or parameter_ids(kernel) != tracked.keys():
                 kernel = fallback(call)
         roots = roots_of(found)
-        if kernel is None or answered(kernel) != tracked.keys():
+        if kernel is None or parameter_ids(kernel) != tracked.keys():
             raise UnsupportedModel(
                 f"an operation on a trainable parameter must work on one example alone, got {name} with "
                 f"{', '.join(roots)}, whose arguments the engine cannot tell apart. Write it with ordinary operations, "

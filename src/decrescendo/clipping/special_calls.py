@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from decrescendo.base.torch_private import pack_padded_sequence, pad_packed_sequence, shape_as_tensor
 from decrescendo.clipping.recurrent.layers import MODES
-from decrescendo.clipping.recurrent.padding import packed_up, padded_again
+from decrescendo.clipping.recurrent.padding import pack, unpack
 from decrescendo.row_independence.tracing import (
     CHAINS,
     COUNTED,
@@ -97,7 +97,7 @@ def special(
         with recording:
             return functools.reduce(torch.matmul, args[0])
     elif func is _PACK and isinstance(tracer.label(args[0]), RowLayout):
-        return packed_up(tracer, *args)
+        return pack(tracer, *args)
     elif func is Tensor.__setitem__ and tracer.labels.counting and _is_rows(*args):
         # torch would drop a first dimension of size one, and with it whose row it is.
         func, args = Tensor.index_put_, (args[0], (args[1],), args[2])
@@ -106,7 +106,7 @@ def special(
         if classes > 0:  # torch would read the largest id, to check it
             return (args[0].unsqueeze(-1) == torch.arange(classes, device=args[0].device)).long()
     elif func is _PAD and isinstance(tracer.label(args[0]), RowLayout):
-        return padded_again(tracer, *args)
+        return unpack(tracer, *args)
     elif func in COUNTED and func not in MODES:
         check_counted(tracer, func, args, kwargs)
     return run(func, args, kwargs)

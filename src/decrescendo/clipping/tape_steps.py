@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from decrescendo.base.storages import kind_of, storage_key
+from decrescendo.base.storages import byte_form, storage_key
 from decrescendo.errors import UnsupportedModel
 
 # Tags of operations whose output shape, or result in Python, depends on values.
@@ -49,7 +49,7 @@ class Step(NamedTuple):
 def place_of(tensor: Tensor) -> object:
     if tensor.layout is not torch.strided:
         raise UnsupportedModel(f"tensors must be dense, got one of {tensor.layout}")
-    laid = tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor)
+    laid = tensor.shape, tensor.stride(), tensor.storage_offset(), byte_form(tensor)
     return storage_key(tensor), *laid
 
 

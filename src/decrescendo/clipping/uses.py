@@ -113,7 +113,7 @@ def watched(kernel: Kernel) -> tuple[Tensor, ...]:
     return (*kernel.saved, *kernel.parameters)
 
 
-def answered(kernel: Kernel) -> set[int]:
+def parameter_ids(kernel: Kernel) -> set[int]:
     return {id(tensor) for tensor in kernel.parameters}
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.storages import exactly, is_whole, kind_of, state_of, storage_key
+from decrescendo.base.storages import byte_form, exactly, is_whole, state_of, storage_key
 from decrescendo.row_independence.basic_rules import pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.dataflow import STALE
@@ -74,10 +74,12 @@ class Arguments(Writing):
                 form = ("whole",)  # its width is the longest target's, which shows nowhere else
             found.labels.append(label)
             found.wires += (
-                (self.labels.wire(tensor, key, birth),) if mark.constant else (birth, kind_of(tensor), form)
+                (self.labels.identity_of(tensor, key, birth),)
+                if mark.constant
+                else (birth, byte_form(tensor), form)
             )
             return
-        found.wires.append(self.labels.wire(tensor, key, birth))
+        found.wires.append(self.labels.identity_of(tensor, key, birth))
         sliced = self.labels.slices.get(tensor) if isinstance(mark, Public) else None
         if single and isinstance(sliced, RowLayout):
             sliced = sliced._replace(constant=Public.FILL)

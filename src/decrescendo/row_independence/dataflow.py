@@ -11,11 +11,11 @@ from torch import Tensor
 
 from decrescendo.base.storages import (
     FUNCTIONS_OFF,
+    byte_form,
     content_of,
     is_shared,
     is_whole,
     key_of,
-    kind_of,
     parts_of,
     paused,
     storage_key,
@@ -221,7 +221,7 @@ class Labels:
                 label = Mixed("an operation gives a view in one pass and a copy in another")
             self.keep(tensor, key, self.mark(tensor, label), at)
 
-    def wire(self, tensor: Tensor, key: int, birth: int) -> object:
+    def identity_of(self, tensor: Tensor, key: int, birth: int) -> object:
         """The identity of a constant: the operation of this pass that made it, or its storage from before."""
         place = _laid(tensor)
         if place is None:
@@ -289,7 +289,7 @@ class Labels:
 def _laid(tensor: Tensor) -> tuple[object, ...] | None:
     """The layout of a tensor in its memory; ``None`` if it has none."""
     try:
-        return tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor)
+        return tensor.shape, tensor.stride(), tensor.storage_offset(), byte_form(tensor)
     except (NotImplementedError, RuntimeError):
         return None
 

@@ -71,7 +71,7 @@ class Labelling(ConstantLabels):
             self.reads.merge(tensors_of((output,)))
         # (Not in a comparison pass: Python gets true values there, and no other trace identifies constants.)
         elif (
-            op.grows
+            op.dynamic_shape
             and not self.reads.natural
             and any(type(label) is Mixed and label.numbers is None for label in found)
         ):
@@ -96,12 +96,12 @@ class Labelling(ConstantLabels):
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
     ) -> bool:
         """Refuse operations that hide data; returns whether the operation draws from the run's stream."""
-        if op.talks:
+        if op.communicates:
             self.refuse(
                 f"a pass must be of its own process alone, but {op.name} at {line()} sends tensors to other processes "
                 "or receives them. decrescendo.distributed adds up over processes: leave it out of the loss"
             )
-        if op.hides:
+        if op.writes_hidden:
             bound = op.bind(args, kwargs)
             kept = bound.get("running_mean") is not None or bound.get("running_var") is not None
             if bound.get("training", True) and kept and data:
@@ -112,8 +112,8 @@ class Labelling(ConstantLabels):
                 self.memory.assumed.add(OVERWRITTEN.format(line()))
         if op.unread:
             self.reads.check_lists(args, 2 if data and op.name == "_ctc_loss" else 1)
-        chance = kwargs.get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
-        return op.seeded and kwargs.get("generator") is None and bool(op.chance < 0 or chance)
+        chance = kwargs.get("dropout_p", args[op.dropout_at] if 0 <= op.dropout_at < len(args) else 0.0)
+        return op.seeded and kwargs.get("generator") is None and bool(op.dropout_at < 0 or chance)
 
     def _labels(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Sequence[Tensor | None],

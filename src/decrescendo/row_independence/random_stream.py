@@ -38,7 +38,7 @@ class Stream:
     once: bool = False
     # Generator state -> index among the operations that draw a data-dependent number of random values; None for an
     # operation that does not.
-    jumps: dict[int, int | None] = field(default_factory=dict[int, int | None])
+    reseeded: dict[int, int | None] = field(default_factory=dict[int, int | None])
     _at: int = 0
 
     def begin(self) -> None:
@@ -46,7 +46,7 @@ class Stream:
         if self.capturing:
             return
         self._at = _state()
-        if self.once and self._at in self.jumps:
+        if self.once and self._at in self.reseeded:
             self.refuse("random numbers are drawn again, as a checkpoint with dropout does")
 
     def end(self, made: Sequence[Tensor], *, jump: bool) -> None:
@@ -67,16 +67,16 @@ class Stream:
                 "in it, or set to a state from before it: numbers that are known tell examples by their place. Leave "
                 "out manual_seed and set_rng_state"
             )
-        number = self.jumps.setdefault(self._at, len(self.jumps) if jump else None)
+        number = self.reseeded.setdefault(self._at, len(self.reseeded) if jump else None)
         if number is not None:
             restarted(self.seed, number)
         elif self.once and _state() == self._at:
-            del self.jumps[self._at]  # nothing was drawn
+            del self.reseeded[self._at]  # nothing was drawn
 
     def again(self) -> AbstractContextManager[object]:
         """For a backward pass that is not traced: a context in which redrawing (activation checkpointing) gives
         the same numbers."""
-        moved = any(number is not None for number in self.jumps.values())
+        moved = any(number is not None for number in self.reseeded.values())
         return _Redrawn(self) if moved else nullcontext()
 
 
@@ -92,7 +92,7 @@ class _Redrawn(DispatchMode):
     ) -> Any:
         at = _state() if torch.Tag.nondeterministic_seeded in func.tags else None
         output = func(*args, **(kwargs or {}))
-        number = None if at is None else self._stream.jumps.get(at)
+        number = None if at is None else self._stream.reseeded.get(at)
         if number is not None:
             restarted(self._stream.seed, number)
         return output

@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from decrescendo.base.storages import exactly, kind_of, storage_key
+from decrescendo.base.storages import byte_form, exactly, storage_key
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.labels import Public
 from decrescendo.row_independence.row_layout import Span
@@ -54,14 +54,14 @@ def as_before(
         else:
             mark, birth = entry
         if type(mark) is Span:
-            if birth != before.wire or kind_of(value) != before.dtype:
+            if birth != before.wire or byte_form(value) != before.dtype:
                 return None
             if mark.owners is not None or mark.constant or labels.view(value, mark)[1] != before.form:
                 return None
         elif (
             mark is not before.label
             or before.shape != (value.dim() if mark is Public.FILL else value.shape)
-            or labels.wire(value, key, birth) != before.wire
+            or labels.identity_of(value, key, birth) != before.wire
         ):
             return None
     if not sizes:
@@ -83,10 +83,10 @@ def arguments_of(labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             if isinstance(mark, Span):
                 if mark.owners is not None or mark.constant:
                     return None
-                found.append(Given(birth, labels.view(value, mark)[1], kind_of(value)))
+                found.append(Given(birth, labels.view(value, mark)[1], byte_form(value)))
             elif isinstance(mark, Public) and not value.is_nested:
                 shape = value.dim() if mark is Public.FILL else value.shape
-                found.append(Given(labels.wire(value, key, birth), None, None, mark, shape))
+                found.append(Given(labels.identity_of(value, key, birth), None, None, mark, shape))
             else:
                 return None
         elif isinstance(value, (list, tuple)) and any(

@@ -38,7 +38,7 @@ _EMPTIES = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 )
 _MOVES = frozenset({"set_", "requires_grad_", "detach_"})
-_HIDES = frozenset({
+_WRITES_HIDDEN = frozenset({
     "batch_norm_update_stats", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update",
 })  # fmt: skip
 _SELECTS = frozenset({"index", "nonzero", "masked_select"})
@@ -68,19 +68,19 @@ class Operation:
     # Rejection sampling: how many random numbers are drawn depends on the arguments' values.
     rejecting: bool
     # Position of the dropout probability among the arguments; -1 if there is none.
-    chance: int
+    dropout_at: int
     unread: bool
     lifts: bool
     empties: bool
     foreach: bool
     # Writes to arguments that its schema does not mark as written.
-    hides: bool
+    writes_hidden: bool
     # Communicates with other processes: writes to memory unseen by the dispatcher.
-    talks: bool
+    communicates: bool
     # The result has as many rows as its argument selects.
     selects: bool
     # The shape of the output depends on values in another way.
-    grows: bool
+    dynamic_shape: bool
     # Whether one of the flags in `_describe`'s ``known`` is set, or `declared`.
     special: bool
     # All outputs are views of arguments.
@@ -137,10 +137,10 @@ def _describe(func: Any) -> Operation:
         "lifts": name in _LIFTS or schema.overload_name.startswith("source_Storage"),
         "empties": name in _EMPTIES,
         "foreach": name.startswith("_foreach"),
-        "hides": name in _HIDES,
-        "talks": "c10d" in namespace or namespace == "symm_mem",
+        "writes_hidden": name in _WRITES_HIDDEN,
+        "communicates": "c10d" in namespace or namespace == "symm_mem",
     }
-    grows = torch.Tag.dynamic_output_shape in func.tags and name not in _SELECTS
+    dynamic_shape = torch.Tag.dynamic_output_shape in func.tags and name not in _SELECTS
     sizes = _SIZES.union(_SIZES_OF.get(name, ()))
     special = any(known.values()) or full in DECLARED
     return Operation(
@@ -155,14 +155,14 @@ def _describe(func: Any) -> Operation:
         overwritten=overwritten,
         moves=not name.startswith("resize") and (torch.Tag.inplace_view in func.tags or name in _MOVES),
         sized=frozenset(at for at, a in enumerate(schema.arguments) if a.name in sizes),
-        chance=next((at for at, a in enumerate(schema.arguments) if a.name == "dropout_p"), -1),
+        dropout_at=next((at for at, a in enumerate(schema.arguments) if a.name == "dropout_p"), -1),
         selects=name in _SELECTS,
-        grows=grows,
+        dynamic_shape=dynamic_shape,
         special=special,
         views=bool(schema.returns)
         and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
         strided=name in _STRIDED,
-        structural=not (written or grows or special or name in _STRIDED) and rule not in BY_VALUE,
+        structural=not (written or dynamic_shape or special or name in _STRIDED) and rule not in BY_VALUE,
         declared=full if full in DECLARED else "",
         composite=full not in DECLARED and func._can_decompose(),
         **known,

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from decrescendo.base.storages import FUNCTIONS_OFF, Pausable, key_of, kind_of, storage_key, tensors_of
+from decrescendo.base.storages import FUNCTIONS_OFF, Pausable, byte_form, key_of, storage_key, tensors_of
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
@@ -126,9 +126,9 @@ class TraceState(Pausable):
                 key = storage_key(tensor)
                 mark, birth = self.labels.mark_of(key)
                 if isinstance(mark, Span) and not mark.constant:
-                    wires += (birth, kind_of(tensor), self.labels.view(tensor, mark)[1])
+                    wires += (birth, byte_form(tensor), self.labels.view(tensor, mark)[1])
                 else:
-                    wires.append(self.labels.wire(tensor, key, birth))
+                    wires.append(self.labels.identity_of(tensor, key, birth))
         self.trace.events.append(Event(name, numbers, tuple(wires)))
 
     def made(self, tensor: Tensor) -> bool:

@@ -72,6 +72,9 @@ def _slots(sizes: Tensor, length: int, device: torch.device) -> Tensor:
     return packing.slots // packing.length * length + packing.slots % packing.length
 
 
+_NOT_PACKED = object()
+
+
 def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]:
     """How many sequences have each step, read from the tensor that packing rows of that label made, or from a constant.
 
@@ -80,7 +83,7 @@ def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]
     """
     if (
         is_data(tracer.label(sizes))
-        and tracer.packed.get(tracer.written(sizes), packed_up) is not label.owners
+        and tracer.packed.get(tracer.written(sizes), _NOT_PACKED) is not label.owners
     ):
         tracer.reads.whole("how many sequences have each step")
     with paused():
@@ -100,7 +103,7 @@ def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]
     return read
 
 
-def packed_up(tracer: Tracer, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+def pack(tracer: Tracer, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pack_padded_sequence`` returns."""
     with torch.no_grad():
         packed, sizes = pack_padded_sequence(given, lengths, batch_first)
@@ -115,7 +118,7 @@ def packed_up(tracer: Tracer, given: Tensor, lengths: Tensor, batch_first: bool)
     return cast("Tensor", _Moved.apply(move, given, lambda: packed)), sizes
 
 
-def padded_again(
+def unpack(
     tracer: Tracer,
     data: Tensor,
     batch_sizes: Tensor,
