@@ -105,7 +105,7 @@ def test_the_faster_way_is_kept(replay: float, why: str, monkeypatch: pytest.Mon
     monkeypatch.setattr("decrescendo.clipping.engine.clock_on", lambda device: clock)
     clock.takes(monkeypatch, Operations, "run", replay)
     clock.takes(monkeypatch, Checker, "run", 2.0)
-    clock.takes(monkeypatch, Checker, "again", 5.0)
+    clock.takes(monkeypatch, Checker, "capture", 5.0)
     engine, plain = engine_of(network(), loss), engine_of(network(), loss, PYTHON)
     assert engine.passes == capture_choice.FEW
     compared(engine, plain, (rows(8, step) for step in range(8)))

@@ -57,14 +57,14 @@ def test_nothing_is_found_in_a_clean_training(observed: Observe, tmp_path: Path,
     assert not found.unseen, found.describe()
 
 
-@pytest.mark.parametrize("name", some(trainings.FAULTY, 8))
+@pytest.mark.parametrize("name", some(trainings.FAULTY, 6))
 def test_a_fault_with_opacus_is_found(observed: Observe, tmp_path: Path, name: str) -> None:
     check, text = trainings.FAULTY[name]
     found = observed(tmp_path, text)
     assert check in {finding.check for finding in found.findings}, found.describe()
 
 
-@pytest.mark.parametrize("name", some(trainings.FAULTY_BY_HAND, 4))
+@pytest.mark.parametrize("name", some(trainings.FAULTY_BY_HAND, 3))
 def test_a_fault_of_a_loop_by_hand_is_found(observed: Observe, tmp_path: Path, name: str) -> None:
     check, text = trainings.FAULTY_BY_HAND[name]
     found = observed(tmp_path, text)

@@ -319,7 +319,7 @@ class TestTraining:
             )
             for rule in ("sum", "declared", "renyi:8")
         }
-        with pytest.raises(InvalidValue, match="a run whose batches are cut"):
+        with pytest.raises(InvalidValue, match="a run with truncated batches"):
             made["renyi:8"].start(cut())
         made["sum"].start(cut())
         assert f"reserved ({cut().guarantee.epsilon:.6g}, 0.001)" in made["sum"].describe()

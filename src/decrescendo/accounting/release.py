@@ -23,8 +23,8 @@ class Release:
         noise_multiplier: z >= 0: standard deviation of the noise over the sensitivity of the sum. Zero is a
             release without noise: its epsilon is infinite.
         count: how often, 1 to 2^53.
-        overflow: in [0, sample_rate]: where batches are cut to a largest size, the probability that a record is drawn
-            into a batch that is full without it, and may push another one out (`Ledger.cut`). 0: none is cut.
+        overflow: in [0, sample_rate]: of truncated batches the probability that a record is drawn into a batch that is
+            full without it, and may push another one out (`Ledger.cut`). 0: none is truncated.
         steps_per_epoch: t >= 2 where each record takes part in one of t such releases in a row, by a fair draw of its
             own (random allocation); the sample rate then is 1/t. 0: Poisson.
         bands: b >= 2 where records take turns (cyclic Poisson sampling, correlated noise): only those of group

@@ -62,11 +62,11 @@ class Truncated(Accountant):
 
     Edge cases:
         where no batch is cut it is ``judge``, name and all; so it is for a cap that no batch can exceed (b > N). By
-        `Pld`, noise multipliers below 1/6 are judged as by the others; where that costs delta or more, epsilon is
+        `Pld`, noise multipliers below 1/6 are accounted as by the others; where that costs delta or more, epsilon is
         infinite.
 
     Raises:
-        AccountingError: (when asked) a search of several trials whose batches are cut, which no proof here covers.
+        AccountingError: (when asked) a search of several trials with truncated batches, which no proof here covers.
 
     >>> run = Ledger.of([1.0] * 500, sample_rate=250 / 60_000)
     >>> for cap in (300, 340, 60_001):
@@ -88,7 +88,7 @@ class Truncated(Accountant):
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Delta at ``epsilon``; never more than at a smaller epsilon."""
-        judge, uncut = self._judged(ledger)
+        judge, uncut = self._accounted(ledger)
         if not ledger.is_cut:
             return judge.delta(uncut, epsilon)
         near = check_real("epsilon", epsilon, at_least=0)
@@ -102,7 +102,7 @@ class Truncated(Accountant):
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Epsilon at ``delta``: by composition, or the wrapped accountant's at the ``delta`` left by truncation."""
-        judge, uncut = self._judged(ledger)
+        judge, uncut = self._accounted(ledger)
         if not ledger.is_cut:
             return judge.epsilon(uncut, delta)
         if (pld := _composer(judge)) is not None and _composes(ledger):
@@ -126,7 +126,7 @@ class Truncated(Accountant):
 
     def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
         """The wrapped accountant's own certificate if no batch is truncated."""
-        judge, _ = self._judged(ledger)
+        judge, _ = self._accounted(ledger)
         if not ledger.is_cut:
             return judge.certify(ledger, budget)
         name = Truncated(judge).name
@@ -140,7 +140,7 @@ class Truncated(Accountant):
 
     def estimate(self, ledger: Ledger, delta: float) -> float:
         """Epsilon to search with."""
-        judge, uncut = self._judged(ledger)
+        judge, uncut = self._accounted(ledger)
         if ledger.is_cut and _composer(judge) is not None and _composes(ledger):
             return truncated_estimate(ledger, check_delta(delta))
         found = estimate(judge, uncut, delta)
@@ -153,7 +153,7 @@ class Truncated(Accountant):
                 break
         return found
 
-    def _judged(self, ledger: Ledger) -> tuple[Accountant, Ledger]:
+    def _accounted(self, ledger: Ledger) -> tuple[Accountant, Ledger]:
         """Who judges it, and what: the ledger of batches that are not cut."""
         check_instance("ledger", ledger, Ledger)
         judge = self.judge

@@ -77,7 +77,7 @@ class PrivacyCurve:
         def refuted(factor: float) -> bool:
             try:
                 return self.scaled(factor)._beyond(positive, negative)
-            except AccountingError:  # not to be judged: not refuted
+            except AccountingError:  # no epsilon: not refuted
                 return False
 
         floor = LEAST_NOISE if self.ledger.is_allocated else _LEAST_NOISE

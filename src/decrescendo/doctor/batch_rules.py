@@ -80,7 +80,7 @@ def shuffled(sources: Sources) -> Iterator[Hit]:
         trains = isinstance(shuffle, ast.Constant) and shuffle.value is True
         if trains or ("train" in text and keyword(call, "batch_sampler") is None):
             yield (module, call, "sampling",
-                   "batches are cut from a list: accountants of DP-SGD assume that each record is drawn "
+                   "batches are taken from a list in turn: accountants of DP-SGD assume that each record is drawn "
                    "by itself (Poisson)",
                    "amplification by sampling is not proven for such batches")  # fmt: skip
             return

@@ -13,7 +13,7 @@ _ENDINGS = (".pt", ".pth", ".ckpt")
 
 
 def examine_folder(path: Path) -> Diagnosis:
-    """A run of this library, judged again; or the checkpoints in a folder, the newest last.
+    """A run of this library, accounted again; or the checkpoints in a folder, the newest last.
 
     Raises:
         FileRefused: neither a run nor a checkpoint is in it.

@@ -1,6 +1,6 @@
-"""The tensors that clients and aggregators send: of the right names, types and shapes, copied before they are judged.
+"""The tensors that clients and aggregators send: of the right names, types and shapes, copied before they are checked.
 
-A tensor may lie in memory that another process writes to: what is judged must be what is added.
+A tensor may lie in memory that another process writes to: what is checked must be what is added.
 """
 
 from collections.abc import Mapping

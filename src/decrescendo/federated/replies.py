@@ -1,4 +1,4 @@
-"""The replies to one round: judged, counted and added up."""
+"""The replies to one round: checked, counted and added up."""
 
 from collections import Counter
 from collections.abc import Mapping

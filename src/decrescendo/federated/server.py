@@ -123,7 +123,7 @@ class Server:
         self.plan, self.placement, self.name = plan, Placement(placement), name
         self.run = run_id(plan, self.placement, name)
         self._start = time.monotonic()
-        # Before any client is asked: a plan that cannot be judged must not be found out at the end.
+        # Before any client is asked: a plan that cannot be accounted for must not be found out at the end.
         self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)
         pack(optimizer.state_dict(), {})  # what cannot be written must be found out before the first round

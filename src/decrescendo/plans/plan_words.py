@@ -58,7 +58,7 @@ def _drawn(plan: "Plan") -> str:
     size = f"({span(plan.batch_size, 6)} expected a batch)"
     if isinstance(plan.sampling, StratifiedPoissonSampling):
         rates = ", ".join(f"{name} {rate:.6g}" for name, rate in plan.sampling.stratum_rates.items())
-        return f"with the probability of its stratum a step: {rates} {size}; judged at the largest"
+        return f"with the probability of its stratum a step: {rates} {size}; accounted at the largest"
     if isinstance(plan.sampling, RandomAllocation):
         return f"once an epoch of {plan.sampling.steps_per_epoch} steps, in one drawn evenly {size}"
     if plan.bands > 1:

@@ -32,7 +32,7 @@ class Subject:
     Args:
         title: in a few words.
         ledger: what is or was released.
-        delta: at which it is judged.
+        delta: at which epsilon is computed.
         promise: what is guaranteed of it, in words; empty if nothing was said.
         plan: where there is one.
         clip_norm: C_t, where known.

@@ -95,7 +95,7 @@ def read(form: Mapping[str, Any]) -> Settings:
             with a ``shape`` and what belongs to it: ``fall`` (start over end), ``levels`` (one a slider), and of the
             clip norm its ``start``; and ``batches``, with a ``shape`` and the ``end`` that batch sizes move to, where
             they do. If need be ``examples_per_person``, and ``cap``, with a ``shape`` (any, auto, hand) and the
-            ``size`` that batches are cut to.
+            ``size`` that batches are truncated to.
 
     Raises:
         InvalidValue, InvalidType: named by the control that says it.

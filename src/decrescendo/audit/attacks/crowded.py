@@ -1,4 +1,4 @@
-"""All others pull one way, the record the other way: where batches are cut, a record that is drawn pushes one out.
+"""All others pull one way, the record the other way: with truncated batches a record that is drawn pushes one out.
 
 Under Poisson sampling the others' own coins hide the record. Batches that are nearly always cut to the same number of
 rows have none: every sum is known, and the record moves it by 2 C, for it brings its own pull and takes another's.

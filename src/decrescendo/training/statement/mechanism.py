@@ -73,8 +73,8 @@ def _how(sampling: Sampling, row: str) -> str:
         rates = ", ".join(f"{name} {rate:.6g}" for name, rate in sampling.stratum_rates.items())
         return (
             f"stratified Poisson: each {row} takes part in each step by an independent coin of its stratum's "
-            f"probability ({rates}); all are judged at the largest. Assumed: the stratum of each {row} follows from it "
-            "alone"
+            f"probability ({rates}); all are accounted at the largest. Assumed: the stratum of each {row} follows from "
+            "it alone"
         )
     return f"Poisson: each {row} takes part in each step by an independent coin"
 

@@ -130,8 +130,8 @@ class RenyiSum:
                 )
             if release.overflow:
                 raise InvalidValue(
-                    "a run whose batches are cut must be in a store that adds epsilons, got one by Renyi, which has no "
-                    'delta to pay the cut with. Make the store with composition="sum"'
+                    "a run with truncated batches must be in a store that adds epsilons, got one by Renyi, which has "
+                    'no delta to pay the cut with. Make the store with composition="sum"'
                 )
         return (self._total(agreed.planned),)
 

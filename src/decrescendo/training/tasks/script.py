@@ -18,7 +18,7 @@ import decrescendo as dc
 {imported}
 {data}
 
-# 3. The loss: one value per example, of that example alone. `reduction="none"` keeps them apart.
+# 3. The loss: one value per example, of that example alone. `reduction="none"` gives one each.
 def loss(model, batch):
     inputs, targets = batch
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
