@@ -146,7 +146,7 @@ def certify(
     return best
 
 
-def certified_scale(
+def settled(
     estimated: Callable[[float], float],
     certified: Callable[[float], Guarantee],
     start: float,
