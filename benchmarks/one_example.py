@@ -1,6 +1,6 @@
 """What one example a pass costs: the clipped sum beside a plain step on the same examples as one batch, and one by one.
 
-    PYTHONPATH=. python -m benchmarks.one_example       # prints the table of docs/how-to/one-example.md, in minutes
+    PYTHONPATH=. python -m benchmarks.one_example       # prints the table of docs/how-to/one-example.md, in minutes; of named models alone
 
 CPU time of one thread, medians of alternating rounds. Plain: the gradient of the mean loss. The models are those that
 tests/clipping/test_one_example.py compares with `Reference`, here wider; those whose library is missing are left out.
@@ -76,7 +76,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lines: list[list[str]] = []
     for name, (library, make) in MODELS.items():
-        if importlib.util.find_spec(library) is None:
+        if importlib.util.find_spec(library) is None or (sys.argv[1:] and name not in sys.argv[1:]):
             continue
         torch.manual_seed(0)
         case = make(*SIZES[name])
