@@ -1,6 +1,7 @@
 """What one example a pass costs: the clipped sum beside a plain step on the same examples as one batch, and one by one.
 
-    PYTHONPATH=. python -m benchmarks.one_example       # prints the table of docs/how-to/one-example.md, in minutes; of named models alone
+    PYTHONPATH=. python -m benchmarks.one_example       # prints the table of docs/how-to/one-example.md, in minutes
+    PYTHONPATH=. python -m benchmarks.one_example GIN   # its row for this model
 
 CPU time of one thread, medians of alternating rounds. Plain: the gradient of the mean loss. The models are those that
 tests/clipping/test_one_example.py compares with `Reference`, here wider; those whose library is missing are left out.
