@@ -17,6 +17,7 @@ from decrescendo.row_independence.labels import RowLayout as RowLayout
 from decrescendo.row_independence.labels import constant_of as constant_of
 from decrescendo.row_independence.labels import is_data as is_data
 from decrescendo.row_independence.labels import is_fixed as is_fixed
+from decrescendo.row_independence.object_contents import Content as Content
 from decrescendo.row_independence.object_contents import attributes_of as attributes_of
 from decrescendo.row_independence.object_contents import slots_of as slots_of
 from decrescendo.row_independence.process_settings import settings as settings

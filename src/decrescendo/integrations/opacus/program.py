@@ -15,6 +15,7 @@ from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import Call, Ref, Rows
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.outputs import leaves
+from decrescendo.row_independence.tracing import Content
 
 # ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
 Kind: TypeAlias = Literal["call", "mean", "sum", "first"]
@@ -58,9 +59,10 @@ class Step:
         values.update(zip(self.call.outputs, tensors, strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Program:
-    """The loss of each example, as one recorded loop computes it.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Program(Content):
+    """The loss of each example, as one recorded loop computes it; nothing in it changes, so two are the same only if they
+    are one object.
 
     Args:
         steps: what it computes.
