@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from decrescendo.base.torch_private import tree_leaves
 from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant
+from decrescendo.integrations.opacus.outputs import tree_leaves
 from decrescendo.integrations.opacus.recording import Tape
 from decrescendo.training.processes.bits import fingerprint
 

@@ -6,9 +6,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from decrescendo.base.torch_private import is_wrapped_by_transform, tree_leaves
+from decrescendo.base.torch_private import is_wrapped_by_transform
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.model_state import ModelState
+from decrescendo.integrations.opacus.outputs import tree_leaves
 from decrescendo.training.processes.bits import fingerprint
 
 BACKWARDS = (Tensor.backward, torch.autograd.backward)

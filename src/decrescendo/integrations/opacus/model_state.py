@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decrescendo.base.torch_private import tree_leaves
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.constants import Knowledge
+from decrescendo.integrations.opacus.outputs import tree_leaves
 from decrescendo.integrations.opacus.recorded import Recorded
 from decrescendo.row_independence.tracing import Numbers, changed_places, numbers_of
 from decrescendo.training.processes.bits import fingerprint

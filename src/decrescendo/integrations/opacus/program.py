@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, map_rows
-from decrescendo.base.torch_private import tree_flatten, tree_leaves, tree_map
+from decrescendo.base.torch_private import tree_flatten
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import Call, Ref, Rows
 from decrescendo.integrations.opacus.constants import Constant
-from decrescendo.integrations.opacus.outputs import leaves
+from decrescendo.integrations.opacus.outputs import leaves, tree_leaves, tree_map
 from decrescendo.row_independence.tracing import Content
 
 # ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
@@ -61,8 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Program(Content):
-    """The loss of each example, as one recorded loop computes it; nothing in it changes, so two are the same only if they
-    are one object.
+    """The loss of each example, as one recorded loop computes it. Nothing in it changes: two are compared by identity.
 
     Args:
         steps: what it computes.

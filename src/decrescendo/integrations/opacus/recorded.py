@@ -7,9 +7,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from decrescendo.base.torch_private import DISPATCH_OFF, SUBCLASSES_OFF, tree_leaves
+from decrescendo.base.torch_private import DISPATCH_OFF, SUBCLASSES_OFF
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.calls import Ref
+from decrescendo.integrations.opacus.outputs import tree_leaves
 
 # What says nothing of the numbers in a tensor.
 _ABOUT = frozenset(

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, leaves_of, map_rows
-from decrescendo.base.torch_private import count_of_storage_users, tree_leaves, tree_map
+from decrescendo.base.torch_private import count_of_storage_users
 from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant, Knowledge
 from decrescendo.integrations.opacus.lasting import BACKWARDS, Watched, check_transforms, refused_backward
 from decrescendo.integrations.opacus.model_state import ModelState
-from decrescendo.integrations.opacus.outputs import leaves, mapped
+from decrescendo.integrations.opacus.outputs import leaves, mapped, tree_leaves, tree_map
 from decrescendo.integrations.opacus.recorded import (
     Recorded,
     check_functions,

@@ -7,12 +7,12 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from decrescendo.base.torch_private import tree_leaves, tree_map
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.calls import Call, Ref, Rows, out_of_place
 from decrescendo.integrations.opacus.checks import check_columns, checked, signature_of, target_of
 from decrescendo.integrations.opacus.constants import Constant
+from decrescendo.integrations.opacus.outputs import tree_leaves, tree_map
 from decrescendo.integrations.opacus.program import Program, Step
 from decrescendo.integrations.opacus.recording import Tape
 
