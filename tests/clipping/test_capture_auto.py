@@ -161,7 +161,7 @@ def test_no_more_sizes_are_captured_than_pay(replays_win: None) -> None:
     assert engine.assumptions == ()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     st.lists(st.sampled_from([1, 2, 7, 8, 33, 34, 35, 37, 61, 62]), min_size=8, max_size=16), st.booleans()
 )
