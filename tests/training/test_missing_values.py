@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from decrescendo.clipping import Engine
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training import Run, Trainer, train
+from decrescendo.training.data.finite import _has_nonfinite
 from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.tasks.fitting import cross_entropy, fit
 
@@ -185,3 +186,10 @@ def test_an_example_that_counts_for_nothing_is_not_compared(data: tuple[Tensor, 
     """Inputs of 1e20, whose squares overflow: the engine was said to misread the bias behind them."""
     with pytest.warns(UserWarning, match="rows given have a gradient that is not finite"):
         Engine(make_model(), of_pairs).check((data[0] * 1e20, data[1]))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_the_stored_numbers_of_sparse_tensors_are_searched(layout: torch.layout) -> None:
+    found = torch.eye(3).to_sparse(layout=layout)
+    assert not _has_nonfinite({"graph": found})
+    assert _has_nonfinite({"graph": found / 0.0})

@@ -52,12 +52,18 @@ def test_graphs_are_trained_and_their_independence_is_no_assumption() -> None:
 
 def test_records_that_share_a_tensor_are_named() -> None:
     """The nodes of one graph: each record has the rows of all others in it."""
-    features = torch.randn(24, 3)
+    dense = torch.randn(24, 3)
 
     def node_loss(model: nn.Module, node: dict[str, Any]) -> Tensor:
-        return model(node["graph"][node["place"]] + node["graph"].mean(0)).square().sum()
+        graph = node["graph"].to_dense()
+        return model(graph[node["place"]] + graph.mean(0)).square().sum()
 
-    for own in (False, True):
+    for features, own in (
+        (dense, False),
+        (dense, True),
+        (dense.to_sparse(), False),
+        (dense.to_sparse(), True),
+    ):
         nodes = [{"graph": features.clone() if own else features, "place": place} for place in range(24)]
         model = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -164,12 +164,15 @@ def _flat(value: Sequence[Any]) -> Iterator[Any]:
 
 
 def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """The plain tensors that a wrapper is made of (torchao's quantised weights), by attribute name; an ordinary
-    tensor, or a rank's part of a sharded one, itself.
+    """The plain tensors that a wrapper is made of (torchao's quantised weights), by attribute name, or a sparse one; an
+    ordinary tensor, or a rank's part of a sharded one, itself.
 
     >>> [(name, tensor.shape) for name, tensor in pieces(torch.zeros(2))]
     [('', torch.Size([2]))]
     """
+    if tensor.layout is torch.sparse_coo:
+        held = tensor.detach().coalesce()
+        return [("[indices]", held.indices()), ("[values]", held.values())]
     if (
         type(tensor) in ORDINARY
         or not hasattr(tensor, "__tensor_flatten__")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -102,5 +103,7 @@ def _share_tensors(examples: Examples) -> bool:
 
 
 def _lies(held: Tensor | np.ndarray) -> tuple[object, ...]:
-    """Where a tensor or an array lies in memory."""
-    return held.data_ptr() if isinstance(held, Tensor) else held.ctypes.data, tuple(held.shape)
+    """Where a tensor or an array lies in memory; of one that is not laid out by strides, which object it is."""
+    if isinstance(held, Tensor):
+        return held.data_ptr() if held.layout is torch.strided else id(held), tuple(held.shape)
+    return held.ctypes.data, held.shape

@@ -93,8 +93,7 @@ def _in_batches(table: Rows | Examples) -> np.ndarray:
     """Which rows have NaN or infinity, by making each example once."""
     found = np.zeros(table.count, dtype=bool)
     for row in range(table.count):
-        for value in leaves_of(taken(table, np.array([row]))):
-            found[row] |= bool(_nonfinite_rows(value).any())
+        found[row] = not all(map(_is_finite, leaves_of(taken(table, np.array([row])))))
     return found
 
 
@@ -105,10 +104,17 @@ def _nonfinite_rows(value: Tensor) -> np.ndarray:
     return (~torch.isfinite(value)).reshape(len(value), -1).any(1).cpu().numpy()
 
 
+def _is_finite(value: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite; of a sparse one, those that it stores."""
+    if value.layout is not torch.strided:
+        value = value.coalesce().values() if value.layout is torch.sparse_coo else value.values()
+    return not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value).all())
+
+
 def _has_nonfinite(item: object) -> bool:
     """Whether an example has a number that is not finite."""
     if isinstance(item, Tensor):
-        return bool(_nonfinite_rows(item[None]).any())
+        return not _is_finite(item)
     if isinstance(item, (np.ndarray, np.generic, float)):
         return bool(_nonfinite_rows(_array(item)[None]).any())
     if isinstance(item, Mapping):
