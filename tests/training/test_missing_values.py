@@ -188,8 +188,8 @@ def test_an_example_that_counts_for_nothing_is_not_compared(data: tuple[Tensor, 
         Engine(make_model(), of_pairs).check((data[0] * 1e20, data[1]))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_the_stored_numbers_of_sparse_tensors_are_searched(layout: torch.layout) -> None:
-    found = torch.eye(3).to_sparse(layout=layout)
-    assert not _has_nonfinite({"graph": found})
-    assert _has_nonfinite({"graph": found / 0.0})
+    assert not _has_nonfinite({"graph": torch.eye(3).to_sparse(layout=layout)})
+    assert _has_nonfinite({"graph": torch.eye(3).log().neg().to_sparse(layout=layout)})

@@ -1,5 +1,6 @@
 """A training with one example a pass: records of any form, one of them in each batch that ``collate_fn`` makes."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def test_graphs_are_trained_and_their_independence_is_no_assumption() -> None:
     assert [found.code for found in run.assumptions] == ["own-collate-fn"]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_records_that_share_a_tensor_are_named() -> None:
     """The nodes of one graph: each record has the rows of all others in it."""
     dense = torch.randn(24, 3)
@@ -58,12 +60,8 @@ def test_records_that_share_a_tensor_are_named() -> None:
         graph = node["graph"].to_dense()
         return model(graph[node["place"]] + graph.mean(0)).square().sum()
 
-    for features, own in (
-        (dense, False),
-        (dense, True),
-        (dense.to_sparse(), False),
-        (dense.to_sparse(), True),
-    ):
+    kinds = dense, dense.to_sparse(), dense.to_sparse_csr()
+    for features, own in itertools.product(kinds, (False, True)):
         nodes = [{"graph": features.clone() if own else features, "place": place} for place in range(24)]
         model = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

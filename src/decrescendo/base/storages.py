@@ -163,6 +163,9 @@ def _flat(value: Sequence[Any]) -> Iterator[Any]:
             yield item
 
 
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+
+
 def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
     """The plain tensors that a wrapper is made of (torchao's quantised weights), by attribute name, or a sparse one; an
     ordinary tensor, or a rank's part of a sharded one, itself.
@@ -170,8 +173,8 @@ def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
     >>> [(name, tensor.shape) for name, tensor in pieces(torch.zeros(2))]
     [('', torch.Size([2]))]
     """
-    if tensor.layout is torch.sparse_coo:
-        held = tensor.detach().coalesce()
+    if tensor.layout in _SPARSE:
+        held = tensor.detach().to_sparse_coo().coalesce()
         return [("[indices]", held.indices()), ("[values]", held.values())]
     if (
         type(tensor) in ORDINARY
