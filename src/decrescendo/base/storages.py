@@ -163,19 +163,13 @@ def _flat(value: Sequence[Any]) -> Iterator[Any]:
             yield item
 
 
-_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
-
-
 def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """The plain tensors that a wrapper is made of (torchao's quantised weights), by attribute name, or a sparse one; an
-    ordinary tensor, or a rank's part of a sharded one, itself.
+    """The plain tensors that a wrapper is made of (torchao's quantised weights), by attribute name; an ordinary
+    tensor, or a rank's part of a sharded one, itself.
 
     >>> [(name, tensor.shape) for name, tensor in pieces(torch.zeros(2))]
     [('', torch.Size([2]))]
     """
-    if tensor.layout in _SPARSE:
-        held = tensor.detach().to_sparse_coo().coalesce()
-        return [("[indices]", held.indices()), ("[values]", held.values())]
     if (
         type(tensor) in ORDINARY
         or not hasattr(tensor, "__tensor_flatten__")

@@ -14,10 +14,12 @@ from torch import Tensor, int64, uint8, view_as_real
 from decrescendo.base.storages import pieces
 from decrescendo.optim.noise import NoisyMean
 
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+
 
 def checksum(value: Tensor) -> bytes:
     """SHA-256 of the entries of ``value``."""
-    return hashlib.sha256(b"".join(_content(part) for _, part in pieces(value))).digest()
+    return hashlib.sha256(b"".join(map(_content, _parts(value)))).digest()
 
 
 def fingerprint(*values: Tensor) -> bytes:
@@ -45,7 +47,7 @@ def fingerprints(*values: Tensor) -> list[bytes]:
     found: list[bytes] = []
     summed: list[Tensor] = []
     parts: list[tuple[int, int]] = []  # index in ``found``, and the number of its sums
-    held = [[part for _, part in pieces(value)] for value in values]
+    held = [_parts(value) for value in values]
     for value in chain.from_iterable(held):
         flat = local(value.detach()).resolve_conj().resolve_neg()
         if flat.device.type == _HASHED:
@@ -121,6 +123,14 @@ def local(value: Tensor) -> Tensor:
 def _in_line(value: Tensor) -> Tensor:
     """A flat tensor with stride 1 (torch allows any stride for a single entry)."""
     return value.contiguous().as_strided((value.numel(),), (1,))
+
+
+def _parts(value: Tensor) -> list[Tensor]:
+    """The plain tensors that one is made of; of a sparse one, places and numbers."""
+    if value.layout in _SPARSE:
+        found = value.detach().to_sparse_coo().coalesce()
+        return [found.indices(), found.values()]
+    return [part for _, part in pieces(value)]
 
 
 def _content(value: Tensor) -> bytes:
