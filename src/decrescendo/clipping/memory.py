@@ -78,10 +78,10 @@ class Sizes:
     """How many rows the next micro-batch has.
 
     Args:
-        microbatch_size: at most so many rows.
+        microbatch_size: upper limit in rows.
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch.
-        held: bytes that the running sum takes between micro-batches.
-        parts: a batch is split into so many micro-batches at least.
+        held: bytes of the running sum and the gradient cache.
+        parts: the least number of micro-batches for a batch.
 
     >>> sizes = Sizes(None, 1000, 100)
     >>> sizes.next((), 64, 64)
@@ -106,11 +106,11 @@ class Sizes:
         >>> Sizes(None, None, 0, parts=2).at_once(25), Sizes(8, None, 0).at_once(25)
         (13, 8)
         """
-        # (One row is passed as two.)
+        # (1 row is padded to 2.)
         return min(self.microbatch_size or rows, max(-(-rows // self.parts), 2))
 
     def next(self, key: Signature, remaining: int, at_once: int) -> int:
-        """Rows of the next micro-batch out of ``remaining`` ones, in parts of like size, ``at_once`` at most."""
+        """Size of the next micro-batch if ``remaining`` rows are split evenly, with ``at_once`` rows at most."""
         most = min(remaining, at_once)
         known = self.known.get(key, Known())
         if known.most is not None:
@@ -209,7 +209,7 @@ class Peak(DispatchMode):
 
 @contextmanager
 def metered(device: torch.device) -> Generator[Peak]:
-    """Measure the bytes that the tensors made inside take at their peak."""
+    """Measure peak bytes of tensors made inside (resets CUDA's peak)."""
     peak = Peak()
     if device.type != "cuda":
         with peak:

@@ -36,7 +36,7 @@ _CREATING = frozenset({
     "zeros", "ones", "empty", "full", "rand", "randn", "new_zeros", "new_ones", "new_empty", "new_full", "arange",
 })  # fmt: skip
 _RESHAPING = frozenset({"view", "reshape", "expand", "broadcast_to"})
-# The value that C code sees for a hidden size: unusual on purpose, so that code which uses it fails the comparison.
+# The value that C code sees for a hidden size: unusual, so that a pass that uses it differs from other passes.
 _VALUE_FOR_C_CODE = 1013
 
 
@@ -109,7 +109,7 @@ class Shape(tuple[Any, ...]):
 class DynamicSizes:
     """Answers Python's queries of sizes in one pass, with a `DynamicSize` for sizes that depend on the data.
 
-    The tracer has one for each pass; modes for torch functions ask it.
+    The tracer makes one per pass; torch function modes query it.
     """
 
     def __init__(self, labels: Labels, reads: DataReads) -> None:
@@ -198,7 +198,7 @@ class DynamicSizes:
     def run_with_sizes(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]
     ) -> Any:
-        """Run a function with a `DynamicSize` among its arguments, by its true value; the result has rows there."""
+        """Run a function with a `DynamicSize` argument as its true value; label that dimension as rows."""
         found = _sizes_in((*args, *kwargs.values()))
         name = str(getattr(func, "__name__", ""))
         if len(found) != 1 or name not in _CREATING | _RESHAPING or kwargs.get("generator") is not None:

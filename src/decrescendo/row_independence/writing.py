@@ -1,4 +1,4 @@
-"""Labels the memory that an operation wrote to, and checks the shapes that it made."""
+"""Labels memory written by operations, refuses forbidden writes, checks new shapes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
@@ -38,7 +38,7 @@ class Writing(Labelling):
     """Labels the memory that operations write to."""
 
     def _check_shapes(self, made: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
-        """Refuse a constant with one row per example that has the number of examples in another dimension,
+        """Label a constant with one row per example `Mixed` if it has the number of examples in another dimension,
         too."""
         for tensor, its in zip(made, shapes, strict=False):
             label = self.label(tensor)
@@ -56,7 +56,7 @@ class Writing(Labelling):
                 self.labels.slices.put(tensor, long)
 
     def _check_expanded(self, source: Tensor, made: Tensor) -> None:
-        """Refuse a constant that torch broadcasts to the rows that the data selected: its shape shows how many
+        """Hide the length of a constant that torch broadcasts to selected rows: its shape shows how many
         there are."""
         new = made.dim() - source.dim()
         for dim, size in enumerate(made.shape):
@@ -116,7 +116,7 @@ class Writing(Labelling):
             ]
         if op.name.startswith("resize"):
             labels = [Mixed("memory that was never written")] * len(outputs)
-        # Written to, a list of positions within examples loses that role.
+        # A written tensor no longer counts as positions within examples.
         labels = [label.unlisted() if isinstance(label, Mixed) else label for label in labels]
         labels = self._compared(list(zip(outputs, labels, strict=True)))
         if not direct:
@@ -157,7 +157,7 @@ class Writing(Labelling):
                 # The number of passes depends on the batch: none if it is empty, several if it is split.
                 self.memory.assumed.add(OVERWRITTEN.format(line()))
             return
-        # An empty target has data in its shape only.
+        # An empty target reveals data by shape only.
         known = target.numel() or isinstance(label, Mixed)
         mark = _after(self.labels, target, label, old) if known else old
         self.labels.keep(target, key, mark, len(self.trace.events) - 1)

@@ -1,4 +1,4 @@
-"""The arguments of a recurrent operation, and its row layout."""
+"""Arguments of a recurrent layer, and a check of its labels."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -31,13 +31,13 @@ class Recurrence:
     steps: Steps
     reverse: bool
     tracer: Tracer
-    # The labels of gates and outputs, and of states.
+    # `place`: of gates and outputs; `ranks`: states.
     place: Label
     ranks: Label
     trace: Trace | None = None
 
     def found(self, given: Sequence[tuple[Tensor | None, Label]]) -> tuple[Label, Label]:
-        """The labels of outputs and states; `Mixed` where a ``given`` tensor has not the label beside it."""
+        """Labels of outputs and states; both `Mixed` if a ``given`` tensor does not fit its label."""
         for tensor, expected in given:
             label = Public.FILL if tensor is None else self.tracer.label(tensor)
             if isinstance(label, Mixed):
@@ -60,6 +60,6 @@ def named_weights(weights: Sequence[Tensor], *, biases: bool) -> dict[str, Tenso
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[object]:
-    """Switch autocast off inside: sums through time have the precision of norms."""
+    """Disable autocast inside: sums over time steps are as precise as norms."""
     kind = like.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

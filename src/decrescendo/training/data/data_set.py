@@ -47,7 +47,7 @@ class DataSet:
         return memory_of(self.given if kept is self.given else (kept, self.given))
 
     def facts(self, workers: int) -> tuple[dict[str, str], bool]:
-        """Digests of the data that must agree between processes, each with ``workers``, and whether they
+        """Digests of the data and ``workers``, which must agree between ranks, and whether the digests
         cover all rows."""
         found, all_rows = data_facts(self.table)
         people = "" if self.people is None else hashlib.sha256(self.people.tobytes()).hexdigest()
@@ -90,7 +90,7 @@ def data_set_of(
 
 
 def _share_tensors(examples: Examples) -> bool:
-    """Whether the first two items hold one tensor, or array, of several numbers in common: the graph of their nodes."""
+    """Whether the first two items share a tensor or array of several numbers, such as one graph for all nodes."""
     with own_numbers() as begin:
         items = list[Any]()
         for index in range(2):
@@ -103,7 +103,7 @@ def _share_tensors(examples: Examples) -> bool:
 
 
 def _lies(held: Tensor | np.ndarray) -> tuple[object, ...]:
-    """Where a tensor or an array lies in memory; of one that is not laid out by strides, which object it is."""
+    """Address and shape of a tensor or an array; the object's id in place of the address if not strided."""
     if isinstance(held, Tensor):
         return held.data_ptr() if held.layout is torch.strided else id(held), tuple(held.shape)
     return held.ctypes.data, held.shape

@@ -98,7 +98,7 @@ class Drawing:
     """Draws the batches of a training's steps, by one iterator at a time.
 
     Attributes:
-        positions: of the streams after the last batch handed to the caller. Checkpoints save them and a later iterator
+        positions: stream positions after the last batch yielded. `Trainer` sets them, checkpoints save them; an iterator
             begins there: batches drawn ahead, or lost on the way (out of memory, interrupted), are drawn again.
     """
 
@@ -153,7 +153,7 @@ class Drawing:
     def _allocated(self, sampling: RandomAllocation, step: int) -> Int[np.ndarray, " batch"]:
         """The row indices of one step's batch under random allocation.
 
-        The sampling stream stays at the epoch's start until its last batch: a run resumed within it draws it again.
+        The sampling stream stays at the epoch's start until the last batch: a resumed run draws the epoch again.
         """
         number, place = divmod(step, sampling.steps_per_epoch)
         streams = self._streams

@@ -42,7 +42,7 @@ def around_step(
     optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]
 ) -> list[Any]:
     """Call ``before`` and ``after`` once around the next step; for combined optimisers before the first one's
-    and after the last one's. Returns the hooks' handles, two for each optimiser."""
+    and after the last one's. The caller must then remove the returned handles."""
     parts = [inner(part) for part in parts_of(inner(optimizer))]
     left = set(map(id, parts))
 

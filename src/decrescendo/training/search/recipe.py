@@ -1,4 +1,4 @@
-"""`Recipe`: the result of a search: settings, a budget, and how they were found."""
+"""`Recipe`: settings that a hyperparameter search found, a budget, the trials."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -35,18 +35,18 @@ class Trial:
 class Recipe:
     """Settings and a budget, in a file from which `train` takes them.
 
-    The score is the best of many trials and on other data: for the task's own it is too optimistic.
+    The score is the best of many trials, on public data: expect a worse one on the task's own data.
 
     Args:
-        settings: of the run, seed 0.
+        settings: the best, seed 0.
         epsilon, delta: budget of one run; the search spent none of it.
-        score: the winner's mean on the public data.
+        score: the best trial's mean on public data.
         on: the name of those data.
-        space: what moved and what was fixed.
+        space: values searched, values fixed.
         trials: all of them.
         machine: hardware and software that computed them.
         unit, examples_per_person: whom the budget protects, as in `Budget`.
-        accountant: by which the noise of the trials was calibrated; `plan` calibrates by its own, `Pld` by default.
+        accountant: by which the trials' noise was calibrated; `plan` uses its own argument, `Pld` by default.
     """
 
     settings: Settings

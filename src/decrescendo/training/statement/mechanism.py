@@ -1,4 +1,4 @@
-"""How a training draws, clips and adds noise, as facts of a statement."""
+"""Facts of a privacy statement: how a run samples, clips, adds noise."""
 
 from typing import Any
 
