@@ -98,7 +98,7 @@ class Drawing:
     """Draws the batches of a training's steps, by one iterator at a time.
 
     Attributes:
-        positions: stream positions after the last batch yielded. `Trainer` sets them, checkpoints save them; an iterator
+        positions: of the streams, after the last batch yielded. `Trainer` sets, checkpoints save them; an iterator
             begins there: batches drawn ahead, or lost on the way (out of memory, interrupted), are drawn again.
     """
 
