@@ -413,14 +413,11 @@ def test_data_that_change_their_length_in_a_run_are_refused(
         next(batches)
 
 
-@pytest.mark.parametrize("how", ["torch", None])
-def test_tables_of_datasets_are_read_at_once_with_the_same_rows(
-    how: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_of_datasets_are_read_at_once_with_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     table = datasets.Dataset.from_dict(
         {"ids": [list(range(3 + i % 3)) for i in range(12)], "y": [i / 7 for i in range(12)]}
-    ).with_format(how)
+    )
     single, own = list[int](), datasets.Dataset.__getitem__
 
     def noting(self: Any, index: Any) -> Any:
@@ -444,3 +441,16 @@ def test_tables_of_datasets_are_read_at_once_with_the_same_rows(
     assert single == [11]  # made again, to be compared
     table.set_transform(lambda rows: rows)
     assert Examples(table, padded)._at_once is False
+
+
+def test_a_row_of_a_formatted_table_is_the_same_beside_a_missing_value() -> None:
+    """Read at once, the number of row 0 would be rounded to float32 because row 1 has none."""
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"n": [2**24 + 1, None, 2**24 + 3]}).with_format("torch")
+
+    def numbers(items: list[Any]) -> torch.Tensor:
+        return torch.nan_to_num(items[0]["n"].double()).reshape(1)
+
+    examples = Examples(table, numbers)
+    assert examples.take(Draw(np.array([0, 2]))).tolist() == [2**24 + 1, 2**24 + 3]
+    assert examples.take(Draw(np.array([0, 1]))).tolist() == [2**24 + 1, 0]

@@ -97,7 +97,7 @@ class Examples:
     def _made(self, draw: Draw, begin: Callable[[int, int], None]) -> list[Any]:
         """The batch of each example, of items read at once where that gives the same."""
         indices = list(map(int, draw.indices))
-        if self._at_once is False:
+        if self._at_once is False or not reads_at_once(self.items):  # (its format may have been set since)
             return [self._one(index, begin, draw.key) for index in indices]
         made = list[Any]()
         for item, index in zip(cast("Any", self.items).__getitems__(indices), indices, strict=True):

@@ -95,11 +95,11 @@ def are_held(items: object) -> bool:
 
 
 def reads_at_once(items: object) -> bool:
-    """Whether the items are a table of Hugging Face's ``datasets``, which reads many rows at once in a sixth of the
-    time, with no code of the user's (``set_transform``) in between."""
+    """Whether the items are a table of Hugging Face's ``datasets``, which reads many rows at once in a part of the
+    time. Not with a format: whole numbers beside a missing value would become floats."""
     datasets = sys.modules.get("datasets")
     known = datasets is not None and type(items) is datasets.Dataset
-    return known and cast("Any", items).format["type"] in (None, "torch")  # ("numpy" may not be written into)
+    return known and cast("Any", items).format["type"] is None
 
 
 def _is_of_pandas(dtype: object) -> bool:
