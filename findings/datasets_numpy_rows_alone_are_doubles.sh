@@ -5,7 +5,7 @@
 # returns, which is what torch's DataLoader calls. The two differ by rounding. A column of lists of several lengths is a
 # writable array in table[i], and a read-only one among others. So a program that is right with rows by index may stop,
 # or compute in another precision, behind a DataLoader, and who compares a row alone with the row in a batch finds a
-# difference that no code of the user's made. The format "torch" gives the same both ways.
+# difference that no code of the user's made. The format "torch" gives the same both ways if no value is missing.
 #
 # Seen, of one row: alone float64, writable; with another float32, read-only.
 source "$(dirname "$0")/install.bash"
