@@ -45,6 +45,13 @@ def test_a_moment_is_the_integral_and_not_below_it(rate: float, noise: float, or
     assert truth <= found <= truth * (1 + 1e-9)
 
 
+def test_at_orders_near_1_and_hardly_any_noise_it_is_the_integral_too() -> None:
+    """The power was taken for g there, of which alpha w was a twentieth part."""
+    rate, noise, order = 0.99609375, 0.0546875, 1.015625
+    found, truth = log_moment(rate, noise, order), exact(rate, noise, order)
+    assert truth <= found <= truth * (1 + 1e-9)
+
+
 def test_where_the_librarys_series_does_not_converge_small_orders_still_count() -> None:
     """It was 220: orders 1.1 to 1.5 were left out."""
     run = Ledger.of([0.5] * 100, 0.5)

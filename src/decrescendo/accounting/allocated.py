@@ -13,7 +13,7 @@ from decrescendo.accounting.pld.accountant import Pld, upper_delta, upper_epsilo
 from decrescendo.accounting.pld.allocation import LEAST_NOISE, Epoch, epoch_masses
 from decrescendo.accounting.pld.discretisation import LossGrid, Masses, losses
 from decrescendo.accounting.pld.interpolation import exactly
-from decrescendo.accounting.pld.transform import DIRECTIONS, Part
+from decrescendo.accounting.pld.transform import DIRECTIONS, UNIT, Part
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import is_trivial, round_down
 from decrescendo.errors import AccountingError, check_integer, check_real
@@ -148,7 +148,7 @@ class Allocated(Accountant):
             t = release.steps_per_epoch
             grid, masses = _epoch(t, release.noise_multiplier, tail * t / ledger.steps)
             mixtures = exactly(masses, np.array([release.count // t]))
-            parts.append(Part(losses(grid, 1.0), mixtures, 1.0, error=0.0))
+            parts.append(Part(losses(grid, 1.0), mixtures, 1.0, error=16 * UNIT))  # of its hull
         return parts
 
 

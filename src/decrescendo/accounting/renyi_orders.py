@@ -58,9 +58,11 @@ def _log_excess(u: Float[np.ndarray, " n"], rate: float, order: float) -> Float[
     w = rate * np.expm1(np.minimum(u, 600.0))
     power = order * log_1_w
     with np.errstate(divide="ignore"):
-        # Where the power is beyond floats, and so far above all else, it is g.
         found = np.log(np.maximum(np.exp(np.minimum(power, 300.0)) - 1 - order * w, 0.0))
-        found = np.where(power > 200.0, power, found)
+        # Beyond floats by logarithms: w is q exp(u) there, and 1 is nothing. (At orders near 1 the power is not far
+        # above alpha w.)
+        less = np.log1p(-np.exp(np.minimum(math.log(order * rate) + u - power, -1e-12)))
+        found = np.where(power > 200.0, power + less, found)
         near = np.abs(w) < _SMALL
         series = np.zeros(int(near.sum()))
         coefficients = [1.0]

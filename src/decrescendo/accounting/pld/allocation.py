@@ -184,9 +184,12 @@ def epoch_masses(epoch: Epoch) -> tuple[LossGrid, Masses]:
     left = far[np.searchsorted(low, 4 * low[0] + epoch.beyond)]
     right = math.log(epoch.step * epoch.low.tilted.size)
     grid = place_grid(deviation, kappa=0.02, ends=(max(float(left), deviation), right))
-    least = np.maximum(0.0, -np.expm1(grid.e))
-    values = _hull(np.r_[0.0, np.exp(grid.e)], np.r_[1.0, epoch.excess(grid.e) + least])[1:]
-    return grid, masses_of(grid, (values - least)[None])
+    # Either side of y = 1 for itself: there max(0, 1 - y) is linear, and added to an excess of 1e-13 it would round it.
+    # At y = 1 the curve stays convex, for max(0, 1 - y) bends there by 1.
+    y, values, middle = np.r_[0.0, np.exp(grid.e)], np.r_[0.0, epoch.excess(grid.e)], grid.zero + 2
+    values[:middle] = _hull(y[:middle], values[:middle])
+    values[middle - 1 :] = _hull(y[middle - 1 :], values[middle - 1 :])
+    return grid, masses_of(grid, values[None, 1:])
 
 
 def _hull(x: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
