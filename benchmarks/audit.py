@@ -116,7 +116,7 @@ MEETS = {
         "no noise", "noise for the next clip norm", "clipped at twice the norm", "divided by the realised batch size",
     ),
     "opposed rows": ("shuffled, accounted as Poisson",),
-    "crowded batch": ("cut to a buffer, accounted as whole",),
+    "crowded batch": ("truncated to a buffer, accounted as whole",),
     "count": ("count without its noise",),
     "one canary": ("no noise",),
 }  # fmt: skip

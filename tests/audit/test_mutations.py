@@ -132,7 +132,7 @@ CASES = [
     pytest.param(moving_batch, 4.0, 80, "divided by the realised batch size", marks=pytest.mark.slow),
     pytest.param(one_long_text, 4.0, 100, "padded to the longest of the batch", marks=pytest.mark.slow),
     # (Beside `test_a_cap_that_the_accountant_ignores_is_caught_and_costs_noise`.)
-    pytest.param(crowded, 8.0, 300, "cut to a buffer, accounted as whole", marks=pytest.mark.slow),
+    pytest.param(crowded, 8.0, 300, "truncated to a buffer, accounted as whole", marks=pytest.mark.slow),
     pytest.param(counted, 4.0, 100, "count without its noise", marks=pytest.mark.slow),
     (told, 4.0, 60, "telemetry without its noise"),
     pytest.param(told, 4.0, 100, "loss bound from the batch", marks=pytest.mark.slow),

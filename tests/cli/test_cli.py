@@ -376,7 +376,7 @@ def test_a_clip_norm_that_follows_the_gradients_is_trained_with(invoke: Invoke, 
     assert len(set(run.clip_norm)) == 4
     assert run.guarantee == run.plan.guarantee
     assert np.ptp(run.ledger.noise_multiplier) > 0  # growing-mu
-    assert "C_t followed the lengths of the gradients" in (tmp_path / "run/statement.md").read_text()
+    assert "C_t followed the norms of the gradients" in (tmp_path / "run/statement.md").read_text()
     moving = invoke(*asked, "--schedule", "dynamic", "--seed", 1)
     assert moving.exit_code == 0, moving.output
 
@@ -409,7 +409,7 @@ def test_account_says_what_batches_that_are_cut_cost(invoke: Invoke, tmp_path: P
     assert cut["accountants"][0]["lower"] is None
     assert "max_batch_size" not in whole
     assert (
-        "cut to at most 155 of 1000 rows"
+        "truncated to at most 155 of 1000 rows"
         in invoke(*given[:-1], "--max-batch-size", 155, "--rows", 1000).stdout
     )
     for alone in (["--rows", 1000], ["--max-batch-size", 155]):

@@ -344,7 +344,7 @@ def test_no_more_is_kept_than_was_said_and_nothing_twice(like: Tensor) -> None:
 
 def test_where_memory_runs_out_less_is_kept_before_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU that could keep more than a processor does."""
-    monkeypatch.setattr(workspace_module, "_KEPT", 2000)
+    monkeypatch.setattr(workspace_module, "_KEPT_BYTES", 2000)
     model, batch = nn.Linear(8, 6), torch.randn(16, 400, 8)
 
     def squares(model: Any, batch: Tensor) -> Tensor:

@@ -375,14 +375,14 @@ def test_what_stands_beside_the_sum_is_the_references() -> None:
         found = model(batch).squeeze()
         return found.square(), found > 0
 
-    beside = Telemetry(norms=4, loss=True, accuracy=True)
+    settings = Telemetry(norms=4, loss=True, accuracy=True)
     model, x = linear(), torch.randn(6, 3)
-    engine = Engine(model, scored, ONE, telemetry=beside)
+    engine = Engine(model, scored, ONE, telemetry=settings)
     found = engine.clipped_sum(x, 1.0)
-    expected = Reference(model, scored, telemetry=beside).clipped_sum(x, 1.0)
-    assert found.beside is not None
-    assert expected.beside is not None
-    torch.testing.assert_close(found.beside, expected.beside, rtol=1e-4, atol=1e-6)
+    expected = Reference(model, scored, telemetry=settings).clipped_sum(x, 1.0)
+    assert found.extra_coordinates is not None
+    assert expected.extra_coordinates is not None
+    torch.testing.assert_close(found.extra_coordinates, expected.extra_coordinates, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"], rtol=1e-5, atol=1e-6)
     assert "each example was passed by itself" in engine.passes
 

@@ -99,7 +99,7 @@ def test_examples_that_are_left_out_leave_nothing() -> None:
         if measured:
             assert kernel.squared_norms(0, d).isfinite().tolist() == [True, False, True]
             kernel.squared_norms(1, d)
-        left, rest = kernel.without(gone), kernel.zeroed(d, gone)
+        left, rest = kernel.without_rows(gone), kernel.zeroed(d, gone)
         assert left.squared_norms(0, rest)[1] < 1e-60  # rounded upwards
         for slot in (0, 1):
             total = left.scaled_sum(slot, rest, torch.ones(3))

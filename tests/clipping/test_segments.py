@@ -163,7 +163,7 @@ def test_what_is_not_finite_stays_with_its_example(bad: float) -> None:
     d[1, 0, 3] = bad
     found = segments.blocks_of(ids, d, 3)
     assert torch.isfinite(found.squares).tolist() == [True, False, True]
-    left = found.without(torch.tensor([False, True, False]))
+    left = found.without_rows(torch.tensor([False, True, False]))
     assert left.squared_norms(3).round().tolist() == [10, 0, 10]
     assert left.scaled_sum((3, 5), torch.ones(3))[:, 3].tolist() == [1, 2, 1]
 
@@ -295,7 +295,9 @@ def test_the_gradient_is_not_kept_beside_its_sums(library: bool) -> None:
         nothing = d.new_empty((2, 0))
         expected = torch.stack([(d[0, 0] + d[0, 1]).square().sum(), d[1].square().sum()])
         torch.testing.assert_close(kernel.squared_norms(0, nothing).float(), expected)
-        left = kernel.without(torch.tensor([True, False])).scaled_sum(0, nothing, torch.tensor([1.0, 0.5]))
+        left = kernel.without_rows(torch.tensor([True, False])).scaled_sum(
+            0, nothing, torch.tensor([1.0, 0.5])
+        )
     torch.testing.assert_close(left, torch.zeros(5, 3).index_copy(0, torch.tensor([2, 4]), d[1] / 2))
 
 

@@ -62,8 +62,8 @@ def test_noise_beside_the_gradients_is_drawn_anew_at_each_step() -> None:
             {"w": torch.zeros(3)}, 0.5, Diagnostics(0, 0, 0, 0.0), torch.zeros(2, dtype=torch.float64)
         )
         found = privatise(clipped, float(strategy.noise_multiplier[step]), sampling, stream, noise)
-        assert found.beside is not None
-        seen += found.beside.tolist()
+        assert found.extra_coordinates is not None
+        seen += found.extra_coordinates.tolist()
     assert len(set(seen)) == 12
 
 
@@ -91,7 +91,7 @@ def test_what_float64_leaves_open_is_settled_before_later_steps_read_it(bands: i
                 total -= weights[k - 1] * all_rows[t - k]
             words = streams[1].reserve(size)
             drawn = words.reader(size)(0, size).copy()
-            all_rows.append(settling.settled(total, 2.0**25, 1.0, 1.0, drawn, words, np.arange(size)))
+            all_rows.append(settling.rounded_exactly(total, 2.0**25, 1.0, 1.0, drawn, words, np.arange(size)))
         assert all(np.array_equal(rows[t % kept], all_rows[t]) for t in steps)
 
 
@@ -176,7 +176,7 @@ class TestRecursion:
             words = block[step % 3]
             bits = words.reader(size + 1)(0, size).copy()
             sums = np.array([float(v) for v in under])
-            expected = settling.settled(sums, std, 1.0, 1.0, bits, words, np.arange(size))
+            expected = settling.rounded_exactly(sums, std, 1.0, 1.0, bits, words, np.arange(size))
             assert noise._rows[step % 3].tolist() == expected.tolist()
             earlier.append(expected)
 

@@ -362,7 +362,7 @@ class TestElsewhere:
     @pytest.mark.slow
     def test_the_page_shows_it(self) -> None:
         subject = Subject.of("plan", cut())
-        assert ["Batches are cut to", f"{CAP} examples at most"] in outline(subject)["rows"]
+        assert ["Batches are truncated to", f"{CAP} examples at most"] in outline(subject)["rows"]
         assert assess(subject, "spent")["spent"][1][-1] == Truncated().epsilon(cut().ledger, 1e-3).value
         (first, *_) = assess(subject, "claims")["claims"]
         assert first[2] == "upper bound"

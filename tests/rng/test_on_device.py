@@ -156,13 +156,13 @@ def test_the_kernel_for_gpus_gives_the_same_noise(
     expected = on_device.add_gaussian(values, 1.7, words, divisor=3.0)
     monkeypatch.setattr(on_device, "_kernel", lambda device: compiled_here)
     opened: list[int] = []
-    settled = on_device.settled
+    settled = on_device.rounded_exactly
 
     def counted(sums: np.ndarray, *rest: Any) -> np.ndarray:
         opened.append(len(sums))
         return settled(sums, *rest)
 
-    monkeypatch.setattr(on_device, "settled", counted)
+    monkeypatch.setattr(on_device, "rounded_exactly", counted)
     monkeypatch.setattr(on_device, "_CHUNK", 70_000)
     found = on_device.add_gaussian(values, 1.7, words, divisor=3.0)
     np.testing.assert_array_equal(found.numpy(), expected.numpy())
@@ -218,13 +218,13 @@ def test_what_is_open_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = on_device.add_gaussian(values, 1.0, words)
     monkeypatch.setattr(on_device, "QUANTILE_ERROR", 2.0**-22)
     opened: list[int] = []
-    settled = on_device.settled
+    settled = on_device.rounded_exactly
 
     def counted(sums: np.ndarray, *rest: object) -> np.ndarray:
         opened.append(len(sums))
         return settled(sums, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(on_device, "settled", counted)
+    monkeypatch.setattr(on_device, "rounded_exactly", counted)
     assert torch.equal(on_device.add_gaussian(values, 1.0, words), expected)
     assert sum(opened) > 200
 

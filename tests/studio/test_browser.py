@@ -91,7 +91,7 @@ def test_every_control_moves_the_plan(opened: Open, browser: Browser) -> None:
         moved(browser, before)
         assert "→ 300" in shown(browser, "#charts")
     browser.choose("#batches", "constant")
-    for shape, words in (("auto", "Batches are cut to"), ("hand", "100,000 examples at most")):
+    for shape, words in (("auto", "Batches are truncated to"), ("hand", "100,000 examples at most")):
         browser.choose("#cap", shape)
         if shape == "hand":
             browser.type("#max_batch_size", "100000")

@@ -64,8 +64,8 @@ class _Loose:
     def assumptions(self) -> tuple[Assumption, ...]:
         return self._engine.assumptions
 
-    def withhold(self, data: Any, beside: Any = ()) -> None:
-        self._engine.withhold(data, beside)
+    def withhold(self, data: Any, others: Any = ()) -> None:
+        self._engine.withhold(data, others)
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         found = self._engine.clipped_sum(batch, 2 * clip_norm)
@@ -157,13 +157,13 @@ def cut_to_a_buffer(plan: Plan) -> Iterator[None]:
         yield
 
 
-def bare_beside(plan: Plan) -> AbstractContextManager[object]:
+def bare_extra(plan: Plan) -> AbstractContextManager[object]:
     """The noise of the coordinates beside the gradients is left out."""
 
     def change(clipped: ClippedSum, z: float, sampling: PoissonSampling, generator: Any) -> NoisyMean:
         noisy = privatise(clipped, z, sampling, generator)
-        assert clipped.beside is not None
-        bare = clipped.beside / sampling.expected_batch_size
+        assert clipped.extra_coordinates is not None
+        bare = clipped.extra_coordinates / sampling.expected_batch_size
         return NoisyMean(noisy.gradients, noisy.release, noisy.noise_std, bare)
 
     return _with_privatise(change)
@@ -193,12 +193,12 @@ BROKEN: dict[str, Build] = {
     "divided by the realised batch size": realised_divisor,
     "shuffled, accounted as Poisson": shuffled,
     "padded to the longest of the batch": padded_to_the_longest,
-    "cut to a buffer, accounted as whole": cut_to_a_buffer,
-    "count without its noise": bare_beside,
+    "truncated to a buffer, accounted as whole": cut_to_a_buffer,
+    "count without its noise": bare_extra,
 }
 # Of trainings with telemetry.
 BROKEN_TELEMETRY: dict[str, Build] = {
-    "telemetry without its noise": bare_beside,
+    "telemetry without its noise": bare_extra,
     "loss bound from the batch": bound_of_the_batch,
 }
 # Of plans in which each example takes part once an epoch.

@@ -127,7 +127,7 @@ def test_the_run_and_its_statement_say_how_the_clip_norm_was_decided(data: Pair,
     again = Run.load(tmp_path / "run")
     assert again.clip_norm == run.clip_norm
     text = (tmp_path / "run" / "statement.md").read_text(encoding="utf-8")
-    assert "C_t followed the lengths of the gradients" in text
+    assert "C_t followed the norms of the gradients" in text
     assert f"{run.clip_norm[-1]:.5g}" in text
     model = make_model()
     plain = train(model, loss, data, make_plan(**MOVING), sgd(model), seed=0)

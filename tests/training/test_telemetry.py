@@ -80,13 +80,15 @@ def test_the_engine_puts_beside_the_sum_what_the_reference_does(data: Pair, clip
         for _ in range(4 if name == "captured" else 1):  # the fourth is replayed
             fast = engine.clipped_sum((inputs, classes), clip_norm)
         assert fast.sensitivity == slow.sensitivity == clip_norm
-        assert fast.beside is not None
-        torch.testing.assert_close(fast.beside, slow.beside, rtol=1e-4, atol=3e-4 * clip_norm)
+        assert fast.extra_coordinates is not None
+        torch.testing.assert_close(
+            fast.extra_coordinates, slow.extra_coordinates, rtol=1e-4, atol=3e-4 * clip_norm
+        )
         for key, gradient in slow.gradients.items():
             found = fast.gradients[key].to(gradient.dtype)
             torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-5 * clip_norm)
         for empty in (None, (inputs[:0], classes[:0])):
-            nothing = engine.clipped_sum(empty, clip_norm).beside
+            nothing = engine.clipped_sum(empty, clip_norm).extra_coordinates
             assert nothing is not None
             assert nothing.tolist() == [0.0] * telemetry.size
 
@@ -146,8 +148,10 @@ def test_what_a_whole_example_of_the_engine_adds_is_within_the_clip_norm(data: P
         for row in range(0, ROWS, 5):
             for clip in (float(norms[row]) * factor for factor in (0.3, 1.0, 3.0)):
                 one = engine.clipped_sum((data[0][row : row + 1], data[1][row : row + 1]), clip)
-                assert one.beside is not None
-                parts = torch.cat([*(g.flatten() for g in one.gradients.values()), one.beside]).tolist()
+                assert one.extra_coordinates is not None
+                parts = torch.cat(
+                    [*(g.flatten() for g in one.gradients.values()), one.extra_coordinates]
+                ).tolist()
                 assert math.fsum(part * part for part in parts) <= clip * clip
 
 
@@ -157,8 +161,11 @@ def test_numbers_add_up_over_examples_so_that_none_decides_what_another_adds(dat
     def apart(telemetry: Telemetry) -> float:
         model = make_model()
         engine = Engine(model, loss, telemetry=telemetry)
-        whole = engine.clipped_sum(data, 0.5).beside
-        rows = [engine.clipped_sum((data[0][i : i + 1], data[1][i : i + 1]), 0.5).beside for i in range(ROWS)]
+        whole = engine.clipped_sum(data, 0.5).extra_coordinates
+        rows = [
+            engine.clipped_sum((data[0][i : i + 1], data[1][i : i + 1]), 0.5).extra_coordinates
+            for i in range(ROWS)
+        ]
         assert whole is not None
         return float((whole - torch.stack([row for row in rows if row is not None]).sum(0)).abs().max())
 
@@ -244,9 +251,9 @@ def test_noise_beside_is_of_the_same_release_and_of_a_stream_of_its_own() -> Non
     sampling, zero = PoissonSampling(100, 10), torch.zeros(4000)
 
     def draw(size: int, stream: Any) -> Any:
-        beside = torch.zeros(size, dtype=torch.float64) if size else None
+        extra = torch.zeros(size, dtype=torch.float64) if size else None
         return privatise(
-            ClippedSum({"w": zero}, 0.5, Diagnostics(0, 0, 0, 0.0), beside), 2.0, sampling, stream
+            ClippedSum({"w": zero}, 0.5, Diagnostics(0, 0, 0, 0.0), extra), 2.0, sampling, stream
         )
 
     plain, told = Streams(1).keyed("noise"), Streams(1).keyed("noise")
@@ -256,12 +263,12 @@ def test_noise_beside_is_of_the_same_release_and_of_a_stream_of_its_own() -> Non
         assert torch.equal(one.gradients["w"], two.gradients["w"])
         assert one.release == two.release
         for other in (one.gradients["w"].double(), *before):
-            assert abs(float(torch.corrcoef(torch.stack([two.beside, other]))[0, 1])) < 0.08
-        assert float(two.beside.std()) == pytest.approx(2.0 * 0.5 / 10, rel=0.06)
-        before.append(two.beside)
+            assert abs(float(torch.corrcoef(torch.stack([two.extra_coordinates, other]))[0, 1])) < 0.08
+        assert float(two.extra_coordinates.std()) == pytest.approx(2.0 * 0.5 / 10, rel=0.06)
+        before.append(two.extra_coordinates)
     assert plain.position == told.position
     for stream in (torch.Generator().manual_seed(0), SecureStream.fresh()):
-        assert float(draw(4000, stream).beside.std()) == pytest.approx(0.1, rel=0.06)
+        assert float(draw(4000, stream).extra_coordinates.std()) == pytest.approx(0.1, rel=0.06)
 
 
 # --- what it says ---------------------------------------------------------------------------------------------------
@@ -284,9 +291,9 @@ def readings(
         total = torch.from_numpy(rows[drawn].sum(0))
         clipped = ClippedSum({"w": torch.zeros(1)}, 1.0, Diagnostics(0, 0, 0, 0.0), total)
         noisy = privatise(clipped, noise * more, sampling, stream)
-        assert noisy.beside is not None
+        assert noisy.extra_coordinates is not None
         about = (len(found) + 1, 1.0, noise, sampling.sample_rate, batch, 0, 0.0)
-        found.append(Reading(telemetry, *about, tuple(noisy.beside.tolist())))
+        found.append(Reading(telemetry, *about, tuple(noisy.extra_coordinates.tolist())))
     return found, lengths, losses, scores
 
 

@@ -22,7 +22,7 @@ def account_command(
     delta: Annotated[float | None, typer.Option(help="Default: the plan's.")] = None,
     sample_rate: Annotated[float | None, typer.Option(help="For a file that does not say it.")] = None,
     max_batch_size: Annotated[
-        int | None, typer.Option(help="Batches were cut to so many rows: what that costs, too.")
+        int | None, typer.Option(help="Batches were truncated to so many rows: what that costs, too.")
     ] = None,
     rows: Annotated[int | None, typer.Option(help="With --max-batch-size: number of records.")] = None,
     as_json: options.AsJson = False,
@@ -73,7 +73,7 @@ def account_command(
         )
     say(f"which follows from {tests.by}")
     if max_batch_size is not None:
-        say(f"batches cut to at most {max_batch_size} of {rows} rows")
+        say(f"batches truncated to at most {max_batch_size} of {rows} rows")
     if agreed is not None:
         say(f"one {agreed.budget.protected} is protected")
     if promised is not None:

@@ -63,7 +63,7 @@ class AutogradCheck:
             one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
             with torch.enable_grad():
                 losses, scores = self._both(one, 1, copies, seed, tracer, exact=False)
-                with tracer.stream.again():
+                with tracer.stream.restored():
                     found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
             norm = torch.stack(
                 [_norm(g) for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
@@ -145,7 +145,7 @@ class AutogradCheck:
                 if done.tracer.reads.poisoned and not error <= allowed:
                     raise UnsupportedModel(reads_a_number(done.tracer.reads.poisoned))
                 if not error <= allowed or measured < norm - allowed:
-                    allowed += self._moved(name, batch, rows, done, seed, row)
+                    allowed += self._moved_by_rounding(name, batch, rows, done, seed, row)
                 if not error <= allowed or measured < norm - allowed:
                     raise UnsupportedModel(
                         f"an example's gradient must be autograd's, got {name} with an error of {error:.1e} and a "
@@ -159,13 +159,15 @@ class AutogradCheck:
         try:
             _compare_losses(done.losses, losses, [], done.tracer.coarsest)
         except UnsupportedModel:
-            once, again, *others = self._shaken(lambda plain: plain, batch, rows, done, seed)
+            once, again, *others = self._with_rounding(lambda plain: plain, batch, rows, done, seed)
             moved = torch.stack([(other - once).abs() for other in others]).amax(0)
             error = (done.losses - losses).abs()
             if not torch.equal(once, again) or not bool((error <= 4 * moved).all()):
                 raise
 
-    def _moved(self, name: str, batch: Batch, rows: int, done: Pass, seed: int, row: int) -> float:
+    def _moved_by_rounding(
+        self, name: str, batch: Batch, rows: int, done: Pass, seed: int, row: int
+    ) -> float:
         """How far autograd's gradient of one parameter moves where data and weights move by a few rounding units.
 
         Where gradients of positions cancel, rounding is left, on which no two orders of a sum agree. A gradient that
@@ -174,17 +176,17 @@ class AutogradCheck:
         parameter = trainable_of(self.held)[name]
 
         def gradient(losses: Tensor) -> Tensor:
-            with done.tracer.stream.again():
+            with done.tracer.stream.restored():
                 (found,) = torch.autograd.grad(
                     losses[row], [parameter], allow_unused=True, materialize_grads=True
                 )
             return found
 
-        once, again, *others = self._shaken(gradient, batch, rows, done, seed)
+        once, again, *others = self._with_rounding(gradient, batch, rows, done, seed)
         return 4 * max(float(_norm(moved - once)) for moved in others) if torch.equal(once, again) else 0.0
 
-    def _shaken(
-        self, look: Callable[[Tensor], Tensor], batch: Batch, rows: int, done: Pass, seed: int
+    def _with_rounding(
+        self, result_of: Callable[[Tensor], Tensor], batch: Batch, rows: int, done: Pass, seed: int
     ) -> list[Tensor]:
         """``look`` of the plain losses: twice unchanged, then with data and weights moved by a few rounding units (a
         student that is a copy of its teacher moves away from it by weights alone)."""
@@ -202,7 +204,7 @@ class AutogradCheck:
 
         def passed(given_rows: Batch) -> Tensor:
             with torch.enable_grad():
-                return look(self._plain(given_rows, rows, done.tracer.count, seed, done.tracer)).detach()
+                return result_of(self._plain(given_rows, rows, done.tracer.count, seed, done.tracer)).detach()
 
         found = [passed(batch), passed(batch)]
         before = [parameter.detach().clone() for parameter in parameters]
@@ -235,7 +237,7 @@ def _norms_and_errors(
     one[row] = 1
     # 0 times infinity is NaN: an example that is not finite must not spoil another's gradient.
     bad = ~torch.isfinite(torch.stack([square.cpu() for square in done.squares().values()]).sum(0))
-    measured = done.measured.without(bad) if bool(bad.any()) else done.measured
+    measured = done.measured.without_rows(bad) if bool(bad.any()) else done.measured
     found: dict[str, tuple[float, float]] = {}
 
     def compare(name: str, gradient: Tensor) -> Tensor:
@@ -248,7 +250,7 @@ def _norms_and_errors(
     _drop_empty_hooks(parameters.values())
     handles = [p.register_hook(functools.partial(compare, name)) for name, p in parameters.items()]
     try:
-        with torch.enable_grad(), done.tracer.stream.again():
+        with torch.enable_grad(), done.tracer.stream.restored():
             torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
     finally:
         for handle in handles:

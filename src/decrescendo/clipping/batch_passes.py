@@ -42,13 +42,13 @@ class BatchPasses:
     seeds: Callable[[], int]
     keep: Callable[[str, Tensor], Tensor] | None
 
-    def proven(self, batch: Batch, held: Inventory) -> Pass:
+    def checked_pass(self, batch: Batch, held: Inventory) -> Pass:
         """One pass in Python, with a seed of its own."""
         return self.checker.run(batch, count_rows(batch), 0, held, self.seeds(), self.workspace)
 
     def norms(self, batch: Batch, rows: int, held: Inventory) -> Float[Tensor, " batch"]:
         """|g_i| of each row."""
-        done = self.proven(batch, held)
+        done = self.checked_pass(batch, held)
         with full_precision():
             return joint_norms(done)[:rows]
 
@@ -79,7 +79,7 @@ class BatchPasses:
             if metered or not finite:
                 # (Also where memory is measured: the most that can be needed, so that sizes do not depend on values.)
                 # 0 times infinity is NaN: gradients that are not finite are set to zero, not multiplied by zero.
-                measured = measured.without(~factors.counted)
+                measured = measured.without_rows(~factors.counted)
             try:
                 return measured.scaled_sums(factors.factors, self.keep), found
             except Exception as error:

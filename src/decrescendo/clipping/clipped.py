@@ -62,8 +62,8 @@ class ClippedSum:
         sensitivity: C > 0: adding or removing one example moves the whole sum by at most this, in the joint
             Euclidean norm over all tensors. ``inf`` says that nothing was clipped.
         diagnostics: about the batch; private.
-        beside: the sum's telemetry coordinates (`Telemetry`), in float64; ``sensitivity`` is of gradients and these
-            jointly; ``None`` for none.
+        extra_coordinates: the sum's telemetry coordinates (`Telemetry`), in float64; ``sensitivity`` is of gradients
+            and these jointly; ``None`` for none.
 
     Guarantee:
         none by itself: this is private until `decrescendo.optim.noise.privatise` has added noise.
@@ -81,14 +81,14 @@ class ClippedSum:
     gradients: Mapping[str, Tensor]
     sensitivity: float
     diagnostics: Diagnostics
-    beside: Tensor | None = None
+    extra_coordinates: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradients", check_gradients(self.gradients))
         object.__setattr__(self, "sensitivity", check_clip_norm("sensitivity", self.sensitivity))
         check_instance("diagnostics", self.diagnostics, Diagnostics)
-        if self.beside is not None:
-            check_real_floats("beside", self.beside)
+        if self.extra_coordinates is not None:
+            check_real_floats("extra_coordinates", self.extra_coordinates)
 
     def __repr__(self) -> str:
         # The values are private: they are not printed.
@@ -295,5 +295,5 @@ def empty_sum(
         dtype = torch.float64 if wide else accumulator(parameter.dtype)
         zero = torch.zeros(parameter.shape if stored else (), dtype=dtype, device=parameter.device)
         zeros[name] = zero.expand(parameter.shape)
-    beside = torch.zeros(telemetry.size, dtype=torch.float64, device="cpu") if telemetry else None
-    return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0), beside)
+    extra = torch.zeros(telemetry.size, dtype=torch.float64, device="cpu") if telemetry else None
+    return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0), extra)

@@ -6,14 +6,14 @@ from collections.abc import Set as AbstractSet
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from decrescendo.clipping.graph import behind, leaf_of, walk
+from decrescendo.clipping.graph import leaf_of, next_nodes, walk
 from decrescendo.clipping.uses import Use
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import SECOND_DERIVATIVE
 
 
 def check_coverage(
-    losses: Tensor, uses: Sequence[Use], parameters: Mapping[str, Tensor], *, twice: bool = False
+    losses: Tensor, uses: Sequence[Use], parameters: Mapping[str, Tensor], *, double_backward: bool = False
 ) -> AbstractSet[Node]:
     """Check that no use was missed; returns the autograd nodes that the losses depend on.
 
@@ -33,7 +33,7 @@ def check_coverage(
 
     def onwards(node: Node) -> Iterable[Node]:
         known = recorded.get(node)
-        return behind(node) if known is None else [edge.node for use in known for edge in use.outer]
+        return next_nodes(node) if known is None else [edge.node for use in known for edge in use.outer]
 
     seen: set[Node] = set()
     for node, above in walk([] if losses.grad_fn is None else [losses.grad_fn], onwards):
@@ -49,7 +49,7 @@ def check_coverage(
                 "({'use_reentrant': False}))"
             )
         elif leaf_of(node) in names:
-            if twice:
+            if double_backward:
                 raise UnsupportedModel(SECOND_DERIVATIVE)
             raise UnsupportedModel(_message(names[leaf_of(node)], above))
     return seen
@@ -59,7 +59,7 @@ def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> N
     """Raise if a parameter that was not recorded is between a recorded output and its arguments."""
     allowed = {edge.node for use in uses for edge in (*use.inner, *use.outer)}
     own = {id(item.tensor) for use in uses for item in use.parameters if item.root}
-    for node, above in walk([top], lambda node: [n for n in behind(node) if n not in allowed]):
+    for node, above in walk([top], lambda node: [n for n in next_nodes(node) if n not in allowed]):
         leaf = leaf_of(node)
         if leaf in names and leaf not in own:
             raise UnsupportedModel(_message(names[leaf], above))

@@ -155,8 +155,12 @@ class Engine:
             return empty_sum(trainable_of(held), limit, self._telemetry, wide=wide, stored=stored)
         if self._alone is not None:
             sums, seen = self._alone.clipped(batch, held, limit)
-            beside = torch.tensor(seen.beside, dtype=torch.float64, device="cpu") if self._telemetry else None
-            return ClippedSum(kept_by(self._keep, sums), limit, seen.diagnostics, beside)
+            extra = (
+                torch.tensor(seen.extra_coordinates, dtype=torch.float64, device="cpu")
+                if self._telemetry
+                else None
+            )
+            return ClippedSum(kept_by(self._keep, sums), limit, seen.diagnostics, extra)
         gradients: dict[str, Tensor] = {}
         diagnostics, parts = Diagnostics(0, 0, 0, 0.0), list[tuple[float, ...]]()
         for sums, seen in self._in_parts(
@@ -164,11 +168,11 @@ class Engine:
         ):
             self._captures.end()
             diagnostics += seen.diagnostics
-            parts.append(seen.beside)
+            parts.append(seen.extra_coordinates)
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
-        beside = torch.tensor(parts, dtype=torch.float64, device="cpu").sum(0) if self._telemetry else None
-        return ClippedSum(gradients, limit, diagnostics, beside)
+        extra = torch.tensor(parts, dtype=torch.float64, device="cpu").sum(0) if self._telemetry else None
+        return ClippedSum(gradients, limit, diagnostics, extra)
 
     def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
@@ -180,17 +184,17 @@ class Engine:
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
     def withhold(
-        self, data: Iterable[Tensor | np.ndarray], beside: Iterable[tuple[str, Tensor]] = ()
+        self, data: Iterable[Tensor | np.ndarray], others: Iterable[tuple[str, Tensor]] = ()
     ) -> None:
         """From now on refuse passes that read these training data, except through their batch.
 
-        ``beside``: the optimiser's tensors, by name.
+        ``others``: the optimiser's tensors, by name.
 
         Raises:
-            UnsupportedModel: a parameter, a buffer or a tensor of ``beside`` shares memory with the data.
+            UnsupportedModel: a parameter, a buffer or a tensor of ``others`` shares memory with the data.
         """
         self._checker.withhold(data)
-        self.memory.check_apart([*Inventory.of(self._model).tensors(), *beside])
+        self.memory.check_apart([*Inventory.of(self._model).tensors(), *others])
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -216,7 +220,7 @@ class Engine:
     def checked_pass(self, batch: Batch) -> Pass:
         """One pass over ``batch``, checked and measured, with a seed of its own; raises as `check`."""
         with naming(lambda: self._way_out(batch)):
-            return self._passes.proven(batch, Inventory.of(self._model))
+            return self._passes.checked_pass(batch, Inventory.of(self._model))
 
     def check(self, batch: Batch) -> None:
         """Check one pass over these rows, as every `clipped_sum` does, and keep no result. Warns of rows whose

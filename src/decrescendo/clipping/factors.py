@@ -102,8 +102,8 @@ def factors_of(
     if telemetry is not None:
         scores = None if done.scores is None else done.scores.to(norms.device)
         lengths = factors.to(norms.dtype) * norms
-        beside = telemetry.coordinates(lengths, losses, scores, counted, clip_norm)
-        stacked = torch.cat([stacked, beside.sum(0, dtype=added)])
+        extra = telemetry.coordinates(lengths, losses, scores, counted, clip_norm)
+        stacked = torch.cat([stacked, extra.sum(0, dtype=added)])
     return Factors(counted, torch.where(counted, factors, torch.zeros_like(factors)), stacked)
 
 
@@ -113,12 +113,12 @@ class PassNumbers:
     gradients."""
 
     diagnostics: Diagnostics
-    beside: tuple[float, ...]
+    extra_coordinates: tuple[float, ...]
 
 
 def seen_of(numbers: Float[Tensor, " numbers"], rows: int) -> tuple[PassNumbers, bool]:
     """Diagnostics and telemetry sums of ``rows``, and whether every norm was finite, that of padding too. The device
     is waited for once."""
-    whole, counted, clipped, loss_sum, *beside = numbers.tolist()
+    whole, counted, clipped, loss_sum, *extra = numbers.tolist()
     seen = Diagnostics(rows, rows - int(counted), int(clipped), loss_sum)
-    return PassNumbers(seen, tuple(beside)), bool(whole)
+    return PassNumbers(seen, tuple(extra)), bool(whole)

@@ -6,13 +6,13 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 
-def behind(node: Node) -> Iterable[Node]:
+def next_nodes(node: Node) -> Iterable[Node]:
     """The nodes to which a node passes gradients on."""
     return [following for following, _ in node.next_functions if following is not None]
 
 
 def walk(
-    starts: Iterable[Node], onwards: Callable[[Node], Iterable[Node]] = behind
+    starts: Iterable[Node], onwards: Callable[[Node], Iterable[Node]] = next_nodes
 ) -> Iterator[tuple[Node, Node]]:
     """Each reachable node once, with the node it was reached from (a start: itself); ``onwards``: a node's next
     nodes."""

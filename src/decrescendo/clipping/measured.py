@@ -84,10 +84,10 @@ class Measured:
             total = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
         return total.to(torch.float64 if self.wide else accumulator(parameter.dtype))
 
-    def without(self, bad: Bool[Tensor, " batch"]) -> "Measured":
+    def without_rows(self, bad: Bool[Tensor, " batch"]) -> "Measured":
         """The same with the gradients of these examples zero, whatever they were."""
         parts = [
-            Part(part.kernel.without(bad.to(part.d.device)), part.slot, part.source, _without(part, bad))
+            Part(part.kernel.without_rows(bad.to(part.d.device)), part.slot, part.source, _without(part, bad))
             for part in self.parts
         ]
         whole = {name: _zeroed(gradient, bad) for name, gradient in self.whole.items()}

@@ -21,6 +21,7 @@ from decrescendo.errors import InvalidValue
 # mode. Never values.
 Signature: TypeAlias = tuple[object, ...]
 
+# The first pass of a shape that is measured has `_FIRST` rows; each later one at most `_GROWTH` times as many.
 _FIRST, _GROWTH = 2, 8
 # Linear extrapolation is near, not exact: allocators round, and a rule may change its form with the size.
 _USABLE = 0.95

@@ -45,7 +45,7 @@ def mixes_rows(model: nn.Module, loss: Loss, batch: Batch) -> bool:
     depends on the data. Model, loss and generators are afterwards as they were.
     """
     # An error on rearranged rows says nothing about the rows that were given.
-    with suppress(Exception), Stored(model, loss).again():
+    with suppress(Exception), Stored(model, loss).restored():
         rows = _rows(batch)
         return rows is not None and _mixed(model, loss, rows)
     return False

@@ -145,7 +145,7 @@ class OneExamplePasses:
                 take(done, _norm(done.gradients))
                 if is_last and len(examples) > 1:
                     # Repeated with the state before the first example: a maximum, once moved, would not move again.
-                    with began.again():
+                    with began.restored():
                         _check_same(done, passed(example, seed))
             between = self._numbers()
             _check_same(first[0], passed(examples[0], seeds[0], watch))

@@ -90,7 +90,7 @@ def _measured(
     for own in (losses, scores):
         if own is not None:
             check_own(tracer, own)
-    reached = check_coverage(losses, recorder.uses, parameters, twice=recorder.twice)
+    reached = check_coverage(losses, recorder.uses, parameters, double_backward=recorder.double_backward)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracking.items.values() if not item.root)
     uses = recorder.uses

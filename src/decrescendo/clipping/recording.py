@@ -70,7 +70,7 @@ class Recorder(TorchFunctionMode):
     uses: list[Use] = field(default_factory=list)
     calls: int = 0
     # Whether the loss calls autograd with ``create_graph``.
-    twice: bool = False
+    double_backward: bool = False
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
@@ -120,7 +120,9 @@ class Recorder(TorchFunctionMode):
     def _chosen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in BACKWARD:
             at = _CREATES.get(func, 3)
-            self.twice = self.twice or bool(args[at] if len(args) > at else kwargs.get("create_graph"))
+            self.double_backward = self.double_backward or bool(
+                args[at] if len(args) > at else kwargs.get("create_graph")
+            )
             return self._run(reading(self.tracer, func), args, kwargs)
         if func in CHECKS:
             names, check = CHECKS[func]

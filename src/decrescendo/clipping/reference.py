@@ -72,7 +72,7 @@ class Reference:
         total = empty_sum(parameters, limit, told)
         if batch is None:
             return total
-        gradients, beside = dict(total.gradients), total.beside
+        gradients, extra = dict(total.gradients), total.extra_coordinates
         diagnostics, whole = total.diagnostics, limit
         limit = limit if told is None else told.gradient_limit(limit)
         for value, score, example in self._examples(batch, parameters):
@@ -82,15 +82,15 @@ class Reference:
             if bool(torch.isfinite(norm)):
                 for name, gradient in example.items():
                     gradients[name] += gradient * factor.to(gradient.dtype).reshape(())
-                if told is not None and beside is not None:
-                    beside += beside_one(told, float(factor) * float(norm), float(value), score, whole)
+                if told is not None and extra is not None:
+                    extra += extra_one(told, float(factor) * float(norm), float(value), score, whole)
             diagnostics += Diagnostics(
                 examples=1,
                 nonfinite=int(not torch.isfinite(norm)),
                 clipped=int(count_clipped(norm, limit)),
                 loss_sum=float(value) if torch.isfinite(value) else 0.0,
             )
-        return ClippedSum(gradients, whole, diagnostics, beside)
+        return ClippedSum(gradients, whole, diagnostics, extra)
 
     def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
@@ -122,7 +122,7 @@ def _norm(example: dict[str, Tensor]) -> Float[Tensor, " 1"]:
     return torch.stack(squares).sum().sqrt().reshape(1)
 
 
-def beside_one(
+def extra_one(
     telemetry: Telemetry, length: float, loss: float, score: float, clip_norm: float
 ) -> Float64[Tensor, " size"]:
     """What one example adds to the telemetry coordinates, in plain Python; see `Telemetry`."""

@@ -24,7 +24,7 @@ _CHUNK_THERE = 2**24
 # The alignment of kept tensors, in bytes.
 _ALIGNED = 64
 # Defaults of the bytes that passes keep: on a CPU; on a GPU, its memory divided by this.
-_KEPT, _KEPT_THERE = 2**27, 8
+_KEPT_BYTES, _KEPT_SHARE = 2**27, 8
 # Room for larger batches: a block is so many times what was needed.
 _SPARE = 1.25
 
@@ -77,7 +77,7 @@ class Workspace:
         made = replace(self)
         self._forget_small()
         if self._shared.free:
-            made._hold(self._shared.free.pop())
+            made._use_block(self._shared.free.pop())
         return made
 
     def reserved(self, device: torch.device) -> Tensor | None:
@@ -91,8 +91,8 @@ class Workspace:
 
     def shrink(self) -> bool:
         """As memory ran out, keep no more than the default of a CPU; returns whether that is less than before."""
-        less = self.left > _KEPT
-        self.left = min(self.left, _KEPT)
+        less = self.left > _KEPT_BYTES
+        self.left = min(self.left, _KEPT_BYTES)
         self._shared = _Block()
         return less
 
@@ -116,7 +116,7 @@ class Workspace:
         if start - self._taken + size > self.left:
             return None
         if self._block is None:
-            self._hold(self._asked(like.device))
+            self._use_block(self._asked(like.device))
         assert self._block is not None
         if self._block.device != like.device:
             return None
@@ -136,7 +136,7 @@ class Workspace:
         size = self.left if device.type == "cpu" else min(self.left, int(_SPARE * self._shared.most))
         return torch.empty(size, dtype=torch.uint8, device=device)
 
-    def _hold(self, block: Tensor) -> None:
+    def _use_block(self, block: Tensor) -> None:
         """Use ``block`` until this workspace is freed; the engine's block is then free for the next pass."""
         self._block, shared = block, self._shared
         if shared.own is None:
@@ -169,8 +169,8 @@ def kept_on(device: torch.device) -> int:
     134217728
     """
     if device.type != "cuda":
-        return _KEPT
-    return max(_KEPT, torch.cuda.get_device_properties(device).total_memory // _KEPT_THERE)
+        return _KEPT_BYTES
+    return max(_KEPT_BYTES, torch.cuda.get_device_properties(device).total_memory // _KEPT_SHARE)
 
 
 def chunk_on(device: torch.device) -> int:

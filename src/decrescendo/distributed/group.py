@@ -212,7 +212,7 @@ class Group:
         def message() -> bytes:
             clipped.append(clip())
             own = clipped[0]
-            return _SEEN.pack(*astuple(own.diagnostics)) + kinds(own) + bytes_of(own.beside)
+            return _SEEN.pack(*astuple(own.diagnostics)) + kinds(own) + bytes_of(own.extra_coordinates)
 
         found = self._meetings.exchange(At.SUM, message)
         own, seen = clipped[0], Diagnostics(0, 0, 0, 0.0)
@@ -228,7 +228,7 @@ class Group:
                         f"{rank} than on rank 0. Freeze and unfreeze on every rank alike"
                     )
                 )
-        beside = None if own.beside is None else torch.stack(parts).sum(0)
+        extra = None if own.extra_coordinates is None else torch.stack(parts).sum(0)
         sums, in_parts = dict(own.gradients), any(map(is_part, own.gradients.values()))
         whole = {name: v.to(accumulator(v.dtype)) for name, v in own.gradients.items() if not is_part(v)}
         with self._meetings.talking():
@@ -238,7 +238,7 @@ class Group:
                 if in_parts:
                     dist.broadcast(flat, 0, group=self._meetings.gradients)
                 unflatten(flat, whole, names)
-        return ClippedSum(sums | whole, own.sensitivity, seen, beside)
+        return ClippedSum(sums | whole, own.sensitivity, seen, extra)
 
     def _each(self, total: ClippedSum, noise: Noised, record: Callable[[Release, bytes], None]) -> NoisyMean:
         """Release a sharded sum: each rank adds the noise of its part, rank 0 records the release."""
@@ -269,7 +269,7 @@ class Group:
             record(noisy.release, content)
             made.append(noisy)
             release, std = noisy.release, math.nan if noisy.noise_std is None else noisy.noise_std
-            return _RELEASE.pack(*astuple(release), std) + bytes_of(noisy.beside)
+            return _RELEASE.pack(*astuple(release), std) + bytes_of(noisy.extra_coordinates)
 
         found = self._meetings.exchange(At.PUBLISH, message)
         means = dict((made[0] if made else total).gradients)
@@ -287,8 +287,8 @@ class Group:
         if made:
             return made[0]
         *release, std = _RELEASE.unpack_from(found[0])
-        beside = None if total.beside is None else tensor_of(found[0][_RELEASE.size :])
-        return NoisyMean(means, Release(*release), None if math.isnan(std) else std, beside)
+        extra = None if total.extra_coordinates is None else tensor_of(found[0][_RELEASE.size :])
+        return NoisyMean(means, Release(*release), None if math.isnan(std) else std, extra)
 
     def _meet(self, number: int) -> list[int]:
         """Exchange one number of every rank during a sharded model's passes."""

@@ -110,13 +110,13 @@ def unflatten(flat: Tensor, into: dict[str, Tensor], names: list[str]) -> None:
         into[name] = part.reshape(into[name].shape).to(into[name].device)
 
 
-def bytes_of(beside: Tensor | None) -> bytes:
+def bytes_of(extra: Tensor | None) -> bytes:
     """The numbers released beside a sum or mean (telemetry), as bytes; empty if there are none.
 
     >>> tensor_of(bytes_of(torch.tensor([1.0, 2.0])))
     tensor([1., 2.], dtype=torch.float64)
     """
-    return b"" if beside is None else struct.pack(f"<{len(beside)}d", *beside.tolist())
+    return b"" if extra is None else struct.pack(f"<{len(extra)}d", *extra.tolist())
 
 
 def tensor_of(content: bytes) -> Tensor:
@@ -130,5 +130,5 @@ def kinds(clipped: ClippedSum) -> bytes:
     sums = sorted(clipped.gradients.items())
     listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sums]
     return hashlib.sha256(
-        json.dumps([clipped.sensitivity, listed, len(bytes_of(clipped.beside))]).encode()
+        json.dumps([clipped.sensitivity, listed, len(bytes_of(clipped.extra_coordinates))]).encode()
     ).digest()

@@ -112,7 +112,7 @@ class Shards:
             gradients[name] = DTensor.from_local(
                 local, part.device_mesh, part.placements, shape=part.shape, stride=part.stride()
             )
-        return ClippedSum(gradients, own.sensitivity, own.diagnostics, own.beside)
+        return ClippedSum(gradients, own.sensitivity, own.diagnostics, own.extra_coordinates)
 
     def settle(self) -> None:
         """Reshard the parameters, and take over those that the model has now."""

@@ -52,7 +52,7 @@ def _run(path: Path) -> Diagnosis:
     if said.kind == "estimate":
         findings.append(Finding(
             "budget", Certainty.RECOMPUTED, f"the run's epsilon is an estimate of {said.accountant}, no bound",
-            "judge it with Pld", str(path),
+            "compute a bound with the accountant Pld", str(path),
         ))  # fmt: skip
     facts += [str(assumption) for assumption in run.assumptions]
     return Diagnosis(str(path), ordered(findings), tuple(facts))

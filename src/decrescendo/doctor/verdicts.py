@@ -48,7 +48,7 @@ def _sampling(seen: Observed, private: Event) -> Iterator[Finding]:
         epsilon = epsilon_words(shuffled_epsilon(noise, epochs, delta))
         yield Finding(
             "sampling", Certainty.RECOMPUTED,
-            f"batches are {how} and cut to {drawn['size']} rows, the accountant counts them as Poisson batches at rate "
+            f"batches are {how}, {drawn['size']} rows each, the accountant counts them as Poisson batches at rate "
             f"{1 / max(1, made['steps'] or 1):.4g}",
             f"proven without that assumption, for {epochs} epoch(s) at delta {delta:.3g}: epsilon {epsilon}",
             *place_of(private),
@@ -183,7 +183,7 @@ def _by_hand(seen: Observed) -> Iterator[Finding]:
     if how is not None and loader["batches"] == "BatchSampler" and loader["size"] < loader["rows"]:
         yield Finding(
             "sampling", Certainty.RECOMPUTED if seen.of("account") else Certainty.SUSPECTED,
-            f"batches are {how} and cut to {loader['size']} of {loader['rows']} rows: accountants of DP-SGD "
+            f"batches are {how}, {loader['size']} of {loader['rows']} rows each: accountants of DP-SGD "
             "assume that "
             "each record is drawn by itself (Poisson)",
             "amplification by sampling is not proven for such batches: draw each record with probability "

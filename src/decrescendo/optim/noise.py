@@ -17,7 +17,7 @@ from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.clipping.clipped import ClippedSum, check_clip_norm, check_gradients, check_real_floats
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.optim.correlated import CorrelatedNoise
-from decrescendo.optim.noise_drawing import NoiseStream, beside, with_noise
+from decrescendo.optim.noise_drawing import NoiseStream, stream_of_extra, with_noise
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.plans.sampling_refusals import uncut
@@ -34,7 +34,8 @@ class NoisyMean:
         release: what accountants must count for it.
         noise_std: z C / B >= 0, the standard deviation of the noise on each coordinate; as public as the plan.
             `privatise` sets it; ``None`` where a mean was put together by hand without it.
-        beside: further coordinates of the same release (`clipping.Telemetry`), with the same noise; ``None`` for none.
+        extra_coordinates: more coordinates of the same release (`clipping.Telemetry`), with the same noise; ``None``
+            for none.
 
     >>> import torch
     >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
@@ -44,15 +45,15 @@ class NoisyMean:
     gradients: Mapping[str, Tensor]
     release: Release
     noise_std: float | None = None
-    beside: Tensor | None = None
+    extra_coordinates: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradients", check_gradients(self.gradients))
         check_instance("release", self.release, Release)
         if self.noise_std is not None:
             object.__setattr__(self, "noise_std", check_real("noise_std", self.noise_std, at_least=0))
-        if self.beside is not None:
-            check_real_floats("beside", self.beside)
+        if self.extra_coordinates is not None:
+            check_real_floats("extra_coordinates", self.extra_coordinates)
 
     def __repr__(self) -> str:
         count = len(self.gradients)
@@ -113,7 +114,7 @@ def privatise(
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = float(sampling.expected_batch_size)
-    others = beside(stream)  # before the gradients move it
+    others = stream_of_extra(stream)  # before the gradients move it
     turns = sampling.bands if isinstance(sampling, CyclicPoissonSampling) else 1
     if turns != (1 if correlated is None else correlated.bands):
         raise InvalidValue(
@@ -136,8 +137,10 @@ def privatise(
     # Telemetry's noise is independent, at correlated steps too: a record moves a column of the strategy there
     # and one number here, by vectors of one length: both together are the release that is counted. What rounding adds
     # to the first is paid for by noise that is larger for both: (|v| + e)^2 + |s|^2 <= (1 + e)^2.
-    own = {} if clipped.beside is None else with_noise({"beside": clipped.beside}, std, divisor, others)
-    return NoisyMean(gradients, sampling.release(z), noise_std, own.get("beside"))
+    extra = None
+    if clipped.extra_coordinates is not None:
+        (extra,) = with_noise({"extra": clipped.extra_coordinates}, std, divisor, others).values()
+    return NoisyMean(gradients, sampling.release(z), noise_std, extra)
 
 
 def _check_stream(stream: object) -> None:

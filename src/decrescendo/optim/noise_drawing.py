@@ -59,7 +59,7 @@ def with_noise(
     return {name: noisy[name] for name in gradients}
 
 
-def beside(stream: NoiseStream) -> NoiseStream:
+def stream_of_extra(stream: NoiseStream) -> NoiseStream:
     """The stream of telemetry's noise, keyed by the key and position of ``stream``, which is not moved.
 
     No position is drawn from twice, so no two sums share a stream. A ``torch.Generator``, which has no key, is its

@@ -20,7 +20,7 @@ from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.relative_curves import check_epochs, relative_privacy
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling, planned
 from decrescendo.plans.sampling_refusals import check_person, poisson, uncut
-from decrescendo.plans.scale_search import first_guess, settled, steer
+from decrescendo.plans.scale_search import certified_scale, first_guess, steer
 from decrescendo.plans.schedule import Schedule
 from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.plans.workload import Workload, as_workload
@@ -160,7 +160,9 @@ def calibrate(
         return judge.certify(ledger_at(scale), budget)
 
     start = steer(estimated, first_guess(relative, rates, budget), budget)
-    scale, guarantee = settled(estimated, certified, start, budget, moving=isinstance(drawn, BatchSchedule))
+    scale, guarantee = certified_scale(
+        estimated, certified, start, budget, moving=isinstance(drawn, BatchSchedule)
+    )
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 

@@ -16,7 +16,7 @@ from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, planned
 from decrescendo.plans.sampling_refusals import uncut
-from decrescendo.plans.scale_search import first_guess, settled, steer
+from decrescendo.plans.scale_search import certified_scale, first_guess, steer
 from decrescendo.plans.schedule import Schedule
 from decrescendo.plans.strategy import Strategy
 from decrescendo.plans.workload import Workload
@@ -90,7 +90,7 @@ class _Tried:
             return search.judge.certify(self._ledger(scale), budget)
 
         moving = isinstance(search.sampling, BatchSchedule)
-        scale, guarantee = settled(self._estimated, certified, self.scale, budget, moving=moving)
+        scale, guarantee = certified_scale(self._estimated, certified, self.scale, budget, moving=moving)
         noise = self.noise(scale)
         correlation = noise if isinstance(noise, Strategy) else None
         z = noise if correlation is None else correlation.noise_multiplier

@@ -146,7 +146,7 @@ def certify(
     return best
 
 
-def settled(
+def certified_scale(
     estimated: Callable[[float], float],
     certified: Callable[[float], Guarantee],
     start: float,

@@ -66,12 +66,14 @@ def reduced(*names: str) -> Rule:
         label, named = call.joined(call.tensors, tensor.dim()), _dims(call, names, tensor.dim())
         if not isinstance(label, RowLayout):
             return label
-        return label if call.args.get("keepdim") and label.dim not in named else without(call, label, named)
+        return (
+            label if call.args.get("keepdim") and label.dim not in named else without_dims(call, label, named)
+        )
 
     return rule
 
 
-def without(call: Call, place: RowLayout, dims: Collection[int]) -> Label:
+def without_dims(call: Call, place: RowLayout, dims: Collection[int]) -> Label:
     """The label of a result that has reduced ``dims`` of an argument with the row layout ``place``."""
     moved = place.moved(place.dim - sum(dim < place.dim for dim in dims))
     return call.mixed(SUMMED) if place.dim in dims else moved

@@ -56,9 +56,9 @@ class DataReads:
     owned: bool = False
     # Whether torch functions are observed; and whether one runs that returns only the losses of the CTC loss.
     recorded: bool = False
-    within: bool = False
+    in_ctc_loss: bool = False
 
-    def look(
+    def answer_read(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
     ) -> Any:
         """Handle a data read by Python code: returns an answer that does not depend on the data."""
@@ -80,7 +80,7 @@ class DataReads:
         else:
             answer = func(*args, **kwargs)
             if type(answer) is not int or answer != self.count:
-                self.whole("a whole number of them", SEEDS)
+                self.refuse_integer("a whole number of them", SEEDS)
         event = Event("a look at the data", (where,), ()) if data else Event(func, NOTHING, ())
         self.trace.events.append(event)
         return answer
@@ -120,7 +120,7 @@ class DataReads:
         self.trace.events.append(Event("a look at the data", (self.poisoned,), ()))
         return self.poison
 
-    def whole(self, what: str, remedy: str = "") -> NoReturn:
+    def refuse_integer(self, what: str, remedy: str = "") -> NoReturn:
         """Refuse a read of an integer."""
         where = line()
         self.refuse(
@@ -130,7 +130,7 @@ class DataReads:
 
     def selected(self) -> NoReturn:
         """Refuse that Python reads how many rows the data select."""
-        self.whole("the number of rows that they select", ALL_EXPERTS)
+        self.refuse_integer("the number of rows that they select", ALL_EXPERTS)
 
     def merge(self, made: list[Tensor]) -> None:
         """Replace the result of `unique_consecutive`, whose length depends on the data, by one or two zero
@@ -176,16 +176,16 @@ class DataReads:
                 self.refuse(
                     f"no example's loss may depend on another example, got a CTC loss of which {label.why}"
                 )
-        self.owned, self.within = not any(isinstance(value, (list, tuple)) for value in given), True
+        self.owned, self.in_ctc_loss = not any(isinstance(value, (list, tuple)) for value in given), True
         try:
             yield
         finally:
-            self.owned = self.within = False
+            self.owned = self.in_ctc_loss = False
 
     def check_lists(self, values: Iterable[object], made: int) -> None:
         """Refuse lengths that depend on the position in the batch. Of an operation with two results that user
         code calls directly, the second is refused: its shape shows the longest length."""
-        if self.recorded and made > 1 and not self.within:
+        if self.recorded and made > 1 and not self.in_ctc_loss:
             self.refuse(
                 f"the data must not steer the pass, but {line()} calls torch._ctc_loss, which gives a tensor whose "
                 "shape shows the longest target of all examples. Use torch.nn.functional.ctc_loss"

@@ -123,7 +123,7 @@ def chosen_rows(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) ->
         others = indices_beside(indices, own.dim)
         if place is None:
             return call.mixed(ELSEWHERE)
-        if not fits(call, others, place, len(shape)):
+        if not same_layout(call, others, place, len(shape)):
             return call.mixed(LAID_ALONG)
         return place.moved(place.dim + start)
     label = call.joined(given, len(shape))
@@ -140,7 +140,7 @@ def plain_label(label: Label) -> Label:
     return label if isinstance(label, Mixed) else Public.ANY
 
 
-def fits(call: Call, tensors: Sequence[Tensor], place: RowLayout, dims: int) -> bool:
+def same_layout(call: Call, tensors: Sequence[Tensor], place: RowLayout, dims: int) -> bool:
     """Whether each of ``tensors`` has the row layout ``place``, or is the same for all examples."""
     for tensor in tensors:
         label, here = within_rows(call, tensor), place.moved(place.dim - dims + tensor.dim())
@@ -219,5 +219,5 @@ def gathered_label(call: Call, column: Tensor | None = None) -> Label:
     )
     inside = (within >= 0) & (within < inner)
     inside = call.same(inside, torch.ones_like(inside))
-    apart = alike and inside and fits(call, [tensor], target, tensor.dim())
+    apart = alike and inside and same_layout(call, [tensor], target, tensor.dim())
     return target if apart else call.mixed(ELSEWHERE)

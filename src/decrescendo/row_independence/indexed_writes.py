@@ -10,13 +10,13 @@ from decrescendo.row_independence.index_places import (
     ELSEWHERE,
     constant,
     first_position,
-    fits,
     gathered_label,
     index_column,
     indexed_dims,
     indices_beside,
     masked_label,
     plain_label,
+    same_layout,
     spread_indices,
 )
 from decrescendo.row_independence.labels import (
@@ -56,8 +56,10 @@ def index_put_rule(call: Call) -> Label:
     if place is not None and indices[place.dim] is None:
         at = next(key for key, dim in free.items() if dim == place.dim)
         constants = all(not isinstance(call.label(index), RowLayout | Mixed) for index in given)
-        fitting = constants and fits(call, [values], place.moved(at), dims)
-        return place if fitting and fits(call, [tensor], place, tensor.dim()) else call.mixed(ELSEWHERE)
+        fitting = constants and same_layout(call, [values], place.moved(at), dims)
+        return (
+            place if fitting and same_layout(call, [tensor], place, tensor.dim()) else call.mixed(ELSEWHERE)
+        )
     found = _put_by_rows(call, indices, place, shape, dims)
     found = found or _put_in_order(call, indices, own, written, shape)
     return constant(call) if found is None else found
@@ -70,7 +72,7 @@ def _put_by_mask(call: Call, mask: Tensor, start: int, written: Public | RowLayo
     if selected is None:
         return _written_by_constant(call, mask, start, written) if isinstance(written, RowLayout) else label
     single = values.numel() == 1 and not isinstance(written, RowLayout)
-    fitting = single or fits(call, [values], selected, tensor.dim() - mask.dim() + 1)
+    fitting = single or same_layout(call, [values], selected, tensor.dim() - mask.dim() + 1)
     return label if fitting else call.mixed(ELSEWHERE)
 
 
@@ -99,9 +101,9 @@ def _put_by_rows(
         if tensor.shape[dim] != call.units(target) * target.inner:
             continue
         found = own_rows(call, target, index, shape)
-        if found is not None and fits(call, indices_beside(indices, dim), found, len(shape)):
+        if found is not None and same_layout(call, indices_beside(indices, dim), found, len(shape)):
             there = found.moved(found.dim + start)
-            if fits(call, [values], there, dims) and fits(call, [tensor], target, tensor.dim()):
+            if same_layout(call, [values], there, dims) and same_layout(call, [tensor], target, tensor.dim()):
                 return target
     return None
 
@@ -140,7 +142,7 @@ def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayou
         if inner and not rest and call.uniform(mask, target):
             owned = call.owners(start, call.examples(target, size, mask)[chosen[:, at]])
             whole = values.dim() == dims and values.shape[start] == len(chosen)
-            if whole and fits(call, [values], owned, dims):
+            if whole and same_layout(call, [values], owned, dims):
                 return target.moved(at + start)
     return call.mixed(ELSEWHERE)
 

@@ -17,13 +17,13 @@ from decrescendo.row_independence.index_places import (
     ROW_NUMBERS,
     chosen_rows,
     constant,
-    fits,
     index_column,
     indexed_dims,
     masked_label,
     mixed_with,
     plain_label,
     row_numbers_of,
+    same_layout,
     spread_indices,
 )
 from decrescendo.row_independence.indexed_writes import (
@@ -101,7 +101,7 @@ def _gather(call: Call) -> Label:
     whole = index.shape[place.dim] == cast("Tensor", call.outputs[0]).shape[place.dim]
     return (
         place
-        if place.constant or (whole and fits(call, beside, place, tensor.dim()))
+        if place.constant or (whole and same_layout(call, beside, place, tensor.dim()))
         else call.mixed(LAID_ALONG)
     )
 

@@ -7,7 +7,7 @@ from typing import cast
 from torch import Tensor
 
 from decrescendo.row_independence import indexing
-from decrescendo.row_independence.basic_rules import pointwise, reduced, without
+from decrescendo.row_independence.basic_rules import pointwise, reduced, without_dims
 from decrescendo.row_independence.labels import (
     LAID_ALONG,
     SUMMED,
@@ -66,7 +66,7 @@ def convolution(call: Call) -> Label | Sequence[Label]:
     groups, transposed = call.args["groups"], call.args["transposed"]
     if label.dim > 1 and _is_single(call, label.dim):
         beside = [tensor for tensor in (given, call.args.get("grad_output")) if tensor is not None]
-        if not indexing.fits(call, beside, label, given.dim()):
+        if not indexing.same_layout(call, beside, label, given.dim()):
             return call.mixed(LAID_ALONG)
         return [label, call.mixed(SUMMED), call.mixed(SUMMED)] if backward else label
     if label.dim != 1:
@@ -81,8 +81,8 @@ def convolution(call: Call) -> Label | Sequence[Label]:
     if isinstance(found, Mixed) or (isinstance(found, RowLayout) and not filters.same(found)):
         return call.mixed("its filters are not each example's own")
     bias = call.args.get("bias")
-    if not indexing.fits(call, [weight], filters, weight.dim()) or (
-        bias is not None and not indexing.fits(call, [bias], RowLayout(0, inner, 1, label.owners), 1)
+    if not indexing.same_layout(call, [weight], filters, weight.dim()) or (
+        bias is not None and not indexing.same_layout(call, [bias], RowLayout(0, inner, 1, label.owners), 1)
     ):
         return call.mixed(LAID_ALONG)
     if not backward:
@@ -90,7 +90,7 @@ def convolution(call: Call) -> Label | Sequence[Label]:
     arrived = call.label(call.args["grad_output"])
     if isinstance(arrived, Mixed) or (isinstance(arrived, RowLayout) and not after.same(arrived)):
         return call.mixed(SUMMED)
-    if not indexing.fits(call, [call.args["grad_output"]], after, call.args["grad_output"].dim()):
+    if not indexing.same_layout(call, [call.args["grad_output"]], after, call.args["grad_output"].dim()):
         return call.mixed(LAID_ALONG)
     own_filters = filters if isinstance(found, RowLayout) else call.mixed(SUMMED)
     return [
@@ -205,7 +205,7 @@ def trilinear(call: Call) -> Label:
         factors.append(factor)
     label = call.joined(factors, factors[0].dim())
     if isinstance(label, RowLayout):
-        return without(call, label, {dim % factors[0].dim() for dim in call.args["sumdim"]})
+        return without_dims(call, label, {dim % factors[0].dim() for dim in call.args["sumdim"]})
     return label if isinstance(label, Mixed) else Public.ANY
 
 
@@ -226,8 +226,8 @@ def distances_back(call: Call) -> Label | Sequence[Label]:
     """Refuses a gradient of another shape than the distances: the kernel would read memory beside its
     arguments."""
     shape = {name: cast("Tensor", call.args[name]).shape for name in ("grad", "x1", "x2", "cdist")}
-    fits = shape["grad"] == shape["cdist"] and shape["x1"][-1:] == shape["x2"][-1:]
-    if not fits or shape["grad"][-2:] != shape["x1"][-2:-1] + shape["x2"][-2:-1]:
+    matches = shape["grad"] == shape["cdist"] and shape["x1"][-1:] == shape["x2"][-1:]
+    if not matches or shape["grad"][-2:] != shape["x1"][-2:-1] + shape["x2"][-2:-1]:
         return call.mixed("arguments are not of the shapes of distances")
     return signature(".pr,.pm,.rm,.pr->.pm")(call)
 

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from decrescendo.row_independence.index_places import constant, fits
+from decrescendo.row_independence.index_places import constant, same_layout
 from decrescendo.row_independence.labels import (
     SUMMED,
     Call,
@@ -31,7 +31,7 @@ def _pack(call: Call) -> Sequence[Label]:
             label if isinstance(label, Mixed) else call.mixed(SUMMED) if is_data(lengths) else Public.ANY,
             kept,
         ]
-    if label.dim != sequences or not fits(call, [call.args["lengths"]], label.moved(0), 1):
+    if label.dim != sequences or not same_layout(call, [call.args["lengths"]], label.moved(0), 1):
         return [call.mixed("the lengths are not those of the sequences"), kept]
     ranks = call.examples(label, call.args["input"].shape[sequences], sizes)
     example = torch.cat([ranks[:size] for size in sizes.tolist()])

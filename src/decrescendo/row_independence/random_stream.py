@@ -73,7 +73,7 @@ class Stream:
         elif self.once and _state() == self._at:
             del self.reseeded[self._at]  # nothing was drawn
 
-    def again(self) -> AbstractContextManager[object]:
+    def restored(self) -> AbstractContextManager[object]:
         """For a backward pass that is not traced: a context in which redrawing (activation checkpointing) gives
         the same numbers."""
         moved = any(number is not None for number in self.reseeded.values())

@@ -54,14 +54,14 @@ def as_before(
         else:
             mark, birth = entry
         if type(mark) is Span:
-            if birth != before.wire or byte_form(value) != before.dtype:
+            if birth != before.identity or byte_form(value) != before.dtype:
                 return None
             if mark.owners is not None or mark.constant or labels.view(value, mark)[1] != before.form:
                 return None
         elif (
             mark is not before.label
             or before.shape != (value.dim() if mark is Public.FILL else value.shape)
-            or labels.identity_of(value, key, birth) != before.wire
+            or labels.identity_of(value, key, birth) != before.identity
         ):
             return None
     if not sizes:

@@ -40,7 +40,7 @@ class Stored:
         self._put_back = [write for value in objects for write in _writes(value)]
 
     @contextmanager
-    def again(self) -> Generator[None]:
+    def restored(self) -> Generator[None]:
         """Restore the snapshot's state inside, and the state on entry afterwards."""
         now = Stored(self._model, self._loss)
         try:

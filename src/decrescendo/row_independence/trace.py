@@ -66,7 +66,7 @@ class Given(NamedTuple):
         shape: for a constant, its shape; for one with a single value everywhere, its number of dimensions.
     """
 
-    wire: object
+    identity: object
     form: tuple[object, ...] | None
     dtype: object = None
     label: Label | None = None

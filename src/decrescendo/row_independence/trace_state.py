@@ -151,7 +151,7 @@ class TraceState(Pausable):
             self.reads.check_read(str(func.__name__), tensors)
 
     @contextmanager
-    def again(self) -> Generator[None]:
+    def restored(self) -> Generator[None]:
         """While an operation runs, trace the operations that it calls, too."""
         super().__enter__()
         try:

@@ -110,7 +110,7 @@ class Tracer(Arguments):
             self.refuse(_TRACED)
         op = operation(func)
         if op.composite and torch.is_inference_mode_enabled():
-            with self.again():
+            with self.restored():
                 return func.decompose(*args, **kwargs)
         given = self._given(op, args, kwargs)
         replayable = op.structural and self.expected is None
@@ -118,7 +118,7 @@ class Tracer(Arguments):
         drawing = False
         if op.special:
             if op.reads and given.data:
-                return self.reads.look(func, args, kwargs, given.tensors)
+                return self.reads.answer_read(func, args, kwargs, given.tensors)
             if op.reads and Public.RANDOM in given.labels:
                 return self.reads.draw(func, args, kwargs)
             drawing = self._check_special(op, args, kwargs, given.data)

@@ -90,7 +90,7 @@ def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: 
             tracer.refuse(
                 f"packed sequences must have one sequence per example, or the same number for each, but {rows.why}"
             )
-        tracer.reads.whole("where to split, or how many sequences have each step,")
+        tracer.reads.refuse_integer("where to split, or how many sequences have each step,")
 
 
 def opened(func: Callable[..., Any]) -> Callable[..., Any]:

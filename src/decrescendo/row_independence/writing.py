@@ -30,7 +30,7 @@ from decrescendo.row_independence.torch_schemas import Operation
 
 # An operation's positional and keyword arguments.
 _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-_KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
+_OUTLIVES = "what was made from the examples is written to a tensor that is there before and after the pass"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
 
@@ -142,7 +142,7 @@ class Writing(Labelling):
                 )
             if data and key not in self.labels.marks:
                 self.refuse(
-                    f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
+                    f"no pass may write the data into what outlives it, but {_OUTLIVES}, by {op.name}. {_NO_STATE}"
                 )
 
     def _store(self, target: Tensor, label: Label, op: Operation) -> None:
@@ -151,7 +151,7 @@ class Writing(Labelling):
         if key not in self.labels.marks and old is Public.ANY:
             if is_data(label):
                 self.refuse(
-                    f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
+                    f"no pass may write the data into what outlives it, but {_OUTLIVES}, by {op.name}. {_NO_STATE}"
                 )
             if op.rule is not drawn and op.name not in ("zero_", "fill_"):
                 # The number of passes depends on the batch: none if it is empty, several if it is split.
@@ -181,15 +181,15 @@ def _after(labels: Labels, target: Tensor, label: Label, old: Mark) -> Mark:
         if not isinstance(made, Span) or (rows is not None and not _same(made, rows)):
             return Mixed("rows of the examples are written over others' rows")
         if made.constant:
-            return _among(labels, target, label, old)
+            return _label_of_written(labels, target, label, old)
         if rows is not None:
             return made
         kind = old.constant if isinstance(old, Span) else old
         return made if kind in (Public.FILL, Public.RANDOM) else Mixed(LAID_ALONG)
-    return _among(labels, target, label, old) if isinstance(old, Span) else Public.ANY
+    return _label_of_written(labels, target, label, old) if isinstance(old, Span) else Public.ANY
 
 
-def _among(labels: Labels, target: Tensor, label: Public | RowLayout, old: Mark) -> Mark:
+def _label_of_written(labels: Labels, target: Tensor, label: Public | RowLayout, old: Mark) -> Mark:
     """The label of a storage after public values were written to a part of it."""
     if not isinstance(old, Span):
         return labels.mark(target, cast("RowLayout", label)._replace(constant=Public.ANY))

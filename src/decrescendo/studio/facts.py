@@ -83,7 +83,7 @@ def outline(subject: Subject) -> dict[str, Any]:
         rows += _costs(plan)
         if plan.sampling.max_batch_size is not None:
             rows.append(
-                ["Batches are cut to", f"{plan.sampling.max_batch_size:,} {plan.budget.unit}s at most"]
+                ["Batches are truncated to", f"{plan.sampling.max_batch_size:,} {plan.budget.unit}s at most"]
             )
         if plan.batch_size.min() < plan.batch_size.max():
             curves["b"] = plan.batch_size[at].tolist()

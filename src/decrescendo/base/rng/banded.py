@@ -20,7 +20,7 @@ from jaxtyping import Float, Float64, Int32
 from decrescendo.base import native
 from decrescendo.base.rng.keystream import ReservedWords
 from decrescendo.base.rng.rounded import adder, counter_of
-from decrescendo.base.rng.settling import settled
+from decrescendo.base.rng.settling import rounded_exactly
 from decrescendo.errors import InvalidValue
 
 SOURCE = Path(__file__).with_name("banded.c")
@@ -103,7 +103,7 @@ def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
                 add = adder(here, here, step.std, 1.0, 1.0, words, count, counter_of(words, count))
                 left, drawn = add(0, count)
                 if len(left):  # settled before later steps read it
-                    here[left] = settled(here[left], step.std, 1.0, 1.0, drawn, words, left)
+                    here[left] = rounded_exactly(here[left], step.std, 1.0, 1.0, drawn, words, left)
                 rows[step.row, start : start + count] = here
 
     if len(starts) > 1:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decrescendo.base.rng.keystream import ReservedWords
 from decrescendo.base.rng.rounded import KERNEL_ERROR, SOURCE, grid
-from decrescendo.base.rng.settling import QUANTILE_ERROR, settled
+from decrescendo.base.rng.settling import QUANTILE_ERROR, rounded_exactly
 from decrescendo.base.torch_private import kernel_of
 from decrescendo.errors import check_real
 
@@ -62,7 +62,7 @@ def add_gaussian(
     if len(unsure):
         places, drawn = unsure.cpu().numpy(), words_at(words.key, words.start + unsure).cpu().numpy()
         with np.errstate(over="ignore"):  # beyond float32
-            exact = settled(
+            exact = rounded_exactly(
                 values[unsure].double().cpu().numpy(),
                 std,
                 step,

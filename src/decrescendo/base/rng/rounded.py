@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt64
 
 from decrescendo.base import native
-from decrescendo.base.rng.settling import Further, nearest_of, settled
+from decrescendo.base.rng.settling import Further, nearest_of, rounded_exactly
 from decrescendo.errors import InvalidValue, check_instance, check_real
 
 SOURCE = Path(__file__).with_name("gaussian.c")
@@ -122,7 +122,7 @@ def add_gaussian(
     if left:
         indices, drawn = (np.concatenate(parts) for parts in zip(*left, strict=True))
         with np.errstate(over="ignore"):  # beyond float32
-            found[indices] = settled(
+            found[indices] = rounded_exactly(
                 values[indices].astype(np.float64), std, step, inverse, drawn, words, indices
             )
     return found

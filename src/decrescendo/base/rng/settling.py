@@ -56,7 +56,7 @@ def _scaled(
         return total / step, error / step
 
 
-def settled(
+def rounded_exactly(
     values: Float[np.ndarray, " some"], std: float, step: float, inverse: float, drawn: UInt64[np.ndarray, " some"],
     words: Further, indices: Int[np.ndarray, " some"],
 ) -> Float[np.ndarray, " some"]:  # fmt: skip

@@ -40,7 +40,7 @@ _PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
 
 
 @runtime_checkable
-class Tape(Protocol):
+class RecurrentRecorder(Protocol):
     """The part of the `Recorder` that recurrent layers use."""
 
     tracer: Tracer
@@ -64,7 +64,7 @@ class Tape(Protocol):
 
 
 def run_recurrent(
-    tape: Tape, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    recorder: RecurrentRecorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """The result of ``func`` (torch.lstm, ..), with the uses of its trainable weights recorded.
 
@@ -79,10 +79,10 @@ def run_recurrent(
     mode, name = MODES[func], getattr(func, "__name__", "recurrent layer")
     states: tuple[Tensor, ...] = tuple(bound["hx"]) if mode == "lstm" else (bound["hx"],)
     weights = cast("Sequence[Tensor]", bound["params"])
-    _check(tape, name, states, weights)
+    _check(recorder, name, states, weights)
     numbers = tuple(value for value in bound.values() if isinstance(value, (bool, int, float)))
-    tape.tracer.consume(name, given, *states, *weights, numbers=numbers)
-    label = tape.tracer.label(given)
+    recorder.tracer.consume(name, given, *states, *weights, numbers=numbers)
+    label = recorder.tracer.label(given)
     turned = not is_packed and not bound["batch_first"]
     if isinstance(label, Mixed) or (isinstance(label, RowLayout) and label.dim != (1 if turned else 0)):
         why = label.why if isinstance(label, Mixed) else "the steps are those of the examples"
@@ -93,13 +93,13 @@ def run_recurrent(
     packing = None
     if is_packed:
         if not isinstance(label, RowLayout):
-            check_counted(tape.tracer, func, args, kwargs)
+            check_counted(recorder.tracer, func, args, kwargs)
             return func(*args, **kwargs)
-        sizes = sizes_of(tape.tracer, label, bound["batch_sizes"])
+        sizes = sizes_of(recorder.tracer, label, bound["batch_sizes"])
         with paused():
-            every = torch.arange(tape.batch, device=given.device)
+            every = torch.arange(recorder.batch, device=given.device)
             owners = label.owners or Owners(torch.cat([every[:size] for size in sizes]))
-        packing = tape.layouts.packing(owners, given.device, sizes)
+        packing = recorder.layouts.packing(owners, given.device, sizes)
     elif not isinstance(label, RowLayout):
         label = RowLayout(1 if turned else 0)  # a constant beside states of the examples
     sequences = packing.sizes[0] if packing is not None else given.shape[1 if turned else 0]
@@ -108,11 +108,15 @@ def run_recurrent(
     place = label.moved(0)
     with paused():
         ranks = (
-            place if packing is None else tape.tracer.owners(0, packing.order // (sequences // tape.batch))
+            place
+            if packing is None
+            else recorder.tracer.owners(0, packing.order // (sequences // recorder.batch))
         )
-    moved = packing if place.owners is None or is_packed else tape.layouts.packing(place.owners, given.device)
-    layout = Layout.of(place, tape.batch, moved)
-    run = _Run(tape, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
+    moved = (
+        packing if place.owners is None or is_packed else recorder.layouts.packing(place.owners, given.device)
+    )
+    layout = Layout.of(place, recorder.batch, moved)
+    run = _Run(recorder, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)
     wide = accumulator(given.dtype)
     with full_precision(given):
@@ -132,7 +136,7 @@ def _laid(outputs: Tensor, *, by_steps: bool) -> Tensor:
 class _Run:
     """One call of a recurrent operation. ``turned``: the length comes before the sequences."""
 
-    tape: Tape
+    recorder: RecurrentRecorder
     name: str
     mode: Mode
     layout: Layout
@@ -191,7 +195,7 @@ class _Run:
         gates = self.view(functional.linear(inputs, plain["weight"], bias))
         fed_back = Weights(plain["back weight"], back_bias, plain.get("projection"))
         layer = Recurrence(
-            self.mode, fed_back, self.steps, reverse, self.tape.tracer, self.layout.place, self.ranks
+            self.mode, fed_back, self.steps, reverse, self.recorder.tracer, self.layout.place, self.ranks
         )
         # Weights whose other factor is the inputs, the state before each step, the unprojected output.
         groups: list[tuple[str, ...]] = [("weight", "bias"), ("back weight", "back bias"), ("projection",)]
@@ -202,7 +206,7 @@ class _Run:
             {
                 role: weights[role]
                 for role in roles
-                if on and role in weights and self.tape.is_tracked(weights[role])
+                if on and role in weights and self.recorder.is_tracked(weights[role])
             }
             for roles in groups
         ]
@@ -237,7 +241,7 @@ class _Run:
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
         parameters = tuple(slots.values())
 
-        packing, workspace = self.layout.packing, self.tape.workspace
+        packing, workspace = self.layout.packing, self.recorder.workspace
         if packing is not None and packing.sizes[:1] == (self.layout.batch,):
             grams = SharedGrams() if shared is None else shared
             kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, workspace, grams)
@@ -248,16 +252,18 @@ class _Run:
             kernel = LinearKernel(
                 roles, parameters, saved, positions, transposed=False, workspace=workspace, shared=shared
             )
-        self.tape.attach(self.name, tap, parameters, self.layout, kernel)
+        self.recorder.attach(self.name, tap, parameters, self.layout, kernel)
 
 
-def _check(tape: Tape, name: str, states: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    if any(tape.is_tracked(state) for state in states):
+def _check(
+    recorder: RecurrentRecorder, name: str, states: Sequence[Tensor], weights: Sequence[Tensor]
+) -> None:
+    if any(recorder.is_tracked(state) for state in states):
         raise UnsupportedModel(
             f"a trainable first state must have one copy an example, got {name} with a parameter itself as a state. "
             "Expand it to the batch: state.expand(-1, batch, -1)"
         )
-    if any(weight.requires_grad and not tape.is_tracked(weight) for weight in weights):
+    if any(weight.requires_grad and not recorder.is_tracked(weight) for weight in weights):
         raise UnsupportedModel(
             f"the weights of a recurrent layer must be made from parameters alone, got {name} with weights that depend "
             "on data. Detach them, or write the layer with ordinary torch operations"

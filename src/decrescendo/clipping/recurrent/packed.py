@@ -82,7 +82,7 @@ class PackedKernel:
         kernel, padded = self.padded(d)
         return kernel.per_example(slot, padded)
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "PackedKernel":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "PackedKernel":
         inputs = self.zeroed(self.inputs, rows)
         biases = None if self.biases is None else self.biases.masked_fill(rows.unsqueeze(1), 0)
         return PackedKernel(

@@ -85,7 +85,7 @@ def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]
         is_data(tracer.label(sizes))
         and tracer.packed.get(tracer.written(sizes), _NOT_PACKED) is not label.owners
     ):
-        tracer.reads.whole("how many sequences have each step")
+        tracer.reads.refuse_integer("how many sequences have each step")
     with paused():
         read = tuple(cast("list[int]", sizes.tolist()))
         units, rows = tracer.units(label), sum(read)

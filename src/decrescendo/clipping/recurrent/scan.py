@@ -125,7 +125,7 @@ class Trace:
                 live = torch.mm(live, projection)
             straight: Tensor | None = None
             if cell is not None:
-                cell = _over(_lstm_back(live, cell[:size], self.kept[t], own[t]), cell)
+                cell = _first_rows_replaced(_lstm_back(live, cell[:size], self.kept[t], own[t]), cell)
             elif self.mode == "gru":
                 straight = _gru_back(live, self.kept[t], own[t], fed_back[t])
             elif self.mode == "tanh":
@@ -134,11 +134,11 @@ class Trace:
                 _BACK.threshold_backward(live, *self.kept[t], 0, grad_input=own[t])
             if first or t != self.order[0]:
                 moved = torch.mm(fed_back[t], back)
-                state = _over(moved if straight is None else moved.add_(straight), state)
+                state = _first_rows_replaced(moved if straight is None else moved.add_(straight), state)
         return Gradients(gates, hidden, projected, state if first else None, cell if first else None)
 
 
-def _over(live: Tensor, state: Tensor) -> Tensor:
+def _first_rows_replaced(live: Tensor, state: Tensor) -> Tensor:
     """A state with its first rows replaced by ``live``."""
     return live if len(live) == len(state) else torch.cat([live, state[len(live) :]])
 
@@ -218,7 +218,7 @@ def forward(
         live = before[t] = state[:size]
         if cell is not None:
             live, moved, kept[t] = _lstm(torch.addmm(parts[t], live, back), cell[:size])
-            unprojected[t], cell = live, _over(moved, cell)
+            unprojected[t], cell = live, _first_rows_replaced(moved, cell)
             if weights.projection is not None:
                 live = torch.mm(live, weights.projection.t())
         elif mode == "gru":
@@ -230,7 +230,7 @@ def forward(
             live = torch.addmm(parts[t], live, back)
             live = live.tanh_() if mode == "tanh" else live.relu_()
             kept[t] = (live,)
-        outputs[t], state = live, _over(live, state)
+        outputs[t], state = live, _first_rows_replaced(live, state)
     plain = None if weights.projection is None else steps.joined(unprojected)
     joined = steps.joined(outputs), steps.joined(before)
     return Trace(mode, weights, steps, order, *joined, plain, state, cell, kept, weights.versions())

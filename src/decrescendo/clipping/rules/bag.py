@@ -40,7 +40,7 @@ class BagKernel:
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         return self._segments(d).per_example(self.batch, tuple(self.parameters[slot].shape))
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "BagKernel":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "BagKernel":
         # The weights of places may be what was not finite; d is zero there.
         bad = rows.repeat_interleave(self.bags // self.batch)[self.bag]
         scale = self.scale.masked_fill(bad, 0)
@@ -91,7 +91,7 @@ class MaximumKernel:
         total = torch.zeros(d.shape[0], *self.parameters[slot].shape, dtype=d.dtype, device=d.device)
         return total.scatter_add_(1, self.highest, self._rows(d))
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "MaximumKernel":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "MaximumKernel":
         return MaximumKernel(self.parameters, (), self.highest, self.filled & ~rows.reshape(-1, 1, 1))
 
     def _rows(self, d: Tensor) -> Tensor:

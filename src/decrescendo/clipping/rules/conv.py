@@ -100,7 +100,7 @@ class ConvKernel:
             return self._bias(d)
         return self._oriented(self._products(d)[0])
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "ConvKernel":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "ConvKernel":
         images = rows.repeat_interleave(self.inputs.shape[0] // self.batch)
         product, biases = (
             None if found is None else zero_rows(found, rows) for found in (self.product, self.biases)

@@ -76,7 +76,7 @@ class ElementKernel:
         found = torch.cat(parts)
         return found if self.bad is None else zero_rows(found, self.bad)
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "ElementKernel":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "ElementKernel":
         found = {slot: zero_rows(gradient, rows) for slot, gradient in self.found.items()}
         return ElementKernel(self.parameters, (), self.slots, rows, found)
 

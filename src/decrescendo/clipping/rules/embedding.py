@@ -42,8 +42,8 @@ class EmbeddingKernel:
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         return self._segments(d).per_example(self.ids.shape[0], tuple(self.parameters[slot].shape))
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "EmbeddingKernel":
-        left = None if self.segments is None else self.segments.without(rows)
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "EmbeddingKernel":
+        left = None if self.segments is None else self.segments.without_rows(rows)
         return EmbeddingKernel(self.parameters, (), self.ids, self.padding, left)
 
     def _segments(self, d: Tensor) -> Segments | Blocks:

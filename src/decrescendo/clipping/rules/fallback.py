@@ -49,7 +49,7 @@ class FallbackKernel:
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         return torch.cat([gradients[slot] for gradients in self._parts(d)])
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
         return replace(self, saved=(), bad=rows, kept=None)
 
     def _parts(self, d: Tensor) -> Iterator[tuple[Tensor, ...]]:

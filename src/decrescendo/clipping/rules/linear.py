@@ -149,7 +149,7 @@ class LinearKernel:
         d = self._positions(d)
         return self._oriented(torch.bmm(d.transpose(1, 2), self.inputs.to(d.dtype)))
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "LinearKernel":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "LinearKernel":
         product = None if self.product is None else zero_rows(self.product, rows)
         inputs = self.inputs if self.inputs.numel() == 0 else zero_rows(self.inputs, rows)
         biases = None if self.biases is None else zero_rows(self.biases, rows)

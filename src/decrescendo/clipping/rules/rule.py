@@ -101,7 +101,7 @@ class Kernel(Protocol):
         """g_i of one parameter for each example i."""
         ...
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "Kernel":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "Kernel":
         """The same kernel with the inputs of these examples zero, so that 0 times infinity does not arise."""
         ...
 

@@ -63,7 +63,7 @@ class Segments:
         total = torch.zeros(batch, *shape, dtype=self.sums.dtype, device=self.sums.device)
         return total.index_put_((self.example, self.identity), self.sums, accumulate=True)
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "Segments":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "Segments":
         """A copy with the sums of these examples zero."""
         return replace(self, sums=zero_rows(self.sums, rows[self.example]))
 
@@ -107,7 +107,7 @@ class Blocks:
             batch, shape
         )
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "Blocks":
+    def without_rows(self, rows: Bool[Tensor, " batch"]) -> "Blocks":
         """A copy with the sums of these examples zero."""
         return replace(self, sums=zero_rows(self.sums, rows), squares=self.squares.masked_fill(rows, 0))
 

@@ -12,7 +12,7 @@ from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.outputs import tree_leaves
-from decrescendo.integrations.opacus.recording import Tape
+from decrescendo.integrations.opacus.recording import LoopRecording
 from decrescendo.training.processes.bits import fingerprint
 
 # Numbers up to this one name a dimension or a place; but not in these.
@@ -52,7 +52,7 @@ def checked(call: Call) -> Call:
     return call
 
 
-def check_columns(tape: Tape) -> None:
+def check_columns(tape: LoopRecording) -> None:
     """That tensors of the batch have the numbers with which they were handed out, but for what torch wrote."""
     written = {place for call in tape.calls if call.writes for place in target_of(call, tape)}
     for number, handed in enumerate(tape.handed):
@@ -94,7 +94,7 @@ def is_plain(call: Call) -> bool:
     return all(map(plain, tree_leaves((call.args, call.kwargs))))
 
 
-def target_of(call: Call, tape: Tape) -> set[int]:
+def target_of(call: Call, tape: LoopRecording) -> set[int]:
     """The memory that a call in place may write into."""
     first = call.kwargs.get("out", call.args[0] if call.args else call.kwargs.get("input"))
     return {

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from decrescendo.base.batches import Batch, Ragged, map_rows
 from decrescendo.errors import InvalidValue
-from decrescendo.integrations.opacus.recording import Tape
+from decrescendo.integrations.opacus.recording import LoopRecording
 from decrescendo.training import rows as rows_of
 
 
@@ -22,7 +22,11 @@ def no_rows(loader: DataLoader[Any], collate: Any, module: nn.Module) -> Batch:
 
 
 def all_rows(
-    loader: DataLoader[Any], collate: Any, module: nn.Module, most: int | None, tape: Callable[[int], Tape]
+    loader: DataLoader[Any],
+    collate: Any,
+    module: nn.Module,
+    most: int | None,
+    tape: Callable[[int], LoopRecording],
 ) -> Generator[Batch]:
     """All rows in their order, in as many batches as the loader has, or in parts of at most ``most`` rows.
 

@@ -24,7 +24,7 @@ from decrescendo.integrations.opacus.constants import Knowledge
 from decrescendo.integrations.opacus.evaluation import all_rows, check_one_shape, no_rows
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.program import Program
-from decrescendo.integrations.opacus.recording import Tape
+from decrescendo.integrations.opacus.recording import LoopRecording
 from decrescendo.integrations.opacus.reductions import program_of
 from decrescendo.integrations.opacus.source import OpenEnded, rest_of
 from decrescendo.plans.plan import Plan
@@ -90,7 +90,7 @@ class Loop:
         self._batches: Iterator[Batch | None] = iter(())
         # The batch drawn, while it waits for its step; what the loop computed of it, or of the part that it has.
         self._waiting, self._batch = False, cast("Batch | None", None)
-        self.tape: Tape | None = None
+        self.tape: LoopRecording | None = None
         self._program: Program | None = None
         self._is_first = self._is_last = True
         # What the loop may know of its batches; what it may compute.
@@ -236,10 +236,10 @@ class Loop:
         self.tape, self._program = self._tape(rows), None
         return self.tape.batch(batch)
 
-    def _tape(self, rows: int) -> Tape:
-        return Tape(rows, self._state, self._ended, self._seen)
+    def _tape(self, rows: int) -> LoopRecording:
+        return LoopRecording(rows, self._state, self._ended, self._seen)
 
-    def _ended(self, tape: Tape, loss: Ref) -> None:
+    def _ended(self, tape: LoopRecording, loss: Ref) -> None:
         """The loop called ``backward`` of this loss."""
         if tape is not self.tape or self._program is not None:
             raise PlanViolation(

@@ -46,7 +46,7 @@ _REFUSED = {
 
 
 @dataclass(slots=True, eq=False)
-class Tape:
+class LoopRecording:
     """What a loop computes from one batch, until its backward pass.
 
     Args:
@@ -63,7 +63,7 @@ class Tape:
 
     rows: int
     state: ModelState
-    ended: Callable[["Tape", Ref], None]
+    ended: Callable[["LoopRecording", Ref], None]
     seen: Knowledge = field(default_factory=Knowledge)
     calls: list[Call] = field(default_factory=list)
     values: dict[Ref, Tensor] = field(default_factory=dict)

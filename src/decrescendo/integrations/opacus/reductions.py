@@ -14,7 +14,7 @@ from decrescendo.integrations.opacus.checks import check_columns, checked, signa
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.outputs import tree_leaves, tree_map
 from decrescendo.integrations.opacus.program import Program, Step
-from decrescendo.integrations.opacus.recording import Tape
+from decrescendo.integrations.opacus.recording import LoopRecording
 
 _MEANS = frozenset((torch.mean, Tensor.mean))
 _SUMS = frozenset((torch.sum, Tensor.sum))
@@ -45,7 +45,7 @@ class _Loss:
     places: int = 0
 
 
-def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
+def program_of(tape: LoopRecording, loss: Ref, module: nn.Module) -> Program:
     """The program of a loop whose backward pass began at ``loss``.
 
     Raises:
@@ -66,7 +66,7 @@ def program_of(tape: Tape, loss: Ref, module: nn.Module) -> Program:
     return replace(program, sized=next((call.name for call in needed if _is_sized(call, tape)), ""))
 
 
-def _numbered(steps: list[Step], loss: Ref, tape: Tape, late: tuple[Call, ...]) -> Program:
+def _numbered(steps: list[Step], loss: Ref, tape: LoopRecording, late: tuple[Call, ...]) -> Program:
     """A program whose tensors are numbered as it uses them, whatever else the loop computed."""
     first = tape.columns
     new: dict[Ref, Ref] = {}
@@ -84,7 +84,7 @@ def _numbered(steps: list[Step], loss: Ref, tape: Tape, late: tuple[Call, ...]) 
     return Program(tuple(steps), named(loss), tape.rows, late)
 
 
-def _needed(tape: Tape, loss: Ref) -> list[Call]:
+def _needed(tape: LoopRecording, loss: Ref) -> list[Call]:
     """The calls that the loss depends on, in their order, and those that write into tensors."""
     wanted, kept = {loss}, list[Call]()
 
@@ -100,7 +100,7 @@ def _needed(tape: Tape, loss: Ref) -> list[Call]:
     return kept[::-1]
 
 
-def _step_of(call: Call, tape: Tape, found: dict[Ref, _Loss], module: nn.Module) -> Step:
+def _step_of(call: Call, tape: LoopRecording, found: dict[Ref, _Loss], module: nn.Module) -> Step:
     """How a call is done for each example; ``found`` is told which of its outputs are losses."""
     losses = [found[ref] for ref in _refs(call) if ref in found]
     if losses:
@@ -125,7 +125,7 @@ def _step_of(call: Call, tape: Tape, found: dict[Ref, _Loss], module: nn.Module)
     return step
 
 
-def _reduces(call: Call, tape: Tape) -> Literal["mean", "sum", ""]:
+def _reduces(call: Call, tape: LoopRecording) -> Literal["mean", "sum", ""]:
     """How a call makes one number of all places, if it does."""
     if call.func in _MEANS | _SUMS:
         first = call.args[0] if call.args else None
@@ -147,7 +147,9 @@ def _reduction(func: Callable[..., Any], call: Call) -> str:
     return str(bound.arguments["reduction"])
 
 
-def _of_losses(call: Call, losses: list[_Loss], found: dict[Ref, _Loss], tape: Tape) -> tuple[Step, _Loss]:
+def _of_losses(
+    call: Call, losses: list[_Loss], found: dict[Ref, _Loss], tape: LoopRecording
+) -> tuple[Step, _Loss]:
     """A call with losses among its arguments, which must be linear in them."""
     # Numbers of the loop's own that losses are added to.
     constants = {
@@ -188,7 +190,7 @@ def _over(call: Call, one: _Loss, divisor: Any, rows: int) -> tuple[Step, _Loss]
     return Step(call, "call"), replace(one, places=0)
 
 
-def _check_value(step: Step, tape: Tape, made: _Loss) -> None:
+def _check_value(step: Step, tape: LoopRecording, made: _Loss) -> None:
     """That the mean, or sum, of the examples' losses is the number that the function makes of the batch."""
     whole, each = dict(tape.values), dict(tape.values)
     with torch.no_grad():
@@ -200,7 +202,7 @@ def _check_value(step: Step, tape: Tape, made: _Loss) -> None:
             _compare(each[ref], whole[ref], tape.rows, step.call.name, is_sum=made.is_sum)
 
 
-def _check_model(call: Call, tape: Tape, module: nn.Module) -> None:
+def _check_model(call: Call, tape: LoopRecording, module: nn.Module) -> None:
     """The same of a loss that the model itself computes."""
     values, now = dict(tape.values), torch.get_rng_state()
     try:
@@ -227,7 +229,7 @@ def _compare(each: Tensor, number: Tensor, rows: int, name: str, *, is_sum: bool
         )
 
 
-def _is_sized(call: Call, tape: Tape) -> bool:
+def _is_sized(call: Call, tape: LoopRecording) -> bool:
     """Whether a tensor of the loop's own meets the rows of the batch place by place."""
     shapes = {tuple(tape.values[ref].shape) for ref in (*_refs(call), *call.outputs)}
     met = {len(shape) for shape in shapes if shape[:1] == (tape.rows,)}
@@ -243,5 +245,5 @@ def _refs(call: Call) -> Any:
     return (leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Ref))
 
 
-def _name(tape: Tape, ref: Ref) -> str:
+def _name(tape: LoopRecording, ref: Ref) -> str:
     return next((call.name for call in reversed(tape.calls) if ref in call.outputs), "the model")

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from decrescendo.clipping.clipped import Batch, check_clip_norm
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_instance, check_integer, check_real
 from decrescendo.integrations.opacus.recorded import tape_of
-from decrescendo.integrations.opacus.recording import Tape
+from decrescendo.integrations.opacus.recording import LoopRecording
 
 
 class PrivateModule(nn.Module):
@@ -22,7 +22,7 @@ class PrivateModule(nn.Module):
     with Opacus' ``_module.`` before each are read.
     """
 
-    def __init__(self, module: nn.Module, tape: Callable[[], Tape | None]) -> None:
+    def __init__(self, module: nn.Module, tape: Callable[[], LoopRecording | None]) -> None:
         super().__init__()
         self._module, self._tape = module, tape
         self.training = module.training

@@ -51,11 +51,11 @@ class Releasing:
     def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
         """The telemetry released with the gradients of the current step."""
         settings, taken = self.order.settings_of_drawn(), self.run_state.taken
-        assert noisy.beside is not None
+        assert noisy.extra_coordinates is not None
         sampling = self.source.sampling.at(taken)
         about = (settings.clip_norm, settings.noise_multiplier)
         about = (*about, noisy.release.sample_rate, float(sampling.expected_batch_size))
-        return Reading(telemetry, taken + 1, *about, *_energy(noisy), tuple(noisy.beside.tolist()))
+        return Reading(telemetry, taken + 1, *about, *_energy(noisy), tuple(noisy.extra_coordinates.tolist()))
 
     def record(self, release: Release, content: bytes) -> None:
         """Record a release, on rank 0. A crash may waste a release, never hide one. A repeated step's digest is

@@ -105,8 +105,8 @@ def digest(noisy: NoisyMean) -> bytes:
     for name in sorted(noisy.gradients):
         found.update(name.encode() + b"\0")
         found.update(_content(noisy.gradients[name]))
-    if noisy.beside is not None:
-        found.update(b"\0" + _content(noisy.beside))
+    if noisy.extra_coordinates is not None:
+        found.update(b"\0" + _content(noisy.extra_coordinates))
     return found.digest()
 
 

@@ -12,7 +12,7 @@ from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training.statement.provenance import Provenance
 
 FOLLOWED = (
-    ". C_t followed the lengths of the gradients, as their distribution was released in one vector with the sums of "
+    ". C_t followed the norms of the gradients, as their distribution was released in one vector with the sums of "
     "earlier steps"
 )
 

@@ -22,7 +22,7 @@ from decrescendo.training.persistence.checkpoint.tree import pack, unpack
 FORMAT, VERSION = "decrescendo-checkpoint", 2
 STATE, TENSORS = "state.json", "tensors.safetensors"
 # The newest, and one more in case the disk loses it.
-_KEPT = 2
+_NUMBER_KEPT = 2
 _PREFIX = "step-"
 _NAME = re.compile(_PREFIX + "[0-9]{9}")
 
@@ -119,7 +119,9 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; it is on the disk when this returns. All older ones but one are removed."""
         also = {name: thing.state_dict() for name, thing in self.also.items()}
-        write_state(Path(self.folder), checkpoint.step, dict(checkpoint.state) | {"also": also}, kept=_KEPT)
+        write_state(
+            Path(self.folder), checkpoint.step, dict(checkpoint.state) | {"also": also}, kept=_NUMBER_KEPT
+        )
 
     def newest(self) -> Checkpoint | None:
         """The last complete checkpoint, or ``None`` if the folder has none.
