@@ -140,8 +140,8 @@ def calibrate(
         drawn = _moving(sampling, evaluate("batch", batch, count))
     if bands != 1 or workload is not None:
         _check_left_out(privacy=privacy, noise=noise)
-        what = "noise that follows a workload or is correlated"
-        return correlated(budget, poisson(drawn, what), clips, given, bands, as_workload(workload))
+        poissonian = poisson(drawn, "noise that follows a workload or is correlated")
+        return correlated(budget, poissonian, clips, given, bands, as_workload(workload))
     rates = drawn.rates(count)
 
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
@@ -160,9 +160,8 @@ def calibrate(
         return judge.certify(ledger_at(scale), budget)
 
     start = steer(estimated, first_guess(relative, rates, budget), budget)
-    scale, guarantee = certified_scale(
-        estimated, certified, start, budget, moving=isinstance(drawn, BatchSchedule)
-    )
+    moving = isinstance(drawn, BatchSchedule)
+    scale, guarantee = certified_scale(estimated, certified, start, budget, moving=moving)
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 
