@@ -142,7 +142,6 @@ def calibrate(
         _check_left_out(privacy=privacy, noise=noise)
         poissonian = poisson(drawn, "noise that follows a workload or is correlated")
         return correlated(budget, poissonian, clips, given, bands, as_workload(workload))
-    rates = drawn.rates(count)
 
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
         return 1 / (scale * relative)
@@ -159,7 +158,7 @@ def calibrate(
     def certified(scale: float) -> Guarantee:
         return judge.certify(ledger_at(scale), budget)
 
-    start = steer(estimated, first_guess(relative, rates, budget), budget)
+    start = steer(estimated, first_guess(relative, drawn.rates(count), budget), budget)
     moving = isinstance(drawn, BatchSchedule)
     scale, guarantee = certified_scale(estimated, certified, start, budget, moving=moving)
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)

@@ -26,7 +26,7 @@ class Stored:
     >>> loss = lambda model, x: seen.append(len(x))
     >>> before = Stored(nn.Tanh(), loss)
     >>> loss(None, "abc")
-    >>> with before.again():
+    >>> with before.restored():
     ...     print(seen)
     []
     >>> seen
