@@ -76,11 +76,11 @@ def best_strategy(task: Task, bands: int) -> Float[np.ndarray, "bands steps"]:
         by_shape = (by_unit - unit * np.sum(by_unit * unit, axis=0)) / norms
         return math.log(cost) - 2 * shift, knots.gather(by_shape, by_mu)
 
-    start = knots.start()
     rounds = max(8, math.ceil(_ROUNDS * min(1.0, 1_000 / task.steps)))
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": rounds, "maxcor": 20})
-    better = found.x if found.fun <= objective(start)[0] else start
-    shape, log_mu = knots.read(better)
+    # (Never above the start: each step of the search goes down, or none is taken.)
+    options = {"maxiter": rounds, "maxcor": 20}
+    found = minimize(objective, knots.start(), jac=True, method="L-BFGS-B", options=options)
+    shape, log_mu = knots.read(found.x)
     return _unit(shape)[0] * np.exp(log_mu + spent(log_mu)[0])
 
 

@@ -141,43 +141,49 @@ class System:
         self, weights: Float[np.ndarray, "steps k"], fresh: Float[np.ndarray, " steps"]
     ) -> tuple[Float[np.ndarray, "steps d d"], Float[np.ndarray, " steps"]]:
         """The covariance of the state before each step, and the variance of the iterate after it."""
-        moves, into = self._moves(weights)
+        top, into = self._moves(weights)
         news = fresh[:, None, None] ** 2 * (into[:, :, None] * into[:, None, :])
-        before = np.zeros((len(moves) + 1, *moves.shape[1:]))
-        for t, move in enumerate(moves):
-            before[t + 1] = move @ before[t] @ move.T + news[t]
+        before = np.zeros((len(top) + 1, top.shape[2], top.shape[2]))
+        for t, rows in enumerate(top):
+            after, half = before[t + 1], rows @ before[t]
+            after[:3, :3] = half @ rows.T + news[t]
+            after[:3, 3:] = half[:, 2:-1]
+            after[3:, :3] = half[:, 2:-1].T
+            after[3:, 3:] = before[t, 2:-1, 2:-1]
         return before[:-1], before[1:, 0, 0].copy()
 
     def gradient(
         self, weights: Float[np.ndarray, "steps k"], fresh: Float[np.ndarray, " steps"]
     ) -> tuple[float, Float[np.ndarray, "steps k"], Float[np.ndarray, " steps"]]:
         """The cost, and its derivatives in the weights and in the squares of ``fresh``."""
-        moves, into = self._moves(weights)
+        top, into = self._moves(weights)
         before, found = self.variances(weights, fresh)
-        by_past, by_fresh = np.zeros_like(weights), np.zeros(fresh.size)
-        later = np.zeros(moves.shape[1:])
-        for t in range(len(moves) - 1, -1, -1):
+        back, by_fresh = np.zeros((len(top), top.shape[2])), np.zeros(fresh.size)
+        later = np.zeros((top.shape[2], top.shape[2]))
+        for t in range(len(top) - 1, -1, -1):
             later[0, 0] += self.importance[t]
-            seen = into[t] @ later
-            by_fresh[t] = seen @ into[t]
-            back = seen @ moves[t]
-            by_past[t] = -2 * (back @ before[t])[2:][: weights.shape[1]]
-            later = moves[t].T @ later @ moves[t]
+            seen = into[t] @ later[:3]
+            by_fresh[t] = seen[:3] @ into[t]
+            back[t] = seen[:3] @ top[t]
+            back[t, 2:-1] += seen[3:]
+            half = top[t].T @ later[:3]
+            half[2:-1] += later[3:]
+            later = half[:, :3] @ top[t]
+            later[:, 2:-1] += half[:, 3:]
+        by_past = -2 * (back[:, None, :] @ before)[:, 0, 2 : 2 + weights.shape[1]]
         return float(self.importance @ found), by_past, by_fresh
 
     def _moves(
         self, weights: Float[np.ndarray, "steps k"]
-    ) -> tuple[Float[np.ndarray, "steps d d"], Float[np.ndarray, "steps d"]]:
-        """The matrices from each state to the next, and the effect of a step's noise on each entry of the state."""
+    ) -> tuple[Float[np.ndarray, "steps 3 d"], Float[np.ndarray, "steps 3"]]:
+        """The matrices from each state to the next, and the effect of a step's noise on its entries: of w, v and n_t,
+        the first three. Each other entry is the one before it, of a step earlier."""
         steps, lags = weights.shape
-        size = 2 + max(lags, 1)
-        into = np.zeros((steps, size))
-        into[:, :2], into[:, 2] = self.gain, 1.0
-        moves = np.zeros((steps, size, size))
-        moves[:, :2, :2] = self.still
-        moves[:, np.arange(3, size), np.arange(2, size - 1)] = 1.0
-        moves[:, :, 2 : 2 + lags] -= into[:, :, None] * weights[:, None, :]
-        return moves, into
+        into = np.concatenate([self.gain, np.ones((steps, 1))], axis=1)
+        top = np.zeros((steps, 3, 2 + max(lags, 1)))
+        top[:, :2, :2] = self.still
+        top[:, :, 2 : 2 + lags] -= into[:, :, None] * weights[:, None, :]
+        return top, into
 
 
 def _importance(iterates: object, steps: int) -> Float[np.ndarray, " steps"]:
