@@ -2,6 +2,7 @@
 
     python -m benchmarks.kill [--kills 200] [--steps 2000]      # into results/engine/kill.json
     python -m benchmarks.kill --ranks 2 --kills 100 --steps 800 # too
+    python -m benchmarks.kill --bands 8 --kills 100 --steps 1000 # with correlated noise
 
 One private training of the paper's CNN on MNIST, with a store and checkpoints, is killed (SIGKILL) at random moments
 and resumed each time: a random number of steps after its life began, and a random part of a step later. After each
@@ -30,7 +31,7 @@ RESULTS = ROOT / "results" / "engine"
 ROWS, BATCH = 60_000, 250
 
 
-def prepare(folder: Path, steps: int) -> None:
+def prepare(folder: Path, steps: int, bands: int) -> None:
     """The plan and the store of a training."""
     from decrescendo.accounting.budget import Budget
     from decrescendo.plans.calibration import calibrate
@@ -40,8 +41,8 @@ def prepare(folder: Path, steps: int) -> None:
 
     folder.mkdir()
     calibrate(
-        Budget(1.2, 1e-6), PoissonSampling(ROWS, BATCH), steps=steps, privacy=growing_mu(1.25),
-        clip=sensitivity_decay(1.5, 3.3),
+        Budget(1.2, 1e-6), PoissonSampling(ROWS, BATCH), steps=steps, clip=sensitivity_decay(1.5, 3.3), bands=bands,
+        privacy=growing_mu(1.25) if bands == 1 else "constant",
     ).save(folder / "plan.json")  # fmt: skip
     Store.create(folder / "store.db", Budget(1.2, 1e-6), dataset="mnist", rows=ROWS).close()
 
@@ -131,7 +132,7 @@ def seen(folder: Path) -> int:
     return max(map(int, lines), default=0)
 
 
-def measure(kills: int, steps: int, ranks: int) -> dict[str, Any]:
+def measure(kills: int, steps: int, ranks: int, bands: int) -> dict[str, Any]:
     """Undisturbed, then killed until there were enough kills."""
     from decrescendo.training.store import Store
 
@@ -139,7 +140,7 @@ def measure(kills: int, steps: int, ranks: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         calm, rough = Path(name) / "calm", Path(name) / "rough"
         for folder in (calm, rough):
-            prepare(folder, steps)
+            prepare(folder, steps, bands)
         begun = time.perf_counter()
         if start(calm, steps, ranks).wait():
             raise SystemExit("the undisturbed training failed")
@@ -172,6 +173,7 @@ def measure(kills: int, steps: int, ranks: int) -> dict[str, Any]:
         repeated = (rough / "seen").read_text().splitlines()
     return {
         "ranks": ranks,
+        "bands": bands,
         "kills": done,
         "kills_of_all_ranks": whole,
         "steps": steps,
@@ -190,15 +192,17 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--bands", type=int, default=1)
     parser.add_argument("--live", type=Path)
     arguments = parser.parse_args()
     if arguments.live is not None:
         live(arguments.live, arguments.steps)
         return
-    found = measure(arguments.kills, arguments.steps, arguments.ranks)
+    found = measure(arguments.kills, arguments.steps, arguments.ranks, arguments.bands)
     target = RESULTS / "kill.json"
     before = json.loads(target.read_text()) if target.exists() else {}
-    target.write_text(json.dumps(before | {f"{arguments.ranks} ranks": found}, indent=1) + "\n")
+    name = f"{arguments.ranks} ranks" + (f", {arguments.bands} bands" if arguments.bands > 1 else "")
+    target.write_text(json.dumps(before | {name: found}, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 
 
