@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import map_rows, select_rows, slice_rows
 from decrescendo.base.rng import seeded
-from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss
+from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss, Telemetry
 from decrescendo.clipping.clipped import accumulator, check_loss, losses_of, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records
+from decrescendo.federated.replies import norm_coordinates
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
 from decrescendo.training.data.data_memory import memory_of
 
@@ -77,6 +78,7 @@ class CohortSum:
         local: see `update.client_update`.
         settings: of the engine; ``microbatch_size`` counts clients.
         seeds: where the model's own random numbers (dropout) begin, once a group of clients.
+        telemetry: of the updates' norms, or none.
 
     Guarantee:
         as `Engine`'s, with clients for examples. Local steps: each client's part is clipped in float64.
@@ -89,12 +91,14 @@ class CohortSum:
         local: LocalSteps | None,
         settings: EngineSettings,
         seeds: Callable[[], int],
+        telemetry: Telemetry | None = None,
     ) -> None:
         check_loss(loss)
+        self._telemetry = telemetry
         self._model, self._loss, self._local, self._settings = model, loss, local, settings
         self._seeds = seeds
-        self._single = Engine(model, loss, settings, seeds=seeds)
-        self._many = Engine(model, _mean_loss(loss), settings, seeds=seeds)
+        self._single = Engine(model, loss, settings, seeds=seeds, telemetry=telemetry)
+        self._many = Engine(model, _mean_loss(loss), settings, seeds=seeds, telemetry=telemetry)
         self._stepper = _Stepper(model, loss)
 
     @property
@@ -118,11 +122,16 @@ class CohortSum:
         parts = [self._part(group, clip_norm) for group in folded(records, device)]
         if len(parts) == 1 and not idle:
             return parts[0]
-        gradients, seen = dict(total.gradients), Diagnostics(idle, 0, 0, 0.0)
+        gradients, seen, extra = dict(total.gradients), Diagnostics(idle, 0, 0, 0.0), total.extra_coordinates
+        if self._telemetry is not None:  # updates of nothing are 0 long
+            extra = norm_coordinates(self._telemetry, torch.zeros(idle), clip_norm)
         for part in parts:
             seen += part.diagnostics
             gradients = {name: gradients[name] + value for name, value in part.gradients.items()}
-        return ClippedSum(gradients, clip_norm, seen)
+            extra = (
+                None if extra is None or part.extra_coordinates is None else extra + part.extra_coordinates
+            )
+        return ClippedSum(gradients, clip_norm, seen, extra)
 
     def _part(self, group: Folded, clip_norm: float) -> ClippedSum:
         if self._local is not None:
@@ -135,22 +144,28 @@ class CohortSum:
         size = sum(parameter.numel() for parameter in trainable(self._model).values())
         chunk = self._settings.microbatch_size or max(8, _CHUNK // size)
         total: dict[str, Tensor] = {}
-        seen = Diagnostics(0, 0, 0, 0.0)
+        seen, extra = Diagnostics(0, 0, 0, 0.0), None
         for start in range(0, len(group.counts), chunk):
             stop = min(start + chunk, len(group.counts))
             part = Folded(slice_rows(group.rows, start, stop), group.counts[start:stop], group.width)
             with seeded(self._seeds(), [group.counts.device]):
                 updates = self._stepper.updates(part, local)
-            sums, diagnostics = clip_rows(updates, clip_norm)
+            sums, diagnostics, lengths = clip_rows(updates, clip_norm)
             seen += diagnostics
+            if self._telemetry is not None:
+                one = norm_coordinates(self._telemetry, lengths, clip_norm)
+                extra = one if extra is None else extra + one
             total = sums if not total else {name: total[name] + value for name, value in sums.items()}
-        return ClippedSum(total, clip_norm, seen)
+        return ClippedSum(total, clip_norm, seen, extra)
 
 
-def clip_rows(updates: Mapping[str, Tensor], clip_norm: float) -> tuple[dict[str, Tensor], Diagnostics]:
-    """The sum of clipped updates, given one a row, in float64; rows that are not finite count as zero.
+def clip_rows(
+    updates: Mapping[str, Tensor], clip_norm: float
+) -> tuple[dict[str, Tensor], Diagnostics, Float64[Tensor, " finite"]]:
+    """The sum of clipped updates, given one a row, in float64; rows that are not finite count as zero. And the lengths
+    of those that are finite, clipped.
 
-    >>> sums, seen = clip_rows({"w": torch.tensor([[3.0, 4.0], [0.3, 0.0], [float("nan"), 0.0]])}, 1.0)
+    >>> sums, seen, _ = clip_rows({"w": torch.tensor([[3.0, 4.0], [0.3, 0.0], [float("nan"), 0.0]])}, 1.0)
     >>> sums["w"], seen.clipped, seen.nonfinite
     (tensor([0.9000, 0.8000], dtype=torch.float64), 1, 1)
     """
@@ -164,7 +179,8 @@ def clip_rows(updates: Mapping[str, Tensor], clip_norm: float) -> tuple[dict[str
         for name, value in wide.items()
     }
     clipped = int((counted & (norms > clip_norm)).sum())
-    return sums, Diagnostics(len(norms), len(norms) - int(counted.sum()), clipped, 0.0)
+    seen = Diagnostics(len(norms), len(norms) - int(counted.sum()), clipped, 0.0)
+    return sums, seen, (norms * factors)[counted]
 
 
 def _mean_loss(loss: Loss) -> Loss:

@@ -13,6 +13,7 @@ from decrescendo.federated.verdict import RoundReport
 from decrescendo.plans.plan import Plan
 from decrescendo.training.run import Run
 from decrescendo.training.statement import SEEDED, UNRECORDED, Provenance
+from decrescendo.training.steering.reading import Reading
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +35,7 @@ class Outcome:
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
+        telemetry: what was released beside the updates, of each round that was released; public.
 
     >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
@@ -54,6 +56,7 @@ class Outcome:
     random: str = SEEDED
     assumptions: tuple[Assumption, ...] = (UNRECORDED,)
     account: str = ""
+    telemetry: tuple[Reading, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -103,6 +106,8 @@ class Outcome:
             assumptions=self.assumptions,
             account=self.account,
         )
+        whole = len(self.telemetry) == self.ledger.steps  # a run's readings are of all its steps
         return Run(
-            self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, provenance=provenance
-        )
+            self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, provenance=provenance,
+            telemetry=self.telemetry if whole else (),
+        )  # fmt: skip

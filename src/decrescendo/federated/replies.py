@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from decrescendo.clipping import Diagnostics
+from decrescendo.clipping import Diagnostics, Telemetry
 from decrescendo.errors import InvalidValue, PlanViolation, check_integer
 from decrescendo.federated.messages import Opened, Reply
 from decrescendo.federated.summing import MARGIN, TAIL, ExactSum, norm_of
@@ -16,6 +17,8 @@ from decrescendo.federated.verdict import Received, RoundReport, Verdict
 
 # A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.
 _LONGER = 1.001
+# The name of the telemetry coordinates in a sum of tensors by name.
+_EXTRA = "telemetry"
 
 
 @final
@@ -27,14 +30,19 @@ class Replies:
         shapes: of the tensors of a reply, by name.
         clients: how many there are, all in all.
         turns: of the server.
+        telemetry: of the updates' norms, or none.
     """
 
-    def __init__(self, run: str, shapes: dict[str, torch.Size], clients: int, turns: Turns) -> None:
+    def __init__(
+        self, run: str, shapes: dict[str, torch.Size], clients: int, turns: Turns, telemetry: Telemetry | None
+    ) -> None:
         self._run, self._shapes, self._clients, self._turns = run, shapes, clients, turns
+        self._telemetry = telemetry
         self._size = sum(shape.numel() for shape in shapes.values())
         self.counts: Counter[Verdict] = Counter()
         self.answered: set[int] = set()
         self.total: ExactSum | None = None
+        self._extra: ExactSum | None = None
         self.reports: list[RoundReport] = []
         # Whether replies came one by one, at all; and whether one of this round was refused.
         self.one_by_one, self.odd = False, False
@@ -44,6 +52,8 @@ class Replies:
         self.answered.clear()
         limit = opened.round.clip_norm + TAIL * opened.round.share_std
         self.total = ExactSum(self._shapes, limit, self._clients)
+        if self._telemetry is not None:
+            self._extra = ExactSum({_EXTRA: torch.Size([self._telemetry.size])}, limit, self._clients)
 
     def required(self, opened: Opened | None) -> tuple[Opened, ExactSum]:
         """The open round and its sum.
@@ -55,6 +65,22 @@ class Replies:
         if opened is None or self.total is None:  # the sum is made with the round
             raise PlanViolation("a round must be open, got none. Call open() first")
         return opened, self.total
+
+    def extra_coordinates(self) -> Tensor | None:
+        """The sum of the telemetry coordinates, in float64."""
+        return None if self._extra is None else self._extra.value()[_EXTRA]
+
+    def check_extra(self, extra: Tensor | None, present: int, clip_norm: float) -> Tensor | None:
+        """A copy of the telemetry coordinates of a sum from elsewhere; refused if there are none, or other ones."""
+        asked = 0 if self._telemetry is None else self._telemetry.size
+        given = 0 if extra is None else extra.numel()
+        longest = present * clip_norm * _LONGER
+        if asked != given or (extra is not None and not norm_of({_EXTRA: extra}) <= longest):
+            raise InvalidValue(
+                f"extra_coordinates must be the sum of the {asked} telemetry coordinates of {present} updates, no "
+                f"longer than {longest:.4g}, got {given} numbers. `Telemetry.coordinates` has those of one update"
+            )
+        return None if extra is None else extra.detach().to("cpu", torch.float64, copy=True)
 
     def take(self, opened: Opened | None, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
         """Judge a reply, count the verdict, and add what is fit. ``tensors``: copies, or why there are none."""
@@ -130,8 +156,23 @@ class Replies:
                 verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {c:.4g}"
         with self._turns.whole():
             total.add(tensors, factor)
+            if self._telemetry is not None and self._extra is not None:
+                self._extra.add({_EXTRA: norm_coordinates(self._telemetry, torch.tensor([norm * factor]), c)})
             self.answered.add(client)
         return Received(verdict, reason)
+
+
+def norm_coordinates(
+    telemetry: Telemetry, lengths: Float[Tensor, " clients"], clip_norm: float
+) -> Float64[Tensor, " size"]:
+    """The sum of the telemetry coordinates of clipped updates of these lengths.
+
+    >>> norm_coordinates(Telemetry(norms=2), torch.tensor([0.5, 1.0]), 1.0).round(decimals=3)
+    tensor([0.7070, 0.0000], dtype=torch.float64)
+    """
+    exact = lengths.detach().to("cpu", torch.float64)
+    counted = torch.ones_like(exact, dtype=torch.bool)
+    return telemetry.coordinates(exact, exact, None, counted, clip_norm).sum(0)
 
 
 def _shown(value: object) -> str:

@@ -14,6 +14,7 @@ from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import read_assumption
 from decrescendo.errors import FileRefused, PlanViolation, check_integer
 from decrescendo.federated.books import Books
+from decrescendo.federated.readings import Readings
 from decrescendo.federated.replies import Replies
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.loop.drawing import RunStreams
@@ -56,6 +57,7 @@ def check_of_run(state: Mapping[str, Any], run: str, *, stored: bool) -> str:
 def state_of(
     run: str, books: Books, replies: Replies, model: nn.Module, optimizer: torch.optim.Optimizer,
     scheduler: LRScheduler | None, streams: RunStreams, assumptions: tuple[Assumption, ...], noisy: NoisyMean | None,
+    readings: Readings,
 ) -> dict[str, Any]:  # fmt: skip
     """All that a run needs to go on; as secret as the seed."""
     correlated: dict[str, Any] = {}
@@ -77,12 +79,14 @@ def state_of(
         "weights": cpu_weights(model, begun=True),
         "noisy": None if noisy is None else dict(noisy.gradients),
         "noise_std": None if noisy is None else noisy.noise_std,
+        "extra_coordinates": None if noisy is None else noisy.extra_coordinates,
+        "telemetry": readings.state(),
     }
 
 
 def resumed(
     state: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: LRScheduler | None,
-    streams: RunStreams, release_of: Callable[[int], Release], *, shows_replies: bool,
+    streams: RunStreams, release_of: Callable[[int], Release], readings: Readings, *, shows_replies: bool,
 ) -> Resumed:  # fmt: skip
     """Have model, optimiser, scheduler and streams where `state_of` found them; say where the run was. Called inside of
     `fitting`."""
@@ -108,9 +112,11 @@ def resumed(
     if streams.correlated is not None and streams.grouping is not None:
         streams.grouping = stream_at(streams.grouping, state["grouping"])
         streams.correlated.load_state(state["correlated"], len(releases))
+    readings.go_on(state["telemetry"])
     noisy = None
     if state["noisy"] is not None:
-        noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"])
+        extra = state["extra_coordinates"]
+        noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"], extra)
     return Resumed(releases, attendance, bool(state["one_by_one"]), assumptions, noisy)
 
 

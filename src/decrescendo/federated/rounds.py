@@ -12,13 +12,14 @@ from torch.optim.lr_scheduler import LRScheduler
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import ClippedSum, Diagnostics
+from decrescendo.clipping import ClippedSum, Diagnostics, Telemetry
 from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import PlanViolation
 from decrescendo.federated.books import Books
 from decrescendo.federated.contents import Contents
 from decrescendo.federated.messages import Opened, Reply, Round
 from decrescendo.federated.placement import Placement
+from decrescendo.federated.readings import Readings
 from decrescendo.federated.replies import Replies
 from decrescendo.federated.resuming import check_of_run, fitting, resumed, state_of
 from decrescendo.federated.turns import Turns
@@ -64,6 +65,7 @@ class Rounds:
     def __init__(
         self, run: str, model: nn.Module, plan: Plan, optimizer: torch.optim.Optimizer, seed: int | Secure,
         placement: Placement, books: Books, turns: Turns, scheduler: LRScheduler | None,
+        telemetry: Telemetry | None,
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._run, self._model, self._plan, self._optimizer = run, model, plan, optimizer
@@ -71,7 +73,8 @@ class Rounds:
         self._coins = plan.sampling if plan.correlation else poisson(plan.sampling, "a federated run")
         self.streams = RunStreams.of(seed, plan.sampling, plan.correlation)
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
-        self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns)
+        self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns, telemetry)
+        self.readings, self._telemetry = Readings(telemetry), telemetry
         self.opened: Opened | None = None
         assumptions = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
         self._assumptions: tuple[Assumption, ...] = (*assumptions, *assumed_of_scheduler(scheduler))
@@ -175,17 +178,21 @@ class Rounds:
         self._books.check_here()
         opened, total = self.replies.required(self.opened)
         # The sum is on the CPU; `apply` brings the noisy mean to the parameters' device.
-        return self._release(opened, total.value(), len(self.replies.answered), self.replies.seen())
+        extra, present = self.replies.extra_coordinates(), len(self.replies.answered)
+        return self._release(opened, total.value(), present, self.replies.seen(), extra)
 
-    def release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
+    def release(
+        self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics, extra: Tensor | None
+    ) -> RoundReport:
         """Release a sum that was made elsewhere."""
         copied = self._contents.of_sum(total)
         with self._turns.taken():
             self._books.check_here()
             opened, _ = self.replies.required(self.opened)
             self.replies.check_sum(opened, copied, present)
+            extra = self.replies.check_extra(extra, present, opened.round.clip_norm)
             self._assumptions = tuple(sorted({*self._assumptions, SUMS}))
-            return self._release(opened, copied, present, diagnostics)
+            return self._release(opened, copied, present, diagnostics, extra)
 
     def abort(self) -> RoundReport:
         """End the round without output."""
@@ -206,19 +213,25 @@ class Rounds:
         return self.replies.report(opened, released=False)
 
     def _release(
-        self, opened: Opened, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics
+        self,
+        opened: Opened,
+        total: Mapping[str, Tensor],
+        present: int,
+        seen: Diagnostics,
+        extra: Tensor | None,
     ) -> RoundReport:
         self._frozen.follow()
         self._between.look()
-        noisy = self._noised(opened, total, present, diagnostics)
+        noisy = self._noised(opened, total, present, seen, extra)
         with self._turns.whole():
             self.opened = None
             if self._placement is Placement.CENTRAL:
                 self._books.releases.append(noisy.release)
             else:  # a reply that was refused, or broke off, was seen all the same, by itself
-                seen = min(len(opened.cohort), 1) if self.replies.odd else present
-                self._books.attendance[-1] = (len(opened.cohort), seen)
+                shown = min(len(opened.cohort), 1) if self.replies.odd else present
+                self._books.attendance[-1] = (len(opened.cohort), shown)
             self.replies.summed(present)
+            self.readings.add(noisy, opened.round, self._coins.at(opened.round.number - 1))
             # Recorded in memory and on disk before anything of it can be seen.
             self._write(noisy)
             if self._placement is Placement.CENTRAL:
@@ -232,12 +245,17 @@ class Rounds:
         return report
 
     def _noised(
-        self, opened: Opened, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics
+        self,
+        opened: Opened,
+        total: Mapping[str, Tensor],
+        present: int,
+        seen: Diagnostics,
+        extra: Tensor | None,
     ) -> NoisyMean:
         """The sum with the round's noise, divided by the plan's expected cohort."""
         asked, sampling, streams = opened.round, self._coins.at(opened.round.number - 1), self.streams
         if self._placement is Placement.CENTRAL:
-            clipped = ClippedSum(total, asked.clip_norm, diagnostics)
+            clipped = ClippedSum(total, asked.clip_norm, seen, extra)
             return privatise(clipped, asked.noise_multiplier, sampling, streams.noise, streams.correlated)
         shares = None if self._placement is Placement.LOCAL else max(len(opened.cohort), 1)
         noised = NoisedSum(total, asked.clip_norm, asked.noise_multiplier, present, shares)
@@ -253,7 +271,8 @@ class Rounds:
 
     def _state(self, noisy: NoisyMean | None) -> dict[str, Any]:
         moved = (self._model, self._optimizer, self._scheduler, self.streams)
-        return state_of(self._run, self._books, self.replies, *moved, self.assumptions(), noisy)
+        books, assumptions = self._books, self.assumptions()
+        return state_of(self._run, books, self.replies, *moved, assumptions, noisy, self.readings)
 
     def _go_on(self, state: Mapping[str, Any]) -> None:
         """Be where the journal was, with its last round in the store, and the weights moved by it."""
@@ -261,7 +280,8 @@ class Rounds:
         books.id = check_of_run(state, self._run, stored=books.store is not None)
         with fitting():
             moved = (self._model, self._optimizer, self._scheduler, self.streams)
-            found = resumed(state, *moved, books.release_of, shows_replies=self._placement.shows_replies)
+            shows = self._placement.shows_replies
+            found = resumed(state, *moved, books.release_of, self.readings, shows_replies=shows)
         books.releases, books.attendance = found.releases, found.attendance
         self.replies.one_by_one = found.one_by_one
         self._assumptions = found.assumptions

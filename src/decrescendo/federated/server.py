@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from decrescendo.accounting import Ledger
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.rng import Secure, SecureStream
-from decrescendo.clipping import Diagnostics
+from decrescendo.clipping import Diagnostics, Telemetry
 from decrescendo.errors import InvalidValue, PlanViolation, check_instance
 from decrescendo.federated.books import Books
 from decrescendo.federated.messages import Opened, Reply, run_id
@@ -28,6 +28,7 @@ from decrescendo.training.loop.schedulers import Scheduler, scheduler_of
 from decrescendo.training.persistence.checkpoint.tree import pack
 from decrescendo.training.run import certify
 from decrescendo.training.statement import SECURE, SEEDED
+from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Store
 
 
@@ -64,6 +65,8 @@ class Server:
         store: the ledger of the clients' data, in which the whole plan is reserved before the first round and each
             round is written down before anything of it can be seen; with `Secure()` only, and not in LOCAL. Where a
             journal is gone on with, it must be the store that the run began with.
+        telemetry: releases the distribution of the updates' norms in each round, in the round's own release and at no
+            cost; in CENTRAL, of norms alone. A client that does not answer is in no bin.
 
     Guarantee:
         the weights after n rounds are as private as `ledger` says, for neighbours that differ in one client, against
@@ -107,19 +110,11 @@ class Server:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        plan: Plan,
-        optimizer: torch.optim.Optimizer,
-        *,
-        seed: int | Secure,
-        placement: Placement,
-        scheduler: Scheduler | None = None,
-        name: str = "",
-        journal: str | os.PathLike[str] | None = None,
-        store: Store | None = None,
-    ) -> None:
-        check_given(model, plan, optimizer, seed, placement, store)
+        self, model: nn.Module, plan: Plan, optimizer: torch.optim.Optimizer, *, seed: int | Secure,
+        placement: Placement, scheduler: Scheduler | None = None, name: str = "",
+        journal: str | os.PathLike[str] | None = None, store: Store | None = None, telemetry: Telemetry | None = None,
+    ) -> None:  # fmt: skip
+        check_given(model, plan, optimizer, seed, placement, store, telemetry)
         self.plan, self.placement, self.name = plan, Placement(placement), name
         self.run = run_id(plan, self.placement, name)
         self._start = time.monotonic()
@@ -130,7 +125,7 @@ class Server:
         self._turns = Turns()
         self._books = Books(self.run, name, plan, self.placement, journal, store)
         try:
-            own = self._books, self._turns, scheduler_of(scheduler, optimizer)
+            own = self._books, self._turns, scheduler_of(scheduler, optimizer), telemetry
             self._rounds = Rounds(self.run, model, plan, optimizer, seed, self.placement, *own)
             self._rounds.begin(self._books.read())
         except BaseException:
@@ -166,6 +161,11 @@ class Server:
     def reports(self) -> tuple[RoundReport, ...]:
         """Of the rounds that this process has closed or aborted; private."""
         return tuple(self._rounds.replies.reports)
+
+    @property
+    def telemetry(self) -> tuple[Reading, ...]:
+        """The readings of the rounds released so far; public."""
+        return tuple(self._rounds.readings.found)
 
     @one_at_a_time
     def weights(self) -> dict[str, Tensor]:
@@ -231,7 +231,10 @@ class Server:
         """Sum, noise, ledger, journal, step: the end of a round. When it returns, `weights` may be shown."""
         return self._rounds.close()
 
-    def release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
+    def release(
+        self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics,
+        extra_coordinates: Tensor | None = None,
+    ) -> RoundReport:  # fmt: skip
         """`close`, for who has the sum of a round from elsewhere: a secure sum, or a simulation. That its parts are no
         longer than C_t is among the `assumptions`.
 
@@ -240,12 +243,13 @@ class Server:
                 finite, and no longer than so many parts can be.
             present: members whose part is in it.
             diagnostics: what the clipping saw; private.
+            extra_coordinates: the sum of the telemetry coordinates of the parts, with ``telemetry``.
 
         Raises:
             InvalidValue: another number of members than a part of the cohort, another sum than of so many; the round
                 stays open.
         """
-        return self._rounds.release(total, present, diagnostics)
+        return self._rounds.release(total, present, diagnostics, extra_coordinates)
 
     @one_at_a_time
     def abort(self) -> RoundReport:
@@ -285,16 +289,12 @@ class Server:
             against = server_guarantee(self.plan, self._books.seen(secure_sum=secure_sum))
         local = self.placement is Placement.LOCAL
         return Outcome(
-            plan=self.plan,
-            placement=self.placement,
-            ledger=self.ledger,
+            plan=self.plan, placement=self.placement, ledger=self.ledger, weights=self.weights(),
             guarantee=local_guarantee(self.plan) if local else self._planned,
             against_server=against,
             secure_sum=secure_sum,
-            weights=self.weights(),
-            reports=self.reports,
+            reports=self.reports, telemetry=self.telemetry, account=self._books.listed_as,
             assumptions=tuple(sorted({*self.assumptions, *self._rounds.ended()})),
             random=SECURE if isinstance(self._rounds.streams.sampling, SecureStream) else SEEDED,
-            account=self._books.listed_as,
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
-        )
+        )  # fmt: skip

@@ -7,6 +7,7 @@ from decrescendo.accounting import Unit
 from decrescendo.base.rng import Secure
 from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.federated.placement import Placement
 from decrescendo.optim.apply import check_optimizer
@@ -23,8 +24,11 @@ def check_given(
     seed: int | Secure,
     placement: Placement,
     store: Store | None,
+    telemetry: Telemetry | None = None,
 ) -> None:
     """Refuse what `Server` says that it refuses."""
+    if telemetry is not None:
+        _check_telemetry(telemetry, plan, Placement(placement))
     check_instance("plan", plan, Plan)
     check_instance("optimizer", optimizer, torch.optim.Optimizer)
     if plan.budget.unit is not Unit.CLIENT:
@@ -48,6 +52,21 @@ def check_given(
         optimizer, Inventory.of(model), trainable(model)
     )  # before a round is spent on finding out
     check_published(model)
+
+
+def _check_telemetry(telemetry: Telemetry, plan: Plan, placement: Placement) -> None:
+    check_instance("telemetry", telemetry, Telemetry, "dc.Telemetry(norms=10) is one")
+    if telemetry.scalars or placement is not Placement.CENTRAL:
+        raise InvalidValue(
+            "telemetry of a federated run must be of norms alone, in the placement server, got "
+            f"{telemetry} and placement={placement}: replies have no losses, and only a server that sees each update "
+            "knows its norm"
+        )
+    if not plan.noise_multiplier.min() > 0:
+        raise InvalidValue(
+            f"a plan for telemetry must have noise in every round, got {plan}. Without noise it would publish raw "
+            "numbers"
+        )
 
 
 def _check_store(store: Store, seed: int | Secure, placement: Placement) -> None:

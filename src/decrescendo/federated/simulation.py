@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
-from decrescendo.clipping import ClippedSum, EngineSettings, Loss
+from decrescendo.clipping import ClippedSum, EngineSettings, Loss, Telemetry
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.federated.clients import Clients
 from decrescendo.federated.cohort import CohortSum
@@ -73,11 +73,12 @@ def simulate(
     store: Store | None = None,
     callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Outcome:
     """Train ``model`` in place by ``plan`` over simulated clients: what `Server` does, without messages.
 
     Args:
-        model, plan, optimizer, scheduler, name, journal, store: as in `Server`.
+        model, plan, optimizer, scheduler, name, journal, store, telemetry: as in `Server`.
         loss: ``loss(model, batch)`` returns one loss a record; a client's loss is the mean of its records'.
         clients: as many as the plan's ``dataset_size``.
         seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, all clients'
@@ -123,11 +124,11 @@ def simulate(
         )
     members = SecureStream.fresh() if isinstance(seed, Secure) else seed
     seeds = Seeds(round_stream(members, 0))
-    cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
+    cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds, telemetry)
     cohorts.withhold(clients.held)
     server = Server(
         model, plan, optimizer, seed=seed, placement=placement, scheduler=scheduler, name=name,
-        journal=journal, store=store,
+        journal=journal, store=store, telemetry=telemetry,
     )  # fmt: skip
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
@@ -138,9 +139,10 @@ def simulate(
             records = clients.records(np.array(present, dtype=np.int64)) if present else None
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
             total = _noised(clipped, opened.round, present, members)
-            server.release(total, len(present), clipped.diagnostics)
+            server.release(total, len(present), clipped.diagnostics, clipped.extra_coordinates)
             seconds, seen = time.monotonic() - start, clipped.diagnostics
-            now = Progress(server.spent, plan.steps, seconds, seen, spent, server.read)
+            about = (server.spent, plan.steps, seconds, seen, spent, server.read)
+            now = Progress(*about, readings=server.telemetry)
             ends = [one(now) for one in told]
             if any(ends):
                 break

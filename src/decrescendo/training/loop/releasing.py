@@ -51,11 +51,8 @@ class Releasing:
     def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
         """The telemetry released with the gradients of the current step."""
         settings, taken = self.order.settings_of_drawn(), self.run_state.taken
-        assert noisy.extra_coordinates is not None
-        sampling = self.source.sampling.at(taken)
-        about = (settings.clip_norm, settings.noise_multiplier)
-        about = (*about, noisy.release.sample_rate, float(sampling.expected_batch_size))
-        return Reading(telemetry, taken + 1, *about, *_energy(noisy), tuple(noisy.extra_coordinates.tolist()))
+        size = float(self.source.sampling.at(taken).expected_batch_size)
+        return reading_of(noisy, telemetry, taken + 1, settings.clip_norm, settings.noise_multiplier, size)
 
     def record(self, release: Release, content: bytes) -> None:
         """Record a release, on rank 0. A crash may waste a release, never hide one. A repeated step's digest is
@@ -64,6 +61,15 @@ class Releasing:
             self.keeper.releases.record(self.run_state.taken, content)
         if self.account is not None:
             self.account.record(self.run_state.taken, release, content)
+
+
+def reading_of(
+    noisy: NoisyMean, telemetry: Telemetry, step: int, clip_norm: float, noise_multiplier: float, size: float
+) -> Reading:
+    """The telemetry of a noisy mean of ``size`` expected examples, released at ``step``, from 1 on."""
+    assert noisy.extra_coordinates is not None
+    about = (clip_norm, noise_multiplier, noisy.release.sample_rate, size, *_energy(noisy))
+    return Reading(telemetry, step, *about, tuple(noisy.extra_coordinates.tolist()))
 
 
 def _energy(noisy: NoisyMean) -> tuple[int, float]:

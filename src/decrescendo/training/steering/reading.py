@@ -234,10 +234,10 @@ def as_row(reading: Reading) -> list[float]:
     return [*about, reading.coordinates, reading.energy, *reading.sums]
 
 
-def read(telemetry: Telemetry, rows: Sequence[Sequence[float]]) -> list[Reading]:
-    """The readings of steps 1, 2, .. from the ``rows`` that `as_row` made."""
+def read(telemetry: Telemetry, rows: Sequence[Sequence[float]], first: int = 1) -> list[Reading]:
+    """The readings of steps ``first``, ``first`` + 1, .. from the ``rows`` that `as_row` made."""
     found: list[Reading] = []
-    for step, (clip_norm, noise, rate, batch, coordinates, energy, *sums) in enumerate(rows, start=1):
+    for step, (clip_norm, noise, rate, batch, coordinates, energy, *sums) in enumerate(rows, start=first):
         about = (float(clip_norm), float(noise), float(rate), float(batch), int(coordinates), float(energy))
         found.append(Reading(telemetry, step, *about, tuple(map(float, sums))))
     return found
