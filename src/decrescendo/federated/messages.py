@@ -79,9 +79,11 @@ class Round:
             )
 
     @classmethod
-    def of(cls, plan: Plan, placement: Placement, run: str, index: int, cohort: int) -> "Round":
-        """Round ``index`` (from 0) of ``plan``, for a cohort of so many members."""
-        c, z = float(plan.clip_norm[index]), float(plan.noise_multiplier[index])
+    def of(
+        cls, plan: Plan, placement: Placement, run: str, index: int, cohort: int, factor: float = 1.0
+    ) -> "Round":
+        """Round ``index`` (from 0) of ``plan``, for a cohort of so many members, ``factor`` on its clip norm."""
+        c, z = factor * float(plan.clip_norm[index]), float(plan.noise_multiplier[index])
         return cls(run, index + 1, plan.steps, c, z, placement, placement.share_std(z * c, cohort))
 
     @property

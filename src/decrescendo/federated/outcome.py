@@ -35,6 +35,7 @@ class Outcome:
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
+        clip_norm: C_t of the rounds spent, if it followed the telemetry; else empty.
         telemetry: what was released beside the updates, of each round that was released; public.
 
     >>> from decrescendo.plans.plan import _EXAMPLE
@@ -56,6 +57,7 @@ class Outcome:
     random: str = SEEDED
     assumptions: tuple[Assumption, ...] = (UNRECORDED,)
     account: str = ""
+    clip_norm: tuple[float, ...] = ()
     telemetry: tuple[Reading, ...] = ()
 
     @property
@@ -109,5 +111,5 @@ class Outcome:
         whole = len(self.telemetry) == self.ledger.steps  # a run's readings are of all its steps
         return Run(
             self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, provenance=provenance,
-            telemetry=self.telemetry if whole else (),
+            clip_norm=self.clip_norm, telemetry=self.telemetry if whole else (),
         )  # fmt: skip

@@ -1,14 +1,17 @@
-"""The telemetry of the rounds so far, as it was released."""
+"""The telemetry of the rounds so far, as it was released; and the clip norms that follow it."""
 
 from collections.abc import Mapping
 from typing import Any, final
 
 from decrescendo.clipping import Telemetry
-from decrescendo.errors import PlanViolation
+from decrescendo.errors import PlanViolation, check_instance
 from decrescendo.federated.messages import Round
 from decrescendo.optim.noise import NoisyMean
+from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import Sampling
+from decrescendo.training.loop.beginning import telemetry_of
 from decrescendo.training.loop.releasing import reading_of
+from decrescendo.training.steering.controller import ClipController
 from decrescendo.training.steering.reading import Reading, as_row, read
 
 
@@ -17,32 +20,82 @@ class Readings:
     """Readings of the rounds that were released; an aborted round has none.
 
     Args:
+        plan: of the run, or its controller.
         telemetry: the settings; ``None`` for none.
     """
 
-    def __init__(self, telemetry: Telemetry | None) -> None:
-        self._telemetry, self.found = telemetry, list[Reading]()
+    def __init__(self, plan: Plan | ClipController, telemetry: Telemetry | None) -> None:
+        self._controller = plan if isinstance(plan, ClipController) else None
+        self.telemetry, self.found = telemetry, list[Reading]()
+        # The factor on the plan's clip norms, of each round whose predecessors have ended.
+        self._factors = [1.0]
 
-    def add(self, noisy: NoisyMean, asked: Round, sampling: Sampling) -> None:
-        """Note what was released with a round's noisy mean."""
-        if self._telemetry is not None:
+    @property
+    def follows(self) -> bool:
+        """Whether there is a controller."""
+        return self._controller is not None
+
+    @property
+    def factor(self) -> float:
+        """On the plan's clip norm of the next round."""
+        return self._factors[-1]
+
+    def clip_norms(self, plan: Plan, rounds: int) -> tuple[float, ...]:
+        """C_t of the rounds so far, if they followed the telemetry; else none."""
+        if self._controller is None:
+            return ()
+        return tuple((plan.clip_norm[:rounds] * self._factors[:rounds]).tolist())
+
+    def end(self, noisy: NoisyMean | None, asked: Round, sampling: Sampling) -> None:
+        """Note what was released with a round's noisy mean; ``None`` for a round that was aborted."""
+        if noisy is not None and self.telemetry is not None:
             about = asked.number, asked.clip_norm, asked.noise_multiplier
-            self.found.append(reading_of(noisy, self._telemetry, *about, float(sampling.expected_batch_size)))
+            self.found.append(reading_of(noisy, self.telemetry, *about, float(sampling.expected_batch_size)))
+        self._follow(asked.number)
+
+    def _follow(self, number: int) -> None:
+        factor = self._factors[-1]
+        if self._controller is not None and self.found and self.found[-1].step == number:
+            factor = self._controller.next_factor(factor, self.found[-1], self.found[-1].coordinates)
+        self._factors.append(factor)
 
     def state(self) -> dict[str, Any]:
         """For the journal."""
         rows = [[reading.step, *as_row(reading)] for reading in self.found]
-        return {"of": None if self._telemetry is None else repr(self._telemetry), "rows": rows}
+        return {"of": self._settings, "rows": rows}
 
-    def go_on(self, state: Mapping[str, Any]) -> None:
-        """Have the readings of a journal.
+    def go_on(self, state: Mapping[str, Any], rounds: int) -> None:
+        """Have the readings of a journal with so many ``rounds``.
 
         Raises:
-            PlanViolation: it was written with other telemetry settings.
+            PlanViolation: it was written with other settings of telemetry or controller.
         """
-        if state["of"] != (own := None if self._telemetry is None else repr(self._telemetry)):
+        if state["of"] != self._settings:
             raise PlanViolation(
-                f"a run must go on with the telemetry that it began with, got {own} after {state['of']}"
+                f"a run must go on with the telemetry that it began with, got {self._settings} after {state['of']}"
             )
-        if self._telemetry is not None:
-            self.found = [read(self._telemetry, [numbers], int(step))[0] for step, *numbers in state["rows"]]
+        if self.telemetry is None:
+            return
+        known = {int(step): read(self.telemetry, [row], int(step))[0] for step, *row in state["rows"]}
+        for number in range(1, rounds + 1):
+            if number in known:
+                self.found.append(known[number])
+            self._follow(number)
+
+    @property
+    def _settings(self) -> str:
+        following = self._controller
+        rule = "" if following is None else f"{following.rule} {following.target:g} {following.rate:g}"
+        return f"{self.telemetry!r} {rule}".strip()
+
+
+def readings_of(given: Plan | ClipController, telemetry: Telemetry | None) -> tuple[Plan, Readings]:
+    """The plan of a run that was given a plan or a controller, and its readings: none yet.
+
+    Raises:
+        InvalidType: neither.
+        InvalidValue: telemetry that a controller cannot follow, or a plan with rounds without noise.
+    """
+    plan = given.plan if isinstance(given, ClipController) else given
+    check_instance("plan", plan, Plan)
+    return plan, Readings(given, telemetry_of(telemetry, given, plan))

@@ -112,7 +112,7 @@ def resumed(
     if streams.correlated is not None and streams.grouping is not None:
         streams.grouping = stream_at(streams.grouping, state["grouping"])
         streams.correlated.load_state(state["correlated"], len(releases))
-    readings.go_on(state["telemetry"])
+    readings.go_on(state["telemetry"], len(releases))
     noisy = None
     if state["noisy"] is not None:
         extra = state["extra_coordinates"]

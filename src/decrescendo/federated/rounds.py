@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import ClippedSum, Diagnostics, Telemetry
+from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import PlanViolation
 from decrescendo.federated.books import Books
@@ -64,8 +64,7 @@ class Rounds:
 
     def __init__(
         self, run: str, model: nn.Module, plan: Plan, optimizer: torch.optim.Optimizer, seed: int | Secure,
-        placement: Placement, books: Books, turns: Turns, scheduler: LRScheduler | None,
-        telemetry: Telemetry | None,
+        placement: Placement, books: Books, turns: Turns, scheduler: LRScheduler | None, readings: Readings,
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._run, self._model, self._plan, self._optimizer = run, model, plan, optimizer
@@ -73,8 +72,10 @@ class Rounds:
         self._coins = plan.sampling if plan.correlation else poisson(plan.sampling, "a federated run")
         self.streams = RunStreams.of(seed, plan.sampling, plan.correlation)
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
-        self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns, telemetry)
-        self.readings, self._telemetry = Readings(telemetry), telemetry
+        self.replies = Replies(
+            run, self._contents.shapes, plan.sampling.dataset_size, turns, readings.telemetry
+        )
+        self.readings = readings
         self.opened: Opened | None = None
         assumptions = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
         self._assumptions: tuple[Assumption, ...] = (*assumptions, *assumed_of_scheduler(scheduler))
@@ -134,7 +135,8 @@ class Rounds:
         if index == 0 and not self._placement.shows_replies:
             self._write(None)  # the streams: the first round, too, is repeated as it was
         cohort = self._cohort(index)
-        asked = Round.of(self._plan, self._placement, self._run, index, len(cohort))
+        factor = self.readings.factor
+        asked = Round.of(self._plan, self._placement, self._run, index, len(cohort), factor)
         if self._placement.shows_replies:
             self._spend(index, len(cohort))
         opened = Opened(asked, tuple(int(client) for client in cohort))
@@ -206,6 +208,7 @@ class Rounds:
                 self.streams.correlated.skip(self._books.spent, self.streams.noise)
             if self._placement is Placement.CENTRAL:
                 self._books.releases.append(self._books.release_of(self._books.spent))
+            self.readings.end(None, opened.round, self._plan.sampling)
             self._write(None)
             if self._placement is Placement.CENTRAL:
                 self._books.list(None)
@@ -231,7 +234,7 @@ class Rounds:
                 shown = min(len(opened.cohort), 1) if self.replies.odd else present
                 self._books.attendance[-1] = (len(opened.cohort), shown)
             self.replies.summed(present)
-            self.readings.add(noisy, opened.round, self._coins.at(opened.round.number - 1))
+            self.readings.end(noisy, opened.round, self._coins.at(opened.round.number - 1))
             # Recorded in memory and on disk before anything of it can be seen.
             self._write(noisy)
             if self._placement is Placement.CENTRAL:

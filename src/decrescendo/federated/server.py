@@ -17,6 +17,7 @@ from decrescendo.federated.books import Books
 from decrescendo.federated.messages import Opened, Reply, run_id
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
+from decrescendo.federated.readings import readings_of
 from decrescendo.federated.rounds import Rounds
 from decrescendo.federated.server_checks import check_given
 from decrescendo.federated.threats import local_guarantee, server_guarantee
@@ -28,6 +29,7 @@ from decrescendo.training.loop.schedulers import Scheduler, scheduler_of
 from decrescendo.training.persistence.checkpoint.tree import pack
 from decrescendo.training.run import certify
 from decrescendo.training.statement import SECURE, SEEDED
+from decrescendo.training.steering.controller import ClipController
 from decrescendo.training.steering.reading import Reading
 from decrescendo.training.store import Store
 
@@ -35,15 +37,6 @@ from decrescendo.training.store import Store
 @final
 class Server:
     """One run of a plan over clients that are numbered 0 .. ``plan.sampling.dataset_size - 1``.
-
-    ::
-
-        server = Server(model, plan, optimizer, seed=seed, placement=Placement.CENTRAL, journal="run")
-        while not server.done:
-            opened = server.open()                 # send opened.round and server.weights() to opened.cohort
-            for reply in ...:                      # whatever comes, in any order
-                server.receive(reply)
-            report = server.close()                # also if nobody answered
 
     Replies and deadlines may come on any thread: calls wait for one another, and a reply that comes after `close` is
     too late. A signal handler, or a hook of the optimiser, must not call the server: it would be in the midst of
@@ -53,7 +46,7 @@ class Server:
 
     Args:
         model: moved in place.
-        plan: of `Unit.CLIENT`.
+        plan: of `Unit.CLIENT`; or a `ClipController` with one: then C_t follows the updates' norms (CENTRAL).
         optimizer: of ``torch.optim``, over the model's parameters: post-processing. LBFGS and SparseAdam are refused.
         seed: `Secure()` for weights that are published: cohorts and noise that nobody can predict. Or a whole number
             >= 0, as sensitive as the data; its streams "sampling" and "noise" are used. Where a journal is gone on
@@ -100,21 +93,22 @@ class Server:
     ...     placement=Placement.CENTRAL)
     >>> loss = lambda model, batch: (model(batch) - 1).square().sum(dim=1)
     >>> while not server.done:
-    ...     opened = server.open()
-    ...     for client in opened.cohort:
+    ...     opened = server.open()  # send opened.round and server.weights() to opened.cohort
+    ...     for client in opened.cohort:  # replies come in any order
     ...         update = prepare(client_update(model, loss, torch.ones(1, 1)), opened.round, None)
     ...         received = server.receive(Reply(client, opened.round.number, opened.round.run, update))
-    ...     report = server.close()
+    ...     report = server.close()  # also if nobody answered
     >>> server.ledger == plan.ledger, report.missing
     (True, 0)
     """
 
     def __init__(
-        self, model: nn.Module, plan: Plan, optimizer: torch.optim.Optimizer, *, seed: int | Secure,
+        self, model: nn.Module, plan: Plan | ClipController, optimizer: torch.optim.Optimizer, *, seed: int | Secure,
         placement: Placement, scheduler: Scheduler | None = None, name: str = "",
         journal: str | os.PathLike[str] | None = None, store: Store | None = None, telemetry: Telemetry | None = None,
     ) -> None:  # fmt: skip
-        check_given(model, plan, optimizer, seed, placement, store, telemetry)
+        plan, readings = readings_of(plan, telemetry)
+        check_given(model, plan, optimizer, seed, placement, store, readings.telemetry)
         self.plan, self.placement, self.name = plan, Placement(placement), name
         self.run = run_id(plan, self.placement, name)
         self._start = time.monotonic()
@@ -125,7 +119,7 @@ class Server:
         self._turns = Turns()
         self._books = Books(self.run, name, plan, self.placement, journal, store)
         try:
-            own = self._books, self._turns, scheduler_of(scheduler, optimizer), telemetry
+            own = self._books, self._turns, scheduler_of(scheduler, optimizer), readings
             self._rounds = Rounds(self.run, model, plan, optimizer, seed, self.placement, *own)
             self._rounds.begin(self._books.read())
         except BaseException:
@@ -161,6 +155,11 @@ class Server:
     def reports(self) -> tuple[RoundReport, ...]:
         """Of the rounds that this process has closed or aborted; private."""
         return tuple(self._rounds.replies.reports)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a `ClipController` moves the clip norms."""
+        return self._rounds.readings.follows
 
     @property
     def telemetry(self) -> tuple[Reading, ...]:
@@ -294,6 +293,7 @@ class Server:
             against_server=against,
             secure_sum=secure_sum,
             reports=self.reports, telemetry=self.telemetry, account=self._books.listed_as,
+            clip_norm=self._rounds.readings.clip_norms(self.plan, self.spent),
             assumptions=tuple(sorted({*self.assumptions, *self._rounds.ended()})),
             random=SECURE if isinstance(self._rounds.streams.sampling, SecureStream) else SEEDED,
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run

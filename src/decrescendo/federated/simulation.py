@@ -19,12 +19,14 @@ from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
+from decrescendo.federated.readings import readings_of
 from decrescendo.federated.rounds import OWN_NOISE, REPLIES, SUMS
 from decrescendo.federated.server import Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
 from decrescendo.training.loop.progress import Callback, Progress, callbacks_of
 from decrescendo.training.loop.schedulers import Scheduler
+from decrescendo.training.steering.controller import ClipController
 from decrescendo.training.store import Store
 
 # Whether a client does not answer, from the round's number and its own.
@@ -60,7 +62,7 @@ def simulate(
     model: nn.Module,
     loss: Loss,
     clients: Clients,
-    plan: Plan,
+    plan: Plan | ClipController,
     optimizer: torch.optim.Optimizer,
     *,
     seed: int | Secure,
@@ -116,7 +118,8 @@ def simulate(
     """
     told = callbacks_of(callback)
     check_instance("clients", clients, Clients)
-    check_instance("plan", plan, Plan)
+    given = plan
+    plan, readings = readings_of(plan, telemetry)
     if clients.count != plan.sampling.dataset_size:
         raise InvalidValue(
             f"clients must be the plan's {plan.sampling.dataset_size}, got {clients.count}. "
@@ -124,10 +127,10 @@ def simulate(
         )
     members = SecureStream.fresh() if isinstance(seed, Secure) else seed
     seeds = Seeds(round_stream(members, 0))
-    cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds, telemetry)
+    cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds, readings.telemetry)
     cohorts.withhold(clients.held)
     server = Server(
-        model, plan, optimizer, seed=seed, placement=placement, scheduler=scheduler, name=name,
+        model, given, optimizer, seed=seed, placement=placement, scheduler=scheduler, name=name,
         journal=journal, store=store, telemetry=telemetry,
     )  # fmt: skip
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
@@ -142,7 +145,8 @@ def simulate(
             server.release(total, len(present), clipped.diagnostics, clipped.extra_coordinates)
             seconds, seen = time.monotonic() - start, clipped.diagnostics
             about = (server.spent, plan.steps, seconds, seen, spent, server.read)
-            now = Progress(*about, readings=server.telemetry)
+            followed = opened.round.clip_norm if server.follows else None
+            now = Progress(*about, clip_norm=followed, readings=server.telemetry)
             ends = [one(now) for one in told]
             if any(ends):
                 break

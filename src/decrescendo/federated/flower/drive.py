@@ -70,6 +70,11 @@ class Deployment:
             check_real(name, getattr(self, name), above=0)
         if self.wait_for is not None:
             check_integer("wait_for", self.wait_for)
+        if self.server.follows:
+            raise InvalidValue(
+                "a server of Flower nodes must have the clip norms of its plan, got a ClipController: nodes agree to a "
+                "plan and refuse other norms. Give the plan, with telemetry=dc.Telemetry() to see the norms"
+            )
 
 
 def drive(grid: Grid, deployment: Deployment) -> Outcome:

@@ -1,0 +1,214 @@
+"""Facts: what is released of the updates' norms is within C_t with them, costs nothing, is right, can be followed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decrescendo.clipping import Diagnostics
+from decrescendo.clipping.telemetry import Telemetry
+from decrescendo.errors import InvalidValue, PlanViolation
+from decrescendo.federated import Clients, LocalSteps, Outcome, Placement, Server, simulate
+from decrescendo.federated.replies import norm_coordinates
+from decrescendo.federated.update import client_update, clip_update
+from decrescendo.plans.plan import Plan
+from decrescendo.training.loop.progress import Progress
+from decrescendo.training.run import Run
+from decrescendo.training.steering.controller import ClipController
+
+from .conftest import CLIENTS, loss, make_model, make_plan, records, sgd
+from .test_server import honest
+
+NORMS = Telemetry(norms=6)
+LOCAL = LocalSteps(0.3, epochs=2)
+
+
+class Killed(Exception):
+    """Stands for SIGKILL."""
+
+
+def run_of(
+    plan: Plan | ClipController, *, lr: float = 0.5, **options: Any
+) -> tuple[Outcome, dict[str, Tensor]]:
+    model = make_model()
+    options = {"placement": Placement.CENTRAL, **options}
+    clients = Clients.equal(records(), records=1)
+    outcome = simulate(model, loss, clients, plan, sgd(model, lr), seed=3, **options)
+    return outcome, dict(outcome.weights)
+
+
+def served(plan: Plan | ClipController, local: LocalSteps | None = None, **options: Any) -> Server:
+    model = make_model()
+    server = Server(model, plan, sgd(model), seed=3, placement=Placement.CENTRAL, **options)
+    while not server.done:
+        opened = server.open()
+        for client in opened.cohort:
+            assert server.receive(honest(server, opened, client, local)).verdict.taken
+        server.close()
+    return server
+
+
+def updates() -> Iterator[dict[str, Tensor]]:
+    """Each client's, one by one."""
+    inputs, targets = records()
+    for i in range(CLIENTS):
+        yield client_update(make_model(), loss, (inputs[i : i + 1], targets[i : i + 1]))
+
+
+def length_of(update: dict[str, Tensor]) -> float:
+    return float(torch.cat([part.double().flatten() for part in update.values()]).norm())
+
+
+@pytest.mark.parametrize("local", [None, LOCAL], ids=["gradients", "local steps"])
+def test_it_moves_no_bit_of_the_weights_and_costs_nothing(local: LocalSteps | None) -> None:
+    plan = make_plan()
+    (without, plain), (outcome, weights) = (run_of(plan, local=local, telemetry=of) for of in (None, NORMS))
+    assert outcome.guarantee == without.guarantee
+    assert outcome.ledger == without.ledger
+    assert all(torch.equal(weights[name], value) for name, value in plain.items())
+    assert without.telemetry == ()
+    assert [reading.step for reading in outcome.telemetry] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("local", [None, LOCAL], ids=["gradients", "local steps"])
+def test_a_simulation_reads_what_a_server_reads(local: LocalSteps | None) -> None:
+    plan = make_plan()
+    outcome, _ = run_of(plan, local=local, telemetry=NORMS)
+    for here, there in zip(outcome.telemetry, served(plan, local, telemetry=NORMS).telemetry, strict=True):
+        assert here.sums == pytest.approx(there.sums, abs=1e-5)
+        assert (here.clip_norm, here.noise_multiplier) == (there.clip_norm, there.noise_multiplier)
+
+
+def test_shares_are_those_of_the_updates_that_were_sent() -> None:
+    """With hardly any noise; by the definition of the coordinates, on updates that are computed one by one."""
+    plan = make_plan((1e-4,), (3.0,), cohort=CLIENTS)
+    (reading,) = run_of(plan, telemetry=NORMS)[0].telemetry
+    lengths = [length_of(clip_update(update, 3.0)) for update in updates()]
+    for k, share in enumerate(reading.norms):
+        steps = [min(max(6 * (1 - length / 3.0) - (5 - k), 0.0), 1.0) for length in lengths]
+        assert share.value == pytest.approx(sum(steps) / CLIENTS, abs=1e-3)
+    assert 0.1 < reading.norms[2].value < reading.norms[-1].value <= 1.001
+
+
+@given(st.floats(0, 1), st.integers(1, 40), st.floats(1e-6, 1e6))
+def test_an_update_and_its_coordinates_are_at_most_c_long(part: float, bins: int, clip_norm: float) -> None:
+    length = part * clip_norm
+    found = norm_coordinates(Telemetry(norms=bins), torch.tensor([length], dtype=torch.float64), clip_norm)
+    assert length**2 + float(found.square().sum()) <= clip_norm**2
+
+
+def test_a_reply_that_is_too_long_has_the_coordinates_of_what_is_added() -> None:
+    plan = make_plan((1e-4,), (1e-3,), cohort=CLIENTS)
+    model = make_model()
+    server = Server(model, plan, sgd(model), seed=3, placement=Placement.CENTRAL, telemetry=NORMS)
+    opened = server.open()
+    for client in opened.cohort:
+        reply = honest(server, opened, client)
+        for tensor in reply.tensors.values():
+            tensor.mul_(100)
+        server.receive(reply)
+    server.close()
+    assert server.telemetry[0].norms[-1].value == pytest.approx(0, abs=1e-3)
+
+
+def test_noise_of_rounds_that_nobody_answers_has_the_planned_deviation() -> None:
+    plan = make_plan([1.5] * 150, [0.7] * 150)
+    outcome, _ = run_of(plan, telemetry=NORMS, dropouts=lambda number, client: True)
+    drawn = (
+        torch.tensor([reading.sums for reading in outcome.telemetry], dtype=torch.float64) * 8 / (1.5 * 0.7)
+    )
+    assert drawn.numel() == 900
+    assert float(drawn.std()) == pytest.approx(1, abs=0.1)  # 4 deviations
+    assert abs(float(drawn.mean())) < 4 / 30
+
+
+class TestController:
+    def controller(self, clip: float, rounds: int = 60) -> ClipController:
+        plan = make_plan([0.5] * rounds, [clip] * rounds, cohort=CLIENTS / 2)
+        return ClipController(plan, "quantile", target=0.5, rate=0.5)
+
+    @pytest.mark.parametrize("off", [0.05, 20.0])
+    def test_the_clip_norm_goes_to_the_quantile(self, off: float) -> None:
+        outcome, _ = run_of(self.controller(off), lr=1e-9)  # weights stay: so do the norms
+        lengths = torch.tensor([length_of(update) for update in updates()])
+        assert torch.tensor(outcome.clip_norm[-15:]).mean() == pytest.approx(float(lengths.median()), rel=0.2)
+
+    def test_a_server_follows_as_a_simulation_does_and_says_so(self, tmp_path: Path) -> None:
+        follow = self.controller(2.0, rounds=6)
+        outcome, weights = run_of(follow)
+        server = served(follow)
+        assert outcome.guarantee.epsilon == follow.plan.guarantee.epsilon
+        assert server.finish().clip_norm == pytest.approx(outcome.clip_norm, rel=1e-5)
+        assert len(set(outcome.clip_norm)) == 6
+        for name, value in server.weights().items():
+            torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-5)
+        run = outcome.to_run()
+        run.save(tmp_path / "run")
+        again = Run.load(tmp_path / "run")
+        assert (again.clip_norm, again.telemetry) == (outcome.clip_norm, outcome.telemetry)
+        assert "C_t followed the norms" in (tmp_path / "run/statement.md").read_text()
+
+    def test_a_run_that_is_gone_on_with_follows_the_same_norms(self, tmp_path: Path) -> None:
+        follow = self.controller(2.0, rounds=5)
+        expected, weights = run_of(follow)
+
+        def kill(at: int) -> Any:
+            def called(progress: Progress) -> None:
+                if progress.step == at:
+                    raise Killed
+
+            return called
+
+        for at in (1, 2, 4):
+            with pytest.raises(Killed):
+                run_of(follow, journal=tmp_path / "journal", callback=kill(at))
+        outcome, found = run_of(follow, journal=tmp_path / "journal")
+        assert outcome.telemetry == expected.telemetry
+        assert outcome.clip_norm == expected.clip_norm
+        assert all(torch.equal(found[name], value) for name, value in weights.items())
+        with pytest.raises(PlanViolation, match="telemetry that it began with"):
+            run_of(follow.plan, journal=tmp_path / "journal")
+
+    def test_an_aborted_round_moves_nothing(self) -> None:
+        model, follow = make_model(), self.controller(2.0, rounds=3)
+        server = Server(model, follow, sgd(model), seed=3, placement=Placement.CENTRAL)
+        norms = [server.open().round.clip_norm]
+        server.abort()
+        norms.append(server.open().round.clip_norm)
+        server.close()
+        norms.append(server.open().round.clip_norm)
+        server.close()
+        assert norms[0] == norms[1] != norms[2]
+        outcome = server.finish()
+        assert outcome.clip_norm == tuple(norms)
+        assert [reading.step for reading in outcome.telemetry] == [2, 3]
+        assert outcome.to_run().telemetry == ()  # a run's readings are of all its steps
+        assert outcome.to_run().clip_norm == tuple(norms)
+
+
+def test_what_a_round_cannot_release_is_refused() -> None:
+    plan = make_plan()
+    for options in (
+        {"telemetry": NORMS, "placement": Placement.LOCAL},
+        {"telemetry": NORMS, "placement": Placement.DISTRIBUTED},
+        {"telemetry": Telemetry(norms=6, loss=True)},
+    ):
+        with pytest.raises(InvalidValue, match="norms alone, in the placement server"):
+            run_of(plan, **options)
+    with pytest.raises(InvalidValue, match="norms alone, in the placement server"):
+        run_of(ClipController(plan), placement=Placement.LOCAL)
+    model = make_model()
+    server = Server(model, plan, sgd(model), seed=3, placement=Placement.CENTRAL, telemetry=NORMS)
+    opened = server.open()
+    nothing = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    present = len(opened.cohort)
+    for extra in (None, torch.zeros(5), torch.full((6,), 1e3), torch.full((6,), torch.nan)):
+        with pytest.raises(InvalidValue, match="extra_coordinates must be the sum of the 6"):
+            server.release(nothing, present, Diagnostics(present, 0, 0, 0.0), extra)
+    server.release(nothing, present, Diagnostics(present, 0, 0, 0.0), torch.zeros(6))
+    assert len(server.telemetry) == 1
