@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+import torch
 from often import some
 
 import decrescendo as dc
@@ -20,7 +21,7 @@ from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
 from decrescendo.studio.server import HEADERS, Desk, Studio
 from decrescendo.studio.settings import read
-from decrescendo.training import Store
+from decrescendo.training import Store, smoothed
 from decrescendo.training.run import Run
 
 from .conftest import Open
@@ -314,6 +315,20 @@ def test_noise_out_of_all_proportion_is_judged_too(opened: Open, noise: float) -
         assert part in ask(studio, "judge", {"number": shown["number"], "part": part})
 
 
+def followed_run(folder: Path) -> Run:
+    """A training whose clip norm followed the norms, with loss and accuracy, saved."""
+    plan = read(FORM).plan(quick=True)
+    inputs = torch.randn(1000, 4, generator=torch.Generator().manual_seed(0))
+    model = torch.nn.Linear(4, 2)
+    run = dc.train(
+        model, dc.training.cross_entropy_and_accuracy, (inputs, (inputs[:, 0] > 0).long()),
+        dc.steering.ClipController(plan), torch.optim.SGD(model.parameters(), lr=1.0), seed=0,
+        telemetry=dc.Telemetry(norms=5, loss=True, accuracy=True, loss_range=(0, 3)),
+    )  # fmt: skip
+    run.save(folder)
+    return run
+
+
 class TestFiles:
     def test_a_plan(self, opened: Open, tmp_path: Path) -> None:
         plan = read(FORM).plan(quick=True)
@@ -334,6 +349,17 @@ class TestFiles:
         read(FORM | {"steps": 5}).plan(quick=True).save(tmp_path / "run/plan.json")
         wrong = ask(studio, "open", given(tmp_path / "run/run.json", tmp_path / "run/plan.json"))
         assert "got another one" in wrong["error"]
+
+    def test_what_a_run_released_of_its_loss_is_drawn(self, opened: Open, tmp_path: Path) -> None:
+        run = followed_run(tmp_path / "run")
+        found = ask(opened(), "open", given(tmp_path / "run/run.json", tmp_path / "run/plan.json"))
+        assert list(found["telemetry"]) == ["loss", "accuracy", "clipped_share"]
+        steps, values = found["telemetry"]["loss"]
+        assert steps == [reading.step for reading in run.telemetry]
+        assert values[-1] == smoothed(run.telemetry, "loss").value
+        assert ["Released loss", str(smoothed(run.telemetry, "loss"))] in found["rows"]
+        assert found["curves"]["c"] == pytest.approx(list(run.clip_norm))
+        assert found["curves"]["c"][-1] != found["curves"]["c"][0]
 
     def test_noise_multipliers_take_rate_and_delta_from_the_controls(
         self, opened: Open, tmp_path: Path

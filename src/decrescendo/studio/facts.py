@@ -16,6 +16,7 @@ from decrescendo.plans import Plan
 from decrescendo.report.judge import WORDS, verdicts
 from decrescendo.studio.settings import Settings
 from decrescendo.training.statement import state
+from decrescendo.training.steering.reading import Reading, smoothed
 
 POINTS = 300  # of a curve that is drawn
 DRAWN_ALARMS = np.concatenate([[0.0], np.logspace(-4, 0, 49)])
@@ -41,6 +42,7 @@ class Subject:
         group: of how many records one person has, at most.
         guarantee: what is promised of it, where something is.
         adaptive: whether its noise was decided during the run, so that only the guarantee holds.
+        telemetry: what a run released beside the gradients, by step.
     """
 
     title: str
@@ -54,6 +56,7 @@ class Subject:
     group: int = 1
     guarantee: Guarantee | None = None
     adaptive: bool = False
+    telemetry: Sequence[Reading] = ()
 
     @classmethod
     def of(
@@ -79,6 +82,8 @@ def outline(subject: Subject) -> dict[str, Any]:
     if clip.size == noise.size and np.isfinite(clip).all():
         curves |= {"c": clip[at].tolist(), "zc": (noise * clip)[at].tolist()}
         rows += [["Clip norm C", _span(clip)], ["Noise on the sum z C", _span(noise * clip)]]
+        if plan is not None:
+            rows.append(["Noise on the mean z C / B", _span(noise * clip / plan.batch_size)])
     if plan is not None:
         rows += _costs(plan)
         if plan.sampling.max_batch_size is not None:
@@ -87,15 +92,31 @@ def outline(subject: Subject) -> dict[str, Any]:
             )
         if plan.batch_size.min() < plan.batch_size.max():
             curves["b"] = plan.batch_size[at].tolist()
+    told, shown = _told(subject.telemetry)
+    rows += told
     return {
         "title": subject.title,
         "promise": subject.promise,
         "notes": list(subject.notes),
         "t": (at + 1).tolist(),
         "curves": curves,
+        "telemetry": shown,
         "rows": rows,
         "files": _names(subject),
     }
+
+
+def _told(readings: Sequence[Reading]) -> tuple[list[list[str]], dict[str, list[list[float]]]]:
+    """Released numbers at the end, and curves of them: averages over 20 steps, each as (steps, values)."""
+    if not readings:
+        return [], {}
+    ends = np.unique(np.linspace(1, len(readings), min(len(readings), POINTS)).round().astype(int)).tolist()
+    rows, curves = list[list[str]](), dict[str, list[list[float]]]()
+    for name in readings[-1].shown():
+        found = [estimate for end in ends if (estimate := smoothed(readings[:end], name)) is not None]
+        rows.append([f"Released {name.replace('_', ' ')}", str(found[-1])])
+        curves[name] = [[float(readings[end - 1].step) for end in ends], [one.value for one in found]]
+    return rows, curves
 
 
 def assess(subject: Subject, part: str) -> dict[str, Any]:
@@ -189,7 +210,6 @@ def _costs(plan: Plan) -> list[list[str]]:
     batch = plan.batch_size
     computed = float(batch.sum())
     return [
-        ["Noise on the mean z C / B", _span(plan.noise_std / batch)],
         ["Chance to be in a batch", f"{_span(100 * batch / examples)} % a step"],
         [
             f"Cost in {unit}s", f"{computed:,.0f} gradients expected: each {unit} "

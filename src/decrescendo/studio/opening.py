@@ -19,6 +19,7 @@ from decrescendo.plans import AdaptivePlan, Plan
 from decrescendo.plans.agreement import Agreement
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.studio.facts import Subject
+from decrescendo.training.run.entries import CLIP_NORM, TELEMETRY, read_telemetry
 
 RUN_FILES = ("run.json", "plan.json", "adaptive_plan.json")
 SQLITE = b"SQLite format 3\0"
@@ -109,11 +110,21 @@ def _run(files: Mapping[str, bytes]) -> Subject:
         notes = [f"A run: {ledger.steps:,} steps were taken, in {content['seconds']:.1f} s."]
         notes += [f"{name}: {value:.4g}" for name, value in content["metrics"].items()]
         notes += [content["stopped"]] if content.get("stopped") else []
+        telemetry = read_telemetry(content.get(TELEMETRY))
         notes += assumption_lines(assumptions_in(content.get("provenance", {})))
         if kind == "plan":
             plan = Plan.from_json(text, source="plan.json")
             subject = Subject.of("run", plan, notes=tuple(notes))
-            return replace(subject, promise=str(guarantee), guarantee=guarantee)
+            clips = (
+                content.get(CLIP_NORM) or subject.clip_norm
+            )  # those that followed telemetry, of steps taken
+            about = {
+                "promise": str(guarantee),
+                "guarantee": guarantee,
+                "clip_norm": clips,
+                "telemetry": telemetry,
+            }
+            return replace(subject, **about)
         agreed = AdaptivePlan.from_json(text, source="adaptive_plan.json")
         notes.append(
             "Noise was decided during the run: the filter's budget is its price, whatever accountants say below."
@@ -127,6 +138,7 @@ def _run(files: Mapping[str, bytes]) -> Subject:
             notes=tuple(notes),
             guarantee=guarantee,
             adaptive=True,
+            telemetry=telemetry,
         )
     except (KeyError, TypeError, ValueError, AttributeError, DecrescendoError) as error:
         raise FileRefused(f"run.json must hold a run, got one that does not fit together ({error})") from None
