@@ -105,6 +105,7 @@ class Drawing:
     def __init__(self, source: Source, world: World, streams: RunStreams, device: torch.device) -> None:
         self._source, self._world, self._streams, self._device = source, world, streams, device
         self.positions = streams.positions()
+        # With random allocation: an epoch's number, its batches, and the sampling stream after they were drawn.
         self._epoch: tuple[int, list[Int[np.ndarray, " batch"]], dict[str, Any]] | None = None
         self._groups: list[Int[np.ndarray, "_"]] = []
 
