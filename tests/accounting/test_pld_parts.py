@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from decrescendo.accounting.gaussian import delta_of
+from decrescendo.accounting.pld.accountant import _Bounds
 from decrescendo.accounting.pld.discretisation import (
     LossGrid,
     OneRecord,
@@ -18,9 +19,9 @@ from decrescendo.accounting.pld.discretisation import (
     masses_below,
     place_grid,
 )
-from decrescendo.accounting.pld.interpolation import build_nodes, mixtures_above, mixtures_below
+from decrescendo.accounting.pld.interpolation import ORDER, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.inversion import Inversion, choose_grid
-from decrescendo.accounting.pld.transform import DIRECTIONS, Part, log_mgf, transform
+from decrescendo.accounting.pld.transform import DIRECTIONS, Part, _Steps, log_mgf, transform
 from decrescendo.accounting.pld.waves import Waves
 from decrescendo.errors import AccountingError
 
@@ -238,3 +239,32 @@ def test_inversion_brackets_the_plain_convolution(direction: str, rate: float, m
 def test_noise_below_the_range_is_refused() -> None:
     with pytest.raises(AccountingError, match=r"noise multipliers from 0\.0833 up"):
         ONE.ends(30.0, 7, 7)
+
+
+def test_a_transform_that_vanishes_at_a_frequency_leaves_a_finite_bound() -> None:
+    """There 1 + base is 0, and 0 times an infinite ratio made the whole sum not a number; on one kind of processor."""
+    here = np.array([-0.1 + 0.2j, -1.0 + 0j, -0.3 + 0j])  # at the second 1 + base is 0 to the last bit
+    steps = _Steps(
+        base=np.array([here, np.full(3, -0.3)]), terms={(0, 1): np.full((2, 3), 0.25 + 0j)},
+        error=np.full((2, 3), 1e-12), gap={}, gap_error=np.zeros((2, 3)), moments=np.ones((1, 2, ORDER, ORDER)), members=np.ones(2),
+    )  # fmt: skip
+    (found,) = steps.products()
+    assert np.isinf(found.relative).tolist() == [False, True, False]
+    assert np.isfinite(found.gap_error).all()
+    # |1 + base| + |terms| of each of the two groups.
+    sizes = np.abs(1 + steps.base) + 0.25
+    assert found.log_magnitude == pytest.approx(np.log(sizes).sum(axis=0), abs=1e-9)
+
+
+def test_an_upper_end_that_never_comes_down_is_infinite_at_once() -> None:
+    """It was searched for without end."""
+
+    class Flat:
+        def upper(self, epsilon: float) -> float:
+            return 1.0
+
+        def lower(self, epsilon: float) -> float:
+            return 0.0
+
+    bounds = _Bounds((Flat(), Flat()))
+    assert bounds.epsilons(1e-6, 1.0) == (0.0, math.inf)

@@ -322,7 +322,7 @@ class TestTraining:
         with pytest.raises(InvalidValue, match="a run with truncated batches"):
             made["renyi:8"].start(cut())
         made["sum"].start(cut())
-        assert f"reserved ({cut().guarantee.epsilon:.6g}, 0.001)" in made["sum"].describe()
+        assert f"reserved ({cut().budget.epsilon:.6g}, 0.001)" in made["sum"].describe()
         made["declared"].start(cut())
         made["declared"].start(cut(moving=True))
         joint = Truncated().epsilon(cut().ledger + cut(moving=True).ledger, 1e-2).value

@@ -1,18 +1,18 @@
 """Decisions before a run starts: sampling, curves, schedules, and the plan that meets a budget. Without torch.
 
-=======================  ==============================================================================================
-`calibrate`              from a budget, a sampling and curves to a `Plan` that is certified to meet the budget
-`Plan`                   the frozen outcome: schedule, guarantee, and a file of both
-`PoissonSampling`        how batches are drawn; `BatchSchedule`, with an expected size of its own at every step
-`RandomAllocation`       each example once an epoch, in the place of `PoissonSampling`
-`CyclicPoissonSampling`  records take turns by a secret group: the sampling of correlated noise
-`Workload`               what an optimiser makes of the noise of its steps: correlated noise is chosen for it
+===========================  ==========================================================================================
+`calibrate`                  from a budget, a sampling and curves to a `Plan` that is certified to meet the budget
+`Plan`                       the frozen outcome: schedule, guarantee, and a file of both
+`PoissonSampling`            how batches are drawn; `BatchSchedule`, with an expected size of its own at every step
+`RandomAllocation`           each example once an epoch, in the place of `PoissonSampling`
+`CyclicPoissonSampling`      records take turns by a secret group: the sampling of correlated noise
+`Workload`                   what an optimiser makes of the noise of its steps: correlated noise is chosen for it
 `StratifiedPoissonSampling`  rare records more often: each stratum at a public rate of its own
-`curves`                 shapes of noise and clip norms; `schedule_curves` has the papers' by name
-`allocate`               the noise that is felt least, given how much of each step's noise matters (`noise_influence`)
-`Agreement`              what `Plan` (the fixed form) and `AdaptivePlan` (the adaptive form) have in common
-`AdaptivePlan`           the agreement of a run that decides on the way: a filter's whole budget as its price
-=======================  ==============================================================================================
+`curves`                     shapes of noise and clip norms; `schedule_curves` has the papers' by name
+`allocate`                   the noise that is felt least, given the influence of each step's noise (`noise_influence`)
+`Agreement`                  what `Plan` (the fixed form) and `AdaptivePlan` (the adaptive form) have in common
+`AdaptivePlan`               the agreement of a run that decides on the way: a filter's whole budget as its price
+===========================  ==========================================================================================
 """
 
 from decrescendo.plans import curves

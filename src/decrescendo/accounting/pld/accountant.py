@@ -213,7 +213,7 @@ class _Bounds:
     def epsilons(self, delta: float, near: float) -> tuple[float, float]:
         """(lower, upper): delta(lower) >= delta by `lower` and delta(upper) <= delta by `upper`, each checked."""
         high = _crossing(self.upper, delta, near)
-        while high > 0 and self.upper(high) > delta:
+        while 0 < high < math.inf and self.upper(high) > delta:
             high *= 1 + 1e-10
         low = _crossing(self.lower, delta, min(near, high))
         while low > 0 and self.lower(low) < delta:

@@ -285,7 +285,8 @@ class _Steps:
             known = (reach < 0.5) & (self.error < 0.1 * size)
             lost = left + 3 * (self.error + UNIT * np.abs(self.base)) / size
             sums = 4 * UNIT * np.minimum(reach, 1.0)
-            most = size * (1 + reach) + self.error
+            # (Not size times reach: where 1 + base is 0 that is 0 times infinity.)
+            most = size + sum(np.abs(value) for value in self.terms.values()) + self.error
             widest = self.gap_error + (sum(np.abs(value) for value in self.gap.values()) if self.gap else 0.0)
             # 1/A of a member is 1/(1 + base) up to reach, and A itself up to its error.
             off = widest * (2 * reach + 3 * self.error / size + 64 * UNIT) + 2 * self.gap_error

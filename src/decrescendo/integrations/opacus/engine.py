@@ -166,8 +166,9 @@ class PrivacyEngine:
             epochs: passes over the loader; a step beyond them is refused.
             max_grad_norm: C, or a curve of C_t (`decrescendo.curves`).
             privacy: curve of the relative mu_t = 1/z_t, as in `decrescendo.calibrate`; constant where nothing is said.
-            module, optimizer, criterion, data_loader, batch_first, loss_reduction, poisson_sampling, clipping,
-                noise_generator, grad_sample_mode, wrap_model, rand_on_empty, settings: as in `make_private`.
+            module, optimizer, criterion, data_loader, batch_first, loss_reduction, poisson_sampling: as in
+                `make_private`.
+            clipping, noise_generator, grad_sample_mode, wrap_model, rand_on_empty, settings: likewise.
         """
         arguments = Arguments(
             batch_first, loss_reduction, poisson_sampling, clipping, noise_generator, grad_sample_mode, wrap_model,
