@@ -246,7 +246,8 @@ def test_a_transform_that_vanishes_at_a_frequency_leaves_a_finite_bound() -> Non
     here = np.array([-0.1 + 0.2j, -1.0 + 0j, -0.3 + 0j])  # at the second 1 + base is 0 to the last bit
     steps = _Steps(
         base=np.array([here, np.full(3, -0.3)]), terms={(0, 1): np.full((2, 3), 0.25 + 0j)},
-        error=np.full((2, 3), 1e-12), gap={}, gap_error=np.zeros((2, 3)), moments=np.ones((1, 2, ORDER, ORDER)), members=np.ones(2),
+        error=np.full((2, 3), 1e-12), gap={}, gap_error=np.zeros((2, 3)),
+        moments=np.ones((1, 2, ORDER, ORDER)), members=np.ones(2),
     )  # fmt: skip
     (found,) = steps.products()
     assert np.isinf(found.relative).tolist() == [False, True, False]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from decrescendo.accounting import Ledger, Pld, Rdp, Selection, Trials
-from decrescendo.accounting.renyi_orders import log_moment
+from decrescendo.accounting import Ledger, Pld, Rdp, Release, Selection, Trials
+from decrescendo.accounting.renyi_orders import log_moment, whole_moment
 
 
 def exact(rate: float, noise: float, order: float) -> mp.mpf:
@@ -102,3 +102,25 @@ def test_drawn_releases_have_the_moment() -> None:
     mean, deviation = moments.mean(), moments.std() / math.sqrt(x.size)
     assert abs(mean - math.expm1(log_moment(rate, noise, order))) < 5 * deviation
     assert abs(mean - math.expm1(log_moment(1.15 * rate, noise, order))) > 5 * deviation
+
+
+def test_whole_orders_are_positive_where_a_step_costs_next_to_nothing() -> None:
+    """dp-accounting's came out negative, and delta(0) of a run that costs 4e-8 was 0."""
+    run = Ledger([Release(1e-7, 1e4, 10**8)])
+    low, high = Pld().delta_bracket(run, 0.0)
+    assert low <= high <= Rdp().delta(run, 0.0).value < 1e-3
+    assert Pld().bracket(run, 1e-8)[0] <= Rdp().epsilon(run, 1e-8).value
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "order"), [(1e-7, 1e4, 2), (1e-7, 1e4, 64), (1e-5, 300.0, 12), (0.3, 2.0, 5)]
+)
+def test_a_whole_moment_is_its_sum(rate: float, noise: float, order: int) -> None:
+    with mp.workdps(60):
+        q, z = mp.mpf(rate), mp.mpf(noise)
+        terms = (
+            mp.binomial(order, k) * (1 - q) ** (order - k) * q**k * mp.expm1(k * (k - 1) / (2 * z**2))
+            for k in range(2, order + 1)
+        )
+        truth = mp.log1p(mp.fsum(terms))
+    assert whole_moment(rate, noise, order) == pytest.approx(float(truth), rel=1e-10)

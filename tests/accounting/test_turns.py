@@ -294,3 +294,13 @@ class TestSimulatedMechanism:
         wrong = Ledger.of(cut.noise_multiplier, RATES).banded(2)
         turns = turns_of(np.zeros(DRAWS, dtype=int), 2)
         assert self.refuted(wrong, 0, turns, square(wide.matrix), RATES)
+
+
+def test_the_lower_end_is_below_the_upper_at_any_epsilon() -> None:
+    """Beyond 600 it was that of 600; and exponentials ran out of floats."""
+    run = Ledger([Release(0.9, 0.1, 1)] * 24).banded(2)
+    for epsilon in (700.0, 748.0, 900.0):
+        low, high = Pld().delta_bracket(run, epsilon)
+        assert 0 <= low <= high
+    low, high = Pld().bracket(run, 1e-6)
+    assert 700 < low <= high

@@ -14,6 +14,7 @@ from decrescendo.clipping import Diagnostics
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.federated import Clients, LocalSteps, Outcome, Placement, Server, simulate
+from decrescendo.federated.journal import Journal
 from decrescendo.federated.replies import norm_coordinates
 from decrescendo.federated.update import client_update, clip_update
 from decrescendo.plans.plan import Plan
@@ -198,17 +199,47 @@ def test_what_a_round_cannot_release_is_refused() -> None:
         {"telemetry": NORMS, "placement": Placement.DISTRIBUTED},
         {"telemetry": Telemetry(norms=6, loss=True)},
     ):
-        with pytest.raises(InvalidValue, match="norms alone, in the placement server"):
+        with pytest.raises(InvalidValue, match=r"norms alone and in Placement\.CENTRAL"):
             run_of(plan, **options)
-    with pytest.raises(InvalidValue, match="norms alone, in the placement server"):
+    with pytest.raises(InvalidValue, match=r"norms alone and in Placement\.CENTRAL"):
         run_of(ClipController(plan), placement=Placement.LOCAL)
     model = make_model()
     server = Server(model, plan, sgd(model), seed=3, placement=Placement.CENTRAL, telemetry=NORMS)
     opened = server.open()
     nothing = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     present = len(opened.cohort)
-    for extra in (None, torch.zeros(5), torch.full((6,), 1e3), torch.full((6,), torch.nan)):
+    odd = (torch.zeros(6, 1), torch.zeros(6, dtype=torch.complex64), [0.0] * 6, torch.zeros(6).to_sparse())
+    for extra in (None, torch.zeros(5), torch.full((6,), 1e3), torch.full((6,), torch.nan), *odd):
         with pytest.raises(InvalidValue, match="extra_coordinates must be the sum of the 6"):
             server.release(nothing, present, Diagnostics(present, 0, 0, 0.0), extra)
     server.release(nothing, present, Diagnostics(present, 0, 0, 0.0), torch.zeros(6))
     assert len(server.telemetry) == 1
+
+
+def test_a_reading_is_seen_only_once_its_round_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: the round is repeated with the same noise, and perhaps another reply less; two readings of it would
+    tell that reply's norm."""
+    model = make_model()
+    server = Server(
+        model, make_plan(), sgd(model), seed=3, placement=Placement.CENTRAL, telemetry=NORMS, journal=tmp_path
+    )
+    server.open()
+    server.close()
+    server.open()
+    monkeypatch.setattr(Journal, "write", lambda self, state: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        server.close()
+    assert [reading.step for reading in server.telemetry] == [1]
+    assert [reading.step for reading in server.finish().telemetry] == [1]
+
+
+def test_a_statement_says_what_was_released(tmp_path: Path) -> None:
+    outcome, _ = run_of(ClipController(make_plan()), telemetry=NORMS)
+    assert (
+        "beside the sum of the updates: the distribution of gradient norms in 6 bins" in outcome.statement()
+    )
+    assert "C_t followed" in outcome.statement()
+    outcome.to_run().save(tmp_path / "run")
+    assert "the distribution of gradient norms in 6 bins" in (tmp_path / "run/statement.md").read_text()

@@ -19,11 +19,12 @@ import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, PrivacyAccountant
 from dp_accounting.rdp import RdpAccountant
 from jaxtyping import Float
-from scipy.special import logsumexp
+from scipy.special import gammaln, logsumexp
 
 _EXPONENT, _TAIL = 80.0, 12.0
 _MOST = 1 << 21  # points
 _SMALL, _TERMS = 0.3, 40  # the series reaches so far: 0.3^40 is 1e-21
+_TINY = 1e-9  # log A of a step, below which dp-accounting's whole orders lose digits
 _MARGIN = 1e-10  # relative: sums of positive terms, each right to some 1e-12
 
 
@@ -74,8 +75,36 @@ def _log_excess(u: Float[np.ndarray, " n"], rate: float, order: float) -> Float[
     return found
 
 
+def whole_moment(sample_rate: float, noise_multiplier: float, order: int) -> float:
+    """log A at a whole order >= 2, within some 1e-10 of it relatively, however small: a sum of positive terms.
+
+    Args:
+        sample_rate: q in (0, 1).
+        noise_multiplier: z > 0.
+        order: alpha.
+
+    >>> whole_moment(1e-7, 1e4, 2)  # log(1 + q^2 (exp(1/z^2) - 1)) = 1e-22
+    1.00000000...e-22
+    """
+    p, z = sample_rate, noise_multiplier
+    k = np.arange(2, order + 1, dtype=np.float64)
+    # log(exp(x) - 1) with x = k(k-1)/(2 z^2), by way of log x so that neither end of the floats is met.
+    log_x = np.log(k * (k - 1) / 2) - 2 * math.log(z)
+    x = np.exp(np.clip(log_x, -40.0, 700.0))
+    log_growth = np.where(
+        log_x > 3, x + np.log(-np.expm1(-x)), log_x + np.log(np.expm1(np.minimum(x, 30.0)) / x)
+    )
+    ways = gammaln(order + 1.0) - gammaln(k + 1) - gammaln(order - k + 1)
+    logs = ways + (order - k) * math.log1p(-p) + k * math.log(p) + log_growth
+    if (log_x > 690).any() or not np.isfinite(logs).all():
+        return math.inf  # a divergence beyond all budgets
+    top = float(logs.max())
+    return float(np.logaddexp(0.0, top + math.log(float(np.exp(logs - top).sum()))))
+
+
 class ExactOrders(RdpAccountant):
-    """dp-accounting's accountant, which takes the fractional orders of sampled Gaussian steps from `log_moment`."""
+    """dp-accounting's accountant, which takes the fractional orders of sampled Gaussian steps from `log_moment`. Its
+    whole orders are off by some 1e-22 a step, and may come out negative: tiny ones are taken from `whole_moment`."""
 
     def _maybe_compose(
         self, event: DpEvent, count: int, do_compose: bool
@@ -92,9 +121,18 @@ class ExactOrders(RdpAccountant):
             whole = orders == np.floor(orders)
             inner = RdpAccountant(orders[whole].astype(int).tolist())
             inner.compose(event, count)
-            self._rdp[whole] += inner.rdp
+            self._rdp[whole] += [
+                self._checked(found, rate, noise, order, count)
+                for found, order in zip(inner.rdp.tolist(), orders[whole].astype(int).tolist(), strict=True)
+            ]
             self._rdp[~whole] += [
                 count * log_moment(rate, noise, order) / (order - 1) for order in orders[~whole].tolist()
             ]
             return None
         return super()._maybe_compose(event, count, do_compose)
+
+    @staticmethod
+    def _checked(found: float, rate: float, noise: float, order: int, count: int) -> float:
+        if found * (order - 1) > _TINY * count:
+            return found
+        return max(found, count * whole_moment(rate, noise, order) / (order - 1) * (1 + _MARGIN))

@@ -79,6 +79,12 @@ class Outcome:
         )
         lines.append(f"Rows (clients) independent: {independence(self.assumptions)}.")
         lines += [f"{assumption}." for assumption in self.assumptions]
+        if self.telemetry:
+            lines.append(
+                f"Released in each round beside the sum of the updates: {self.telemetry[0].telemetry}."
+            )
+        if self.clip_norm:
+            lines.append("C_t followed these numbers from round to round.")
         return "\n".join(lines)
 
     @property
@@ -107,6 +113,7 @@ class Outcome:
             trust=" ".join(self._trust),
             assumptions=self.assumptions,
             account=self.account,
+            telemetry=str(self.telemetry[0].telemetry) if self.telemetry else "",
         )
         whole = len(self.telemetry) == self.ledger.steps  # a run's readings are of all its steps
         return Run(

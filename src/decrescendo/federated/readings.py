@@ -14,10 +14,16 @@ from decrescendo.training.loop.releasing import reading_of
 from decrescendo.training.steering.controller import ClipController
 from decrescendo.training.steering.reading import Reading, as_row, read
 
+# Of a run without telemetry.
+NO_READINGS: Mapping[str, Any] = {"of": "None", "rows": []}
+
 
 @final
 class Readings:
     """Readings of the rounds that were released; an aborted round has none.
+
+    A round's reading is written down (`state`) before it is `shown`: as long as its round may be repeated, with the
+    same noise and perhaps other replies, nobody may see it.
 
     Args:
         plan: of the run, or its controller.
@@ -27,6 +33,7 @@ class Readings:
     def __init__(self, plan: Plan | ClipController, telemetry: Telemetry | None) -> None:
         self._controller = plan if isinstance(plan, ClipController) else None
         self.telemetry, self.found = telemetry, list[Reading]()
+        self._ended: tuple[int, Reading | None] | None = None
         # The factor on the plan's clip norms, of each round whose predecessors have ended.
         self._factors = [1.0]
 
@@ -47,21 +54,32 @@ class Readings:
         return tuple((plan.clip_norm[:rounds] * self._factors[:rounds]).tolist())
 
     def end(self, noisy: NoisyMean | None, asked: Round, sampling: Sampling) -> None:
-        """Note what was released with a round's noisy mean; ``None`` for a round that was aborted."""
+        """Note what comes with a round's noisy mean; ``None`` for a round that is aborted."""
+        reading = None
         if noisy is not None and self.telemetry is not None:
             about = asked.number, asked.clip_norm, asked.noise_multiplier
-            self.found.append(reading_of(noisy, self.telemetry, *about, float(sampling.expected_batch_size)))
-        self._follow(asked.number)
+            reading = reading_of(noisy, self.telemetry, *about, float(sampling.expected_batch_size))
+        self._ended = asked.number, reading
 
-    def _follow(self, number: int) -> None:
+    def shown(self) -> None:
+        """The round that has ended is written down."""
+        assert self._ended is not None
+        self._follow(self._ended[1])
+        self._ended = None
+
+    def _follow(self, reading: Reading | None) -> None:
         factor = self._factors[-1]
-        if self._controller is not None and self.found and self.found[-1].step == number:
-            factor = self._controller.next_factor(factor, self.found[-1], self.found[-1].coordinates)
+        if reading is not None:
+            self.found.append(reading)
+            if self._controller is not None:
+                factor = self._controller.next_factor(factor, reading, reading.coordinates)
         self._factors.append(factor)
 
     def state(self) -> dict[str, Any]:
         """For the journal."""
-        rows = [[reading.step, *as_row(reading)] for reading in self.found]
+        _, last = self._ended or (0, None)
+        every = [*self.found, last] if last is not None else self.found
+        rows = [[reading.step, *as_row(reading)] for reading in every]
         return {"of": self._settings, "rows": rows}
 
     def go_on(self, state: Mapping[str, Any], rounds: int) -> None:
@@ -78,14 +96,12 @@ class Readings:
             return
         known = {int(step): read(self.telemetry, [row], int(step))[0] for step, *row in state["rows"]}
         for number in range(1, rounds + 1):
-            if number in known:
-                self.found.append(known[number])
-            self._follow(number)
+            self._follow(known.get(number))
 
     @property
     def _settings(self) -> str:
         following = self._controller
-        rule = "" if following is None else f"{following.rule} {following.target:g} {following.rate:g}"
+        rule = "" if following is None else f"{following.rule} {following.target!r} {following.rate!r}"
         return f"{self.telemetry!r} {rule}".strip()
 
 
@@ -97,5 +113,5 @@ def readings_of(given: Plan | ClipController, telemetry: Telemetry | None) -> tu
         InvalidValue: telemetry that a controller cannot follow, or a plan with rounds without noise.
     """
     plan = given.plan if isinstance(given, ClipController) else given
-    check_instance("plan", plan, Plan)
+    check_instance("plan", plan, Plan, "calibrate makes one, and ClipController takes one")
     return plan, Readings(given, telemetry_of(telemetry, given, plan))

@@ -72,15 +72,19 @@ class Replies:
 
     def check_extra(self, extra: Tensor | None, present: int, clip_norm: float) -> Tensor | None:
         """A copy of the telemetry coordinates of a sum from elsewhere; refused if there are none, or other ones."""
-        asked = 0 if self._telemetry is None else self._telemetry.size
-        given = 0 if extra is None else extra.numel()
-        longest = present * clip_norm * _LONGER
-        if asked != given or (extra is not None and not norm_of({_EXTRA: extra}) <= longest):
-            raise InvalidValue(
-                f"extra_coordinates must be the sum of the {asked} telemetry coordinates of {present} updates, no "
-                f"longer than {longest:.4g}, got {given} numbers. `Telemetry.coordinates` has those of one update"
-            )
-        return None if extra is None else extra.detach().to("cpu", torch.float64, copy=True)
+        size, longest = 0 if self._telemetry is None else self._telemetry.size, present * clip_norm * _LONGER
+        given: object = extra
+        if given is None and not size:
+            return None
+        real = isinstance(given, Tensor) and given.layout == torch.strided and given.is_floating_point()
+        if isinstance(given, Tensor) and real and not (given.is_meta or given.is_nested):
+            own = given.detach().to("cpu", torch.float64, copy=True)
+            if own.shape == (size,) and norm_of({_EXTRA: own}) <= longest:
+                return own
+        raise InvalidValue(
+            f"extra_coordinates must be the sum of the {size} telemetry coordinates of {present} updates, in a row and "
+            f"no longer than {longest:.4g}, got another one. `Telemetry.coordinates` has those of one update"
+        )
 
     def take(self, opened: Opened | None, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
         """Judge a reply, count the verdict, and add what is fit. ``tensors``: copies, or why there are none."""

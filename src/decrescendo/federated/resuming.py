@@ -14,7 +14,7 @@ from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import read_assumption
 from decrescendo.errors import FileRefused, PlanViolation, check_integer
 from decrescendo.federated.books import Books
-from decrescendo.federated.readings import Readings
+from decrescendo.federated.readings import NO_READINGS, Readings
 from decrescendo.federated.replies import Replies
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.loop.drawing import RunStreams
@@ -112,10 +112,10 @@ def resumed(
     if streams.correlated is not None and streams.grouping is not None:
         streams.grouping = stream_at(streams.grouping, state["grouping"])
         streams.correlated.load_state(state["correlated"], len(releases))
-    readings.go_on(state["telemetry"], len(releases))
+    readings.go_on(state.get("telemetry", NO_READINGS), len(releases))
     noisy = None
     if state["noisy"] is not None:
-        extra = state["extra_coordinates"]
+        extra = state.get("extra_coordinates")
         noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"], extra)
     return Resumed(releases, attendance, bool(state["one_by_one"]), assumptions, noisy)
 

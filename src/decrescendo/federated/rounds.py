@@ -135,8 +135,7 @@ class Rounds:
         if index == 0 and not self._placement.shows_replies:
             self._write(None)  # the streams: the first round, too, is repeated as it was
         cohort = self._cohort(index)
-        factor = self.readings.factor
-        asked = Round.of(self._plan, self._placement, self._run, index, len(cohort), factor)
+        asked = Round.of(self._plan, self._placement, self._run, index, len(cohort), self.readings.factor)
         if self._placement.shows_replies:
             self._spend(index, len(cohort))
         opened = Opened(asked, tuple(int(client) for client in cohort))
@@ -179,7 +178,6 @@ class Rounds:
         """Release the sum of the replies."""
         self._books.check_here()
         opened, total = self.replies.required(self.opened)
-        # The sum is on the CPU; `apply` brings the noisy mean to the parameters' device.
         extra, present = self.replies.extra_coordinates(), len(self.replies.answered)
         return self._release(opened, total.value(), present, self.replies.seen(), extra)
 
@@ -212,6 +210,7 @@ class Rounds:
             self._write(None)
             if self._placement is Placement.CENTRAL:
                 self._books.list(None)
+            self.readings.shown()
             self._books.end()
         return self.replies.report(opened, released=False)
 
@@ -239,6 +238,7 @@ class Rounds:
             self._write(noisy)
             if self._placement is Placement.CENTRAL:
                 self._books.list(noisy)
+            self.readings.shown()
             self._books.end()
         self._between.released(noisy=noisy.release.noise_multiplier > 0)
         report = self.replies.report(opened, released=True)

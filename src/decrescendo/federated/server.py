@@ -59,7 +59,7 @@ class Server:
             round is written down before anything of it can be seen; with `Secure()` only, and not in LOCAL. Where a
             journal is gone on with, it must be the store that the run began with.
         telemetry: releases the distribution of the updates' norms in each round, in the round's own release and at no
-            cost; in CENTRAL, of norms alone. A client that does not answer is in no bin.
+            cost; in CENTRAL, of norms alone. A client that does not answer is in no bin, and counts as clipped.
 
     Guarantee:
         the weights after n rounds are as private as `ledger` says, for neighbours that differ in one client, against
@@ -162,6 +162,7 @@ class Server:
         return self._rounds.readings.follows
 
     @property
+    @one_at_a_time
     def telemetry(self) -> tuple[Reading, ...]:
         """The readings of the rounds released so far; public."""
         return tuple(self._rounds.readings.found)
@@ -286,10 +287,9 @@ class Server:
         against = None
         if self.placement is Placement.DISTRIBUTED:
             against = server_guarantee(self.plan, self._books.seen(secure_sum=secure_sum))
-        local = self.placement is Placement.LOCAL
         return Outcome(
             plan=self.plan, placement=self.placement, ledger=self.ledger, weights=self.weights(),
-            guarantee=local_guarantee(self.plan) if local else self._planned,
+            guarantee=local_guarantee(self.plan) if self.placement is Placement.LOCAL else self._planned,
             against_server=against,
             secure_sum=secure_sum,
             reports=self.reports, telemetry=self.telemetry, account=self._books.listed_as,

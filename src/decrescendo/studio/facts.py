@@ -84,6 +84,8 @@ def outline(subject: Subject) -> dict[str, Any]:
         rows += [["Clip norm C", _span(clip)], ["Noise on the sum z C", _span(noise * clip)]]
         if plan is not None:
             rows.append(["Noise on the mean z C / B", _span(noise * clip / plan.batch_size)])
+    elif clip.size and np.isfinite(clip).all():  # of a run that ended early
+        rows.append([f"Clip norm C of {clip.size:,} steps", _span(clip)])
     if plan is not None:
         rows += _costs(plan)
         if plan.sampling.max_batch_size is not None:

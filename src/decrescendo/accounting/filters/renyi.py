@@ -6,13 +6,11 @@ from fractions import Fraction
 from functools import partial
 from typing import final
 
-import numpy as np
-from scipy.special import gammaln
-
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.filters.metered import SAFE, MeteredFilter, checked_budget, round_up
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down as onto_few
+from decrescendo.accounting.renyi_orders import whole_moment
 from decrescendo.errors import ImpossibleBudget, InvalidValue, check_instance, check_integer
 
 ORDERS: tuple[int, ...] = (*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024)
@@ -138,17 +136,4 @@ def renyi_step(order: int, sample_rate: float, noise_multiplier: float) -> float
         return math.inf
     if p == 1:
         return round_up(order / (2 * Fraction(z) ** 2))
-    k = np.arange(2, order + 1, dtype=np.float64)
-    # log(exp(x) - 1) with x = k(k-1)/(2 z^2), by way of log x so that neither end of the floats is met.
-    log_x = np.log(k * (k - 1) / 2) - 2 * math.log(z)
-    x = np.exp(np.clip(log_x, -40.0, 700.0))
-    log_growth = np.where(
-        log_x > 3, x + np.log(-np.expm1(-x)), log_x + np.log(np.expm1(np.minimum(x, 30.0)) / x)
-    )
-    ways = gammaln(order + 1.0) - gammaln(k + 1) - gammaln(order - k + 1)
-    logs = ways + (order - k) * math.log1p(-p) + k * math.log(p) + log_growth
-    if (log_x > 690).any() or not np.isfinite(logs).all():
-        return math.inf  # a divergence beyond all budgets
-    top = float(logs.max())
-    log_a = float(np.logaddexp(0.0, top + math.log(float(np.exp(logs - top).sum()))))
-    return math.nextafter(log_a / (order - 1) * (1 + _ERROR), math.inf)
+    return math.nextafter(whole_moment(p, z, order) / (order - 1) * (1 + _ERROR), math.inf)

@@ -62,6 +62,7 @@ _OF_RATES, _CELLS = 1e-2, 12  # of a group
 _WIDE = 0.4  # times as many cells, for each factor e of rates, of one record
 _OF_NODES = (0.2, 0.35)  # of the nodes that a cell has where all its steps' mu are as far apart as the run's
 _SKIPPED = 5  # one point of a curve in so many has an inversion of its own
+_LARGE = 600.0  # an epsilon whose exponential is near the end of the floats
 _OF_A_CURVE = 1e-9  # the least delta that a whole curve is sharp at
 _OVERFLOWS = 4  # of one sample rate that are told from each other; of more the largest stands for all
 
@@ -584,12 +585,17 @@ def least_epsilon(ledger: Ledger, delta: float) -> float:
     found = _crossing(lower, whole, near)
     while found > 0 and lower(found) < whole:
         found = found * (1 - 1e-9) if found > 1e-12 else 0.0
+    if found > _LARGE:  # the same but for exp(-found)
+        return (found - math.log(ledger.groups)) * (1 - 1e-12)
     return math.log1p(math.expm1(found) / ledger.groups) * (1 - 1e-12)
 
 
 def least_delta(ledger: Ledger, epsilon: float) -> float:
     """Delta at ``epsilon`` where records take turns, at least."""
-    own = math.log1p(ledger.groups * math.expm1(min(epsilon, 600.0))) * (1 + 1e-12)
+    if epsilon > _LARGE:
+        own = (epsilon + math.log(ledger.groups)) * (1 + 1e-12)
+    else:
+        own = math.log1p(ledger.groups * math.expm1(epsilon)) * (1 + 1e-12)
     steps, near = _of_worst_turn(ledger, None, own)
     lower = steps.bounds(own, near, _PILOT.smoothing * max(own, 1e-3), lower="remove").lower(own)
     return lower / ledger.groups * (1 - 1e-12)
