@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from decrescendo.accounting.gaussian import epsilon_of
-from decrescendo.accounting.membership import most_advantage, most_power
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.membership import membership, most_advantage, most_power
 
 epsilons, deltas = st.floats(0, 8), st.floats(0, 0.3)
 
@@ -56,3 +57,11 @@ def test_without_privacy_everything_is_told_apart() -> None:
     assert most_power(math.inf, 0.0, 1e-3) == 1.0
     assert most_power(800.0, 0.0, 1e-3) == 1.0
     assert most_advantage(800.0, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("alarm", [0.0, 1e-20, 1e-17, 1e-15, 1e-9])
+def test_no_attack_is_worse_than_to_guess_at_any_rate(alarm: float) -> None:
+    """1 less a number near 1 rounded to 0."""
+    assert most_power(0.0, 0.0, alarm) == alarm
+    assert most_power(0.0, 1e-17, alarm) == pytest.approx(alarm + 1e-17, rel=1e-12)
+    assert membership(Ledger.of([1000.0], 1e-7), None, [alarm]).power[0] >= alarm

@@ -35,7 +35,7 @@ def most_power(epsilon: float, delta: float, false_alarms: float) -> float:
     alarms = check_real("false_alarms", false_alarms, at_least=0, at_most=1)
     check_real("delta", delta, at_least=0, at_most=1)
     first = alarms * math.exp(min(epsilon, 700.0)) + delta
-    second = 1 - math.exp(-epsilon) * (1 - delta - alarms)
+    second = math.exp(-epsilon) * (delta + alarms) - math.expm1(-epsilon)
     return min(1.0, first, second)
 
 
@@ -99,7 +99,8 @@ def membership(
     if ledger is not None and not why:
         size = group if guarantee is None else guarantee.examples_per_person
         try:
-            power = 1 - trade_off(ledger, rates, group=size)
+            # (No test is worse than to guess, though 1 less a number near 1 may round to that.)
+            power = np.maximum(1 - trade_off(ledger, rates, group=size), np.minimum(rates, 1.0))
             advantage = curve_of(ledger, size)[0][1]
         except AccountingError:
             if guarantee is None:
