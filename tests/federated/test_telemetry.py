@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decrescendo.clipping import Diagnostics
+from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, PlanViolation
-from decrescendo.federated import Clients, LocalSteps, Outcome, Placement, Server, simulate
+from decrescendo.federated import Clients, LocalSteps, Outcome, Placement, Server, rounds, simulate
 from decrescendo.federated.journal import Journal
 from decrescendo.federated.replies import norm_coordinates
 from decrescendo.federated.update import client_update, clip_update
+from decrescendo.optim.noise import privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.training.loop.progress import Progress
 from decrescendo.training.run import Run
@@ -174,6 +175,30 @@ class TestController:
         assert all(torch.equal(found[name], value) for name, value in weights.items())
         with pytest.raises(PlanViolation, match="telemetry that it began with"):
             run_of(follow.plan, journal=tmp_path / "journal")
+
+    def test_updates_are_cut_to_the_norm_that_noise_is_added_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The moved one, for both; together with their coordinates, and whatever was sent."""
+        sums: list[ClippedSum] = []
+        monkeypatch.setattr(
+            rounds, "privatise", lambda clipped, *rest: sums.append(clipped) or privatise(clipped, *rest)
+        )
+        model, follow = make_model(), self.controller(2.0, rounds=3)
+        server = Server(model, follow, sgd(model), seed=3, placement=Placement.CENTRAL)
+        while not server.done:
+            opened = server.open()
+            reply = honest(server, opened, opened.cohort[0])
+            for tensor in reply.tensors.values():
+                tensor.mul_(1e3)
+            server.receive(reply)
+            server.close()
+            (clipped, c) = sums[-1], opened.round.clip_norm
+            assert clipped.sensitivity == c
+            assert clipped.extra_coordinates is not None
+            joint = length_of({**clipped.gradients, "": clipped.extra_coordinates})
+            assert 0.99 * c < joint <= c
+        assert len({one.sensitivity for one in sums}) == 3
 
     def test_an_aborted_round_moves_nothing(self) -> None:
         model, follow = make_model(), self.controller(2.0, rounds=3)

@@ -33,7 +33,7 @@ class Readings:
     def __init__(self, plan: Plan | ClipController, telemetry: Telemetry | None) -> None:
         self._controller = plan if isinstance(plan, ClipController) else None
         self.telemetry, self.found = telemetry, list[Reading]()
-        self._ended: tuple[int, Reading | None] | None = None
+        self._last: Reading | None = None  # written down, and not shown yet
         # The factor on the plan's clip norms, of each round whose predecessors have ended.
         self._factors = [1.0]
 
@@ -55,17 +55,15 @@ class Readings:
 
     def end(self, noisy: NoisyMean | None, asked: Round, sampling: Sampling) -> None:
         """Note what comes with a round's noisy mean; ``None`` for a round that is aborted."""
-        reading = None
+        self._last = None
         if noisy is not None and self.telemetry is not None:
             about = asked.number, asked.clip_norm, asked.noise_multiplier
-            reading = reading_of(noisy, self.telemetry, *about, float(sampling.expected_batch_size))
-        self._ended = asked.number, reading
+            self._last = reading_of(noisy, self.telemetry, *about, float(sampling.expected_batch_size))
 
     def shown(self) -> None:
         """The round that has ended is written down."""
-        assert self._ended is not None
-        self._follow(self._ended[1])
-        self._ended = None
+        self._follow(self._last)
+        self._last = None
 
     def _follow(self, reading: Reading | None) -> None:
         factor = self._factors[-1]
@@ -77,8 +75,7 @@ class Readings:
 
     def state(self) -> dict[str, Any]:
         """For the journal."""
-        _, last = self._ended or (0, None)
-        every = [*self.found, last] if last is not None else self.found
+        every = self.found if self._last is None else [*self.found, self._last]
         rows = [[reading.step, *as_row(reading)] for reading in every]
         return {"of": self._settings, "rows": rows}
 

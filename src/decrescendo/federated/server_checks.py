@@ -56,9 +56,9 @@ def check_given(
 def _check_telemetry(telemetry: Telemetry, placement: Placement) -> None:
     if telemetry.scalars or placement is not Placement.CENTRAL:
         raise InvalidValue(
-            "telemetry of a federated run, and a ClipController, must be of norms alone and in Placement.CENTRAL, got "
-            f"{telemetry} and placement={placement}: replies have no losses, and only a server that sees each update "
-            "knows its norm"
+            "telemetry of a federated run (a ClipController has it too) must be of norms alone and in "
+            f"Placement.CENTRAL, got {telemetry} and placement={placement}: replies have no losses, and only a server "
+            "that sees each update knows its norm. Take Telemetry(norms=10), or the plan alone"
         )
 
 
