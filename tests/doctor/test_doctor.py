@@ -73,3 +73,12 @@ def test_a_fault_of_a_loop_by_hand_is_found(observed: Observe, tmp_path: Path, n
         assert any(f.check == check and f.certainty is Certainty.PROVEN for f in found.findings), (
             found.describe()
         )
+
+
+def test_a_clipped_batch_is_found_where_large_records_have_no_gradient(
+    observed: Observe, tmp_path: Path
+) -> None:
+    """With these weights the model gets the first record right, and ever more so the larger it is, or its negative."""
+    check, text = trainings.FAULTY_BY_HAND["the batch is clipped"]
+    found = observed(tmp_path, text.replace("import torch\n", "import torch\ntorch.manual_seed(1032)\n", 1))
+    assert check in {finding.check for finding in found.findings}, found.describe()

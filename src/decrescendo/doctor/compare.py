@@ -9,7 +9,7 @@ import torch
 
 from decrescendo.doctor.budgets import Observed
 from decrescendo.doctor.finding import Certainty, Finding
-from decrescendo.doctor.neighbours import released
+from decrescendo.doctor.neighbours import SCALES, released
 
 _SLACK = 1.02  # of float32 sums, and of the 1e-6 that Opacus adds to norms
 _ROUNDING = 1e-4
@@ -25,7 +25,7 @@ def compared(folder: Path, seen: Observed) -> tuple[list[Finding], list[str], li
         why = "neighbouring data sets: the training is not repeatable with the same random numbers"
         return [], [], [why], False
     at = next(((e["file"], e["line"]) for kind in ("noise", "step") for e in seen.of(kind)), ("", 0))
-    left = {role: released(folder, role) for role in ("replaced", "removed", "large")}
+    left = {role: released(folder, role) for role in ("replaced", "removed", *SCALES)}
     others = {role: held for role, held in left.items() if held is not None}
     if parent["random"]:
         others.pop("removed", None)  # dropout: another number of rows has other masks

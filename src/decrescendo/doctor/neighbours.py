@@ -15,24 +15,42 @@ from torch import Tensor
 from decrescendo.doctor.events import Events
 
 # "same" shows that a run is repeatable; "quiet" draws no noise, so that the difference is the noise.
-ROLES = ("same", "replaced", "removed", "large", "quiet")
+ROLES = ("same", "replaced", "removed", "large", "opposite", "quiet")
 _LONGEST = 60  # seconds that a child may take
 _LARGEST = 20_000_000  # numbers of a release that are kept: a part of a vector is no longer than all of it
-_SCALE = 1000.0
+# A large record may be one that the model gets right by far, of no gradient: its opposite then has a long one.
+SCALES = {"large": 1000.0, "opposite": -1000.0}
 _TIMES = 3  # loaders that are forked for: one that evaluates may come before the one that trains
 
 
-def enlarged(sample: Any) -> Any:
-    """A record whose real numbers are a thousand times as large: what clipping must hold."""
+def scaled(sample: Any, scale: float) -> Any:
+    """A record whose real numbers are so many times as large: what clipping must hold."""
     if isinstance(sample, Tensor):
-        return sample * _SCALE if sample.is_floating_point() else sample
+        return sample * scale if sample.is_floating_point() else sample
     if isinstance(sample, Mapping):
-        return {key: enlarged(value) for key, value in sample.items()}
+        return {key: scaled(value, scale) for key, value in sample.items()}
     if isinstance(sample, (tuple, list)):
-        return type(sample)([enlarged(value) for value in sample])
+        return type(sample)([scaled(value, scale) for value in sample])
     if hasattr(sample, "dtype") and sample.dtype.kind == "f":
-        return sample * _SCALE
-    return sample * _SCALE if isinstance(sample, float) else sample
+        return sample * scale
+    return sample * scale if isinstance(sample, float) else sample
+
+
+def enlarged(role: str, first: Any, others: Sequence[Any]) -> Any:
+    """A large record: the first, or for "opposite" the first with the label of one of the others."""
+    if role == "opposite" and isinstance(first, tuple):
+        *inputs, own = first
+        unlike = (other[-1] for other in others if _unlike(own, other[-1]))
+        if (label := next(unlike, None)) is not None:
+            return (*(scaled(one, SCALES["large"]) for one in inputs), label)
+    return scaled(first, SCALES[role])
+
+
+def _unlike(label: Any, other: Any) -> bool:
+    """Whether two classes differ."""
+    if isinstance(label, Tensor):
+        return label.numel() == 1 and not label.is_floating_point() and not torch.equal(label, other)
+    return isinstance(label, int) and label != other
 
 
 class Neighbours:

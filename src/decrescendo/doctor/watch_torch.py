@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from decrescendo.base.torch_private import LossModule, fetching
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
 from decrescendo.doctor.loops import named_numbers
-from decrescendo.doctor.neighbours import Neighbours, changed_indices, enlarged
+from decrescendo.doctor.neighbours import SCALES, Neighbours, changed_indices, enlarged
 
 
 class Enough(BaseException):
@@ -89,9 +89,9 @@ class TorchWatch:
             if not many or not self.neighbours.due(id(loader)):
                 return fetch(indices)
             role = self.neighbours.fork(id(loader))
-            if role == "large" and fetcher.collate_fn is not None:
+            if role in SCALES and fetcher.collate_fn is not None:
                 collate = fetcher.collate_fn
-                fetcher.collate_fn = functools.partial(_with_first_enlarged, collate)
+                fetcher.collate_fn = functools.partial(_with_first_enlarged, collate, role)
                 try:
                     return fetch(indices)
                 finally:
@@ -123,8 +123,8 @@ class TorchWatch:
         role, batch = self.neighbours.fork(0), args[0].clone()
         if role == "replaced":
             batch[0] = batch[1] if len(batch) > 1 else batch[0].flip(-1) if batch[0].dim() else batch[0]
-        elif role == "large" and batch.is_floating_point():
-            batch[0] *= 1000.0
+        elif role in SCALES and batch.is_floating_point():
+            batch[0] *= SCALES[role]
         return (batch, *args[1:])
 
     def _watch_buffers(self, module: nn.Module) -> None:
@@ -199,8 +199,8 @@ class TorchWatch:
         return content
 
 
-def _with_first_enlarged(collate: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
-    return collate([enlarged(rows[0]), *rows[1:]])
+def _with_first_enlarged(collate: Callable[[list[Any]], Any], role: str, rows: list[Any]) -> Any:
+    return collate([enlarged(role, rows[0], rows[1:]), *rows[1:]])
 
 
 def facts_of(loader: Any) -> dict[str, Any]:
