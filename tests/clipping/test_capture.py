@@ -423,10 +423,25 @@ def in_a_local_of_a_thread() -> tuple[Any, Callable[[float], None]]:
     )
 
 
+def on_a_tensor() -> tuple[Any, Callable[[float], None]]:
+    held: Any = torch.ones(())
+    held.weight = 1.0
+    return lambda model, batch: held.weight * loss(model, batch), lambda value: setattr(held, "weight", value)
+
+
+def in_a_global_of_an_installed_project() -> tuple[Any, Callable[[float], None]]:
+    space: dict[str, Any] = {"WEIGHT": 1.0, "loss": loss}
+    text = "def weighed(model, batch):\n return WEIGHT * loss(model, batch)\n"
+    exec(compile(text, "/lib/site-packages/project/losses.py", "exec"), space)
+    return space["weighed"], lambda value: space.__setitem__("WEIGHT", value)
+
+
 @pytest.mark.parametrize(
     "where",
     some(
         [
+            on_a_tensor,
+            in_a_global_of_an_installed_project,
             in_a_list,
             in_an_array,
             in_a_slot,

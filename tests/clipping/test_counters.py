@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -148,3 +150,36 @@ class Losses:
 def test_the_number_of_examples_is_found_where_a_loss_keeps_it() -> None:
     _refused_late(lambda: nn.Linear(6, 1), lambda m, x: Turned.apply(m(x).squeeze(1)))
     _refused_late(lambda: nn.Linear(6, 1), Losses())
+
+
+INSTALLED = """
+SEEN = 0
+def loss(model, x):
+    global SEEN
+    SEEN += len(x)
+    return model(x)[:, 0] * (1.0 if SEEN < 121 else -1.0)
+"""
+
+
+def test_code_that_is_installed_or_has_no_folder_is_searched_like_a_script() -> None:
+    """A project that was installed with pip, one in a folder of such a name, a script that a profiler runs."""
+    for folder in ("/lib/site-packages/project", "my-packages", ""):
+        space: dict[str, Any] = {}
+        exec(compile(INSTALLED, str(Path(folder, "warm.py")), "exec"), space)
+        engine = Engine(nn.Linear(6, 1), space["loss"])
+        batches = torch.randn(40, 6, 6)
+        with pytest.raises(UnsupportedModel, match="how many examples earlier ones had"):
+            [engine.clipped_sum(batch, 0.1) for batch in batches]
+
+
+def test_a_count_is_found_among_many_numbers() -> None:
+    """Of a table with more entries than are looked at one by one, the sum is."""
+    for table in (np.zeros(2_000, dtype=np.int64), [0] * 2_000, dict.fromkeys(range(2_000), 0)):
+
+        def count(m: Counting, n: int, table: Any = table) -> int:
+            table[7] += n
+            return int(table[7])
+
+        engine = Engine(Counting(count), call)
+        with pytest.raises(UnsupportedModel, match="how many examples earlier ones had"):
+            [engine.clipped_sum(batch, 0.1) for batch in torch.randn(40, 6, 6)]

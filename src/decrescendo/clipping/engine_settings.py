@@ -11,7 +11,8 @@ _DEFAULTS = ("auto", "normal")
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Settings for time and memory. None changes a guarantee, and only ``gamma`` a result by more than rounding.
+    """Settings for time and memory. None changes a guarantee, and only ``gamma`` a result by more than rounding;
+    but dropout masks are others where a batch is split into other parts.
 
     Args:
         microbatch_size: at most this many examples at once; ``None`` for the whole batch.

@@ -12,6 +12,7 @@ from decrescendo.doctor.finding import Certainty, Finding
 from decrescendo.doctor.neighbours import SCALES, released
 
 _SLACK = 1.02  # of float32 sums, and of the 1e-6 that Opacus adds to norms
+_ERRORS = 4.0
 _ROUNDING = 1e-4
 _SILENT = 0.1  # a noise multiplier below it hides nothing
 
@@ -135,6 +136,8 @@ def _of_gradient(
     moved = max((_distance(parent, held) for role, held in others.items() if role != "removed"), default=0.0)
     if not moved:
         return [], ["exchanging one record did not move the gradient"], [], False
+    # So many standard errors of the noise's own measurement, by as many numbers as there are weights.
+    slack = _SLACK * (1 + _ERRORS / math.sqrt(2 * len(parent["release"])))
     force = 2 * std / moved
     told = counted[0].get("noise_multiplier") if counted else None
     claimed = names.get("noise") if told is None else float(told)
@@ -142,7 +145,7 @@ def _of_gradient(
         claimed = min(names["sigma"], names["sigma"] / max(names.get("clip", 1.0), 1e-12))
     fact = f"one record exchanged moved the gradient by {moved / std:.4g} standard deviations of its noise"
     findings = []
-    if claimed is not None and force < claimed / _SLACK:
+    if claimed is not None and force < claimed / slack:
         findings.append(Finding(
             "sensitivity", Certainty.PROVEN,
             f"{fact}; a noise multiplier of {claimed:.4g} allows {2 / claimed:.4g}",

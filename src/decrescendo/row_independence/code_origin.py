@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import sys
 from importlib.util import find_spec
 from typing import Any, cast
@@ -14,18 +15,34 @@ _LIBRARIES = tuple(
     )
     if found is not None and found.origin is not None
 )
-_INSTALLED = tuple(
+_PYTHON, _THIS = (
     os.path.join(os.path.dirname(file), "")
     for file in (os.__file__, os.path.dirname(os.path.abspath(__file__)))
 )
+# Installed libraries that are taken to keep no count of the examples they were given. Any other installed package may
+# be the user's own project, and is searched like a script.
+_KNOWN = """
+    PIL accelerate attr beartype cloudpickle datasets deepspeed diffusers einops flwr fsspec functorch
+    huggingface_hub hypothesis jaxtyping joblib lightning lightning_fabric matplotlib numba numpy opacus
+    packaging pandas peft pluggy pyarrow pydantic pytest _pytest pytorch_lightning regex requests safetensors
+    scipy sentence_transformers sklearn sympy tensorboard timm tokenizers torch torch_geometric torchaudio
+    torchmetrics torchvision tqdm transformers trl typeguard typing_extensions wandb wrapt xdist yaml
+"""
+_PACKAGE = re.compile(r"[\\/](?:site|dist)-packages[\\/](\w+)")
 
 
 @functools.cache
 def is_own(filename: str) -> bool:
-    """Whether a source file is the user's: not Python's, of an installed package or of this library. Code
+    """Whether a source file may be the user's: not Python's, of a well-known installed library or of this one. Code
     typed into a shell or a notebook has no file (``<stdin>``, ``__main__``) and counts as the user's."""
-    named = filename.startswith("<") or filename == "__main__" or os.sep in filename
-    return named and not filename.startswith(("<frozen", *_INSTALLED)) and "-packages" not in filename
+    if filename.startswith(("<frozen", _THIS)):
+        return False
+    if (installed := _PACKAGE.search(filename)) is not None:
+        return installed[1] not in _KNOWN.split()
+    named = (
+        filename.startswith("<") or filename == "__main__" or filename.endswith(".py") or os.sep in filename
+    )
+    return named and not filename.startswith(_PYTHON)
 
 
 def line() -> str:

@@ -14,6 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from fractions import Fraction
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, TypeAlias, cast
 
@@ -36,11 +37,11 @@ from decrescendo.row_independence.object_contents import (
 # The values found, by the path that leads to each from the loss or the model (``loss.seen``, ``len(loss.names)``).
 Numbers: TypeAlias = dict[str, Any]
 # Search limits: objects visited (beyond this, recorded as `UNSEARCHED`), and entries visited per container
-# (beyond this, only its length).
+# (beyond this, only its length and its sum).
 _MAX_OBJECTS, _MAX_ENTRIES = 20_000, 1_000
 # The entry of `Numbers` that records that there are more objects than were visited.
 UNSEARCHED = "(more objects)"
-_NUMBERS = (int, float, complex)
+_NUMBERS = (int, float, complex, Fraction)
 _CHOICES = (str, bytes, FunctionType, BuiltinFunctionType, type)
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque, array)
 # Attributes that every nn.Module has: skipped, except hooks (code of the program) and, by `_modules`, child modules.
@@ -99,6 +100,8 @@ def numbers_of(
             )
         elif choices and (value is None or isinstance(value, _CHOICES)):
             found[name] = value if isinstance(value, (str, bytes)) else id(value)
+        if identities and isinstance(value, Tensor) and value.__dict__:  # numbers that a user hung on it
+            left += [(f"{name}.{key}", n) for key, n in value.__dict__.items() if isinstance(n, _NUMBERS)]
         if value is None or isinstance(value, (str, bytes, Tensor, Content)) or id(value) in visited:
             continue
         visited[id(value)] = value
@@ -106,22 +109,17 @@ def numbers_of(
         if kind is not None:  # methods of the builtin class: a user's subclass runs no code of its own
             found[f"len({name})"] = size = kind.__len__(value)
             if size > _MAX_ENTRIES:
-                if identities:
-                    found[f"entries of {name}"] = entries_of(value)
+                what = "entries" if identities else "sum"
+                found[f"{what} of {name}"] = entries_of(value) if identities else _sum_of(value, kind)
                 continue
-            if kind is dict:
-                items = list(dict[Any, Any].items(cast("Any", value)))
-                left += [(f"{name}[{key}]", item) for key, item in items]
-            else:
-                left += [(f"{name}.{at}", item) for at, item in enumerate(list(kind.__iter__(value)))]
+            left += _entries(name, value, kind)
         if isinstance(value, np.ndarray):
             found[f"len({name})"] = value.size
-            if identities and value.size > _MAX_ENTRIES:
-                found[f"bytes of {name}"] = bytes_of(value)
-            left += [
-                (f"{name}.{at}", item)
-                for at, item in enumerate(value.flat if value.size <= _MAX_ENTRIES else ())
-            ]
+            if value.size > _MAX_ENTRIES:
+                what = "bytes" if identities else "sum"
+                found[f"{what} of {name}"] = bytes_of(value) if identities else _sum_of(value)
+            else:
+                left += [(f"{name}.{at}", item) for at, item in enumerate(value.flat)]
         left += [(f"{name}.{inner}", item) for inner, item in _reached_from(value)]
         if identities and not isinstance(value, np.ndarray) and id(value) not in own:
             left += [(f"{name}.{inner}", item) for inner, item in contents_of(value, _LIBRARIES)]
@@ -130,6 +128,21 @@ def numbers_of(
     if objects is not None:
         objects += visited.values()
     return found
+
+
+def _entries(name: str, value: Any, kind: Any) -> list[tuple[str, object]]:
+    """The items of a container of the builtin class ``kind``, by path."""
+    if kind is dict:
+        return [(f"{name}[{key}]", item) for key, item in list(dict[Any, Any].items(value))]
+    return [(f"{name}.{at}", item) for at, item in enumerate(list(kind.__iter__(value)))]
+
+
+def _sum_of(value: Any, kind: Any = None) -> float:
+    """The sum of the real numbers in an array, or in a container of the builtin class ``kind``."""
+    if kind is None:
+        return value.sum().item() if value.dtype.kind in "biuf" else 0
+    items = dict[Any, Any].values(value) if kind is dict else kind.__iter__(value)
+    return sum(item for item in items if type(item) in (int, float))
 
 
 def is_of_a_library(kind: type) -> bool:
