@@ -7,13 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import doctor_trainings as trainings
 import pytest
+import torch
 from often import some
+from torch import nn
 
 from decrescendo.doctor import Certainty, Diagnosis
 from decrescendo.doctor.examine import diagnosis
+from decrescendo.doctor.loops import epochs_asked
+from decrescendo.doctor.watch_opacus import OpacusWatch
 
 _SUPPORT = Path(__file__).parents[1] / "support"
 Observe = Callable[[Path, str], Diagnosis]
@@ -82,3 +88,37 @@ def test_a_clipped_batch_is_found_where_large_records_have_no_gradient(
     check, text = trainings.FAULTY_BY_HAND["the batch is clipped"]
     found = observed(tmp_path, text.replace("import torch\n", "import torch\ntorch.manual_seed(1032)\n", 1))
     assert check in {finding.check for finding in found.findings}, found.describe()
+
+
+def test_rows_under_vmap_are_not_taken_for_one_record(observed: Observe, tmp_path: Path) -> None:
+    """The model is called once for all records of a batch that no loader made: nothing is changed, and it is said."""
+    found = observed(tmp_path, trainings.OWN_BATCHES_VMAP)
+    assert not found.findings, found.describe()
+    assert any("no batch came from a loader" in why for why in found.unseen)
+
+
+def test_one_record_of_a_batch_in_parts_is_made_long() -> None:
+    """Of each part it would be several records, and a right training would be called wrong."""
+    parts = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    optimizer: Any = SimpleNamespace(params=parts)
+    watch: Any = SimpleNamespace(_neighbours=SimpleNamespace(waiting=True, role="large"))
+    for _ in range(3):
+        for part in parts:
+            cast("Any", part).grad_sample = torch.ones(4, 3)
+        OpacusWatch._clipped(watch, lambda _: None, optimizer)
+        long = [float(cast("Any", part).grad_sample[0, 0]) for part in parts]
+    assert long == [1.0, 1.0]
+
+
+def test_a_loop_counts_once_with_a_comprehension_inside(tmp_path: Path) -> None:
+    script = tmp_path / "rounds.py"
+    script.write_text("for turn in range(3):\n    asked = [ask() for _ in range(2)]\n")
+    found: list[int | None] = []
+    space = {"ask": lambda: found.append(epochs_asked(sys._getframe(1)))}
+    exec(compile(script.read_text(), str(script), "exec"), space)
+    assert set(found) == {3}
+
+
+def test_a_script_that_ends_itself_says_so(observed: Observe, tmp_path: Path) -> None:
+    found = observed(tmp_path, "import sys\nsys.exit(2)\n")
+    assert any("ended itself with 2" in why for why in found.unseen), found.describe()

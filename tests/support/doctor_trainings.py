@@ -96,6 +96,9 @@ FAULTY = {
     "losses printed": ("beside", _CLEAN.replace("optimizer.step()", "optimizer.step()\n        "
                                                                     "print(epoch, loss.item())")),
     "the best kept": ("selection", "best = 9.0\n" + _CLEAN + "    if loss < best:\n        best = loss\n"),
+    "a softmax by hand": ("sensitivity", _CLEAN.replace(
+        _LOSS, "(model(a).square().exp() / model(a).square().exp().sum(1, keepdim=True))[:, 0].mean()")),
+    "ended by its loss": ("selection", _CLEAN + "    if loss < 0.1:\n        break\n"),
     "empty batches skipped": ("empty batch", _CLEAN.replace(
         "        optimizer.zero_grad()", "        if len(a) == 0:\n            continue\n        "
                                          "optimizer.zero_grad()")),
@@ -168,6 +171,10 @@ _OWN_BATCHES = _LOOPED.replace(
     "    for _ in range(10):\n        drawn = torch.rand(600) < 0.1\n        a, b = x[drawn], y[drawn]",
 )
 
+OWN_BATCHES_VMAP = _BY_HAND.replace(
+    "    for a, b in loader:",
+    "    for _ in range(10):\n        drawn = torch.rand(600) < 0.1\n        a, b = x[drawn], y[drawn]",
+)
 CLEAN_BY_HAND = {"vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES}
 FAULTY_BY_HAND = {
     "noise over the batch": ("sensitivity", _BY_HAND.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
@@ -179,5 +186,6 @@ FAULTY_BY_HAND = {
     "no noise": ("noise", _BY_HAND.replace("torch.randn_like(p)", "torch.zeros_like(p)")),
     "own batches, noise over the "
     "batch": ("sensitivity", _OWN_BATCHES.replace("max_grad_norm) / 60", "max_grad_norm / 60) / 60")),
+    "divided by the rows drawn": ("denominator", _LOOPED.replace("/ 60\n", "/ a.shape[0]\n")),
     "batch norm": ("beside", _OF_BATCHES.replace("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU()")),
 }  # fmt: skip

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _DRAWS = (
     "normal",
@@ -192,7 +192,8 @@ def denominators(sources: Sources) -> Iterator[Hit]:
                 left, right = node.target, node.value
             else:
                 continue
-            if not _GRADIENT.search(ast.unparse(left).lower()):
+            into = [ast.unparse(target) for target in targets_of(module.statement(node) or node)]
+            if not _GRADIENT.search(ast.unparse(left).lower()) and not any(t.endswith(".grad") for t in into):
                 continue
             if re.fullmatch(
                 r"(len\(\w*(batch|x|data|input|target|label|y|image)\w*\)|\w+\.(size\(0\)|shape\[0\]))",

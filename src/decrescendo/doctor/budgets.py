@@ -71,6 +71,11 @@ def usual_delta(private: Event) -> float:
     return min(1e-5, 1 / max(1, 10 * private["made"]["rows"]))
 
 
+def loop_seen(seen: Observed) -> bool:
+    """Whether the loops around a step say how many epochs there are."""
+    return any(event.get("epochs") for event in seen.of("noise"))
+
+
 def epochs_of(seen: Observed, private: Event) -> int | None:
     looped = [event["epochs"] for event in seen.of("noise") if event.get("epochs")]
     return looped[0] if looped else private["asked"].get("epochs")
@@ -105,8 +110,10 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
     if ends is None:
         return [], []
     lower, upper = ends
+    how = "by its loop" if loop_seen(seen) else "as asked for"
     facts = [
-        f"{ledger.steps} steps at rate {ledger.sample_rate[0]:.4g}, noise multiplier "
+        f"a whole training of {epochs_of(seen, private)} epochs ({how}) takes {ledger.steps} steps at rate "
+        f"{ledger.sample_rate[0]:.4g}, noise multiplier "
         f"{ledger.noise_multiplier.min():.4g}..{ledger.noise_multiplier.max():.4g}: epsilon {epsilon_words(upper)} at "
         f"delta {delta:.3g} if all that was assumed holds"
     ]

@@ -21,7 +21,12 @@ def compared(folder: Path, seen: Observed) -> tuple[list[Finding], list[str], li
     """Findings, facts, what could not be compared, and whether the sum was."""
     parent, same = released(folder, "parent"), released(folder, "same")
     if parent is None or same is None:
-        return [], [], ["neighbouring data sets: no release was reached within the steps"], False
+        return (
+            [],
+            [],
+            ["neighbouring data sets: no batch came from a loader, or as rows into the model, before a step"],
+            False,
+        )
     if not torch.equal(parent["release"], same["release"]):
         why = "neighbouring data sets: the training is not repeatable with the same random numbers"
         return [], [], [why], False
@@ -59,6 +64,12 @@ def _of_sum(
     for role, held in others.items():
         allowed = 1 if role == "removed" else 2
         moved = _distance(parent, held) / clip
+        if math.isnan(moved):
+            yield Finding(
+                "sensitivity", Certainty.PROVEN, "one record made the sum not a number",
+                "it can be seen whether that record took part: bound the loss, or leave such gradients out", *at,
+            )  # fmt: skip
+            break
         if moved > allowed * _SLACK:
             yield Finding(
                 "sensitivity", Certainty.PROVEN,
@@ -133,7 +144,8 @@ def _of_gradient(
             "the gradient that the optimiser takes has no noise", "no privacy, if nothing is noised later", *at,
         )  # fmt: skip
         return [finding], [], [], False
-    moved = max((_distance(parent, held) for role, held in others.items() if role != "removed"), default=0.0)
+    distances = [_distance(parent, held) for role, held in others.items() if role != "removed"]
+    moved = math.inf if any(map(math.isnan, distances)) else max(distances, default=0.0)
     if not moved:
         return [], ["exchanging one record did not move the gradient"], [], False
     # So many standard errors of the noise's own measurement, by as many numbers as there are weights.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from decrescendo.doctor.budgets import Observed
+from decrescendo.doctor.budgets import Observed, loop_seen
 from decrescendo.doctor.checkpoint import examine_checkpoint
 from decrescendo.doctor.compare import compared
 from decrescendo.doctor.events import read_events
@@ -93,6 +93,8 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     unseen = [
         f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"
     ]
+    if seen.of("private") and seen.of("noise") and not loop_seen(seen):
+        unseen.append("how many epochs the loop makes")
     if not seen.of("step") and not seen.of("bypass"):
         unseen.append("a step of the training: none was reached, so that most is read from the source alone")
         return findings, [], unseen, set()

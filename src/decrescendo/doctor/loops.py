@@ -76,8 +76,11 @@ def epochs_asked(frame: FrameType | None) -> int | None:
     while frame is not None:
         tree = _tree(frame.f_code.co_filename)
         for node in ast.walk(tree) if tree is not None else ():
-            inside = isinstance(node, ast.For) and node.body[0].lineno <= frame.f_lineno <= (
-                node.end_lineno or 0
+            # (A comprehension's frame lies in the loop of the frame around it.)
+            inside = (
+                isinstance(node, ast.For)
+                and node.lineno >= frame.f_code.co_firstlineno
+                and (node.body[0].lineno <= frame.f_lineno <= (node.end_lineno or 0))
             )
             if inside and (turns := _turns(node, frame)) is not None:
                 product, found = product * turns, True

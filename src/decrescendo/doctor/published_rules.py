@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
@@ -138,6 +139,18 @@ def statistics(sources: Sources) -> Iterator[Hit]:
         return
 
 
+def _ends_by_size(node: ast.AST) -> TypeGuard[ast.If]:
+    """Whether a loop ends here because something is larger or smaller than something else."""
+    if not isinstance(node, ast.If):
+        return False
+    orders = ast.Lt, ast.Gt, ast.LtE, ast.GtE
+    test = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)]
+    inside = [part for inner in node.body for part in ast.walk(inner)]
+    return any(isinstance(part, ast.Break) for part in inside) and any(
+        isinstance(t.ops[0], orders) for t in test
+    )
+
+
 def selections(sources: Sources) -> Iterator[Hit]:
     """The best of several, by a score on rows that are private."""
     for module in sources.modules:
@@ -150,6 +163,13 @@ def selections(sources: Sources) -> Iterator[Hit]:
                 yield (module, node, "selection", "the best model is chosen by its score",
                        "free only if the score is of public rows: else each look costs, and the "
                        "choice tells of them")  # fmt: skip
+                return
+            words = names_in(node.test) if _ends_by_size(node) else set[str]()
+            if any(_SCORE.search(word) or "running" in word for word in words) and not any(
+                map(_OF_TESTS.search, words)
+            ):
+                yield (module, node, "selection", "the training ends by a score of the training rows",
+                       "when it ended tells of them: end it by a released number, or after fixed steps")  # fmt: skip
                 return
     for module, call in sources.calls(
         "EarlyStopping", "optimize", "GridSearchCV", "create_study", "ReduceLROnPlateau", "ModelCheckpoint"

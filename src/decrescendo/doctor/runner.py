@@ -1,6 +1,5 @@
 """Runs a script with observers in place: ``python -m decrescendo.doctor.runner FOLDER STEPS SCRIPT ARGUMENTS``."""
 
-import contextlib
 import importlib.util
 import runpy
 import sys
@@ -26,8 +25,13 @@ def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
     sys.path[0] = str(Path(script).parent)
     ending = {"how": "whole", "error": ""}
     try:
-        with contextlib.suppress(SystemExit):
-            runpy.run_path(script, run_name="__main__")
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as left:
+        if left.code not in (None, 0):
+            ending = {
+                "how": "error",
+                "error": f"it ended itself with {left.code!r}; were its arguments given after --?",
+            }
     except Enough:
         ending["how"] = "enough"
     except BaseException as error:

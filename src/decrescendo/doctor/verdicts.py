@@ -1,5 +1,6 @@
 """From what observers saw to findings: loaders against accountants, noise, histories, and what goes around both."""
 
+import re
 from collections.abc import Iterator
 
 from decrescendo.doctor.budgets import (
@@ -120,7 +121,9 @@ def _history(seen: Observed) -> Iterator[Finding]:
             )  # fmt: skip
         accountants.add(event["accountant"])
     resumed = [
-        e for e in seen.of("load") if any("optim" in key.lower() or key == "epoch" for key in e["keys"])
+        e
+        for e in seen.of("load")
+        if any(re.search("optim|epoch|round|step", key.lower()) for key in e["keys"])
     ]
     if resumed and made and not seen.of("restored") and not any(event["history"] for event in made):
         yield Finding(

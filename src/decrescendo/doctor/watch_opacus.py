@@ -75,7 +75,7 @@ class OpacusWatch:
             self._torch.inside = False
 
     def _clipped(self, clip: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._neighbours.waiting:
+        if self._neighbours.waiting and not hasattr(optimizer, "doctor_rows"):  # the first part of the batch
             optimizer.doctor_rows = _digest(optimizer)
             if self._neighbours.role == "large":
                 _lengthen_first(optimizer)

@@ -13,7 +13,7 @@ from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
-from decrescendo.base.torch_private import LossModule, fetching
+from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
 from decrescendo.doctor.loops import named_numbers
 from decrescendo.doctor.neighbours import SCALES, Neighbours, changed_indices, enlarged
@@ -115,6 +115,8 @@ class TorchWatch:
         if self._depth > 1 or not torch.is_grad_enabled() or not args:
             return None
         if isinstance(module, LossModule) or not isinstance(args[0], Tensor) or not args[0].dim():
+            return None
+        if is_wrapped_by_transform(args[0]):  # under vmap it is every record at once
             return None
         self._watch_buffers(module)
         if not module.training or self.fetched or not self.neighbours.due(0):
