@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from broken_builds import BROKEN, BROKEN_EPOCHS, BROKEN_TELEMETRY, healthy
+from broken_builds import BROKEN, BROKEN_BANDS, BROKEN_EPOCHS, BROKEN_TELEMETRY, healthy
 from torch import nn
 
 from decrescendo.accounting import Budget, Ledger
@@ -21,7 +21,7 @@ from decrescendo.audit.attacks import batch_size, counted, crowded, once, one_ca
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
 from decrescendo.audit.watch import watch
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import Batch, Reference
+from decrescendo.clipping import Batch, EngineSettings, Reference
 from decrescendo.errors import InvalidValue
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import constant, sensitivity_decay
@@ -125,6 +125,16 @@ def moving_batch(budget: Budget) -> Attack:
     return batch_size(budget, moving=True)
 
 
+def by_turns(seen: np.ndarray, plan: Plan, groups: int) -> float:
+    """The log-likelihood ratio of a canary that pulls by C at every turn of one of so many groups."""
+    steps = plan.steps
+    bands = [np.diag(row[: steps - k], -k) for k, row in enumerate(plan.strategy)]
+    strategy = np.sum(bands, axis=0)
+    shifts = [strategy @ (np.arange(steps) % groups == group) for group in range(groups)]
+    ratios = np.array([(strategy @ seen) @ shift - shift @ shift / 2 for shift in shifts])
+    return float(np.logaddexp.reduce(ratios) - np.log(groups))
+
+
 # Which data set shows which break, at which epsilon and with how many runs.
 CASES = [
     pytest.param(one_among_ordinary_rows, 4.0, 100, "no noise", marks=pytest.mark.slow),
@@ -183,6 +193,35 @@ class TestManyRuns:
             assert broken.plan.guarantee.accountant == "Pld"
             assert broken.plan.guarantee.epsilon <= 60
             assert "curve" in many_runs(broken, runs=240, seed=3).caught_by
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("build", "turns", "bands", "epsilon", "runs"),
+        [
+            ("records of every group at every turn", 1, 4, 8.0, 100),
+            ("one band more than groups", 1, 2, 4.0, 400),
+            ("rate not multiplied by the bands", 4, 4, 12.0, 100),
+        ],
+    )
+    def test_broken_correlated_noise_is_caught_and_the_healthy_one_is_not(
+        self, build: str, turns: int, bands: int, epsilon: float, runs: int
+    ) -> None:
+        """Every record of a group is drawn at each of its turns, and the canary looks for ``turns`` groups."""
+
+        def attack() -> Attack:
+            plan = calibrate(
+                Budget(epsilon, 1e-5), PoissonSampling(20, 20 / bands), steps=4 * turns + 4, clip=1.0, bands=bands,
+                workload=constant(1.0),
+            )  # fmt: skip
+            canary = one_canary(
+                plan, DATA[:20], lambda: nn.Linear(4, 1), squares, settings=EngineSettings(capture=False)
+            )
+            return replace(canary, evidence=lambda seen, _: by_turns(seen[:, 0], plan, turns))
+
+        assert many_runs(attack(), runs=runs, seed=3).caught_by == ()
+        healthy_plan = attack().plan
+        with BROKEN_BANDS[build](healthy_plan):
+            assert "curve" in many_runs(attack(), runs=runs, seed=3).caught_by
 
     @pytest.mark.slow
     def test_a_cut_that_is_paid_for_is_not_caught(self) -> None:

@@ -16,8 +16,10 @@ from decrescendo.accounting.release import Release
 from decrescendo.base.assumption import Assumption
 from decrescendo.clipping import Batch, ClippedSum, Engine, Telemetry
 from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
+from decrescendo.plans.sampling_arguments import drawn_of
 from decrescendo.training.data import data_set, loading
 from decrescendo.training.data.examples import Examples
 from decrescendo.training.data.rows import Rows, table_of
@@ -180,6 +182,43 @@ def bound_of_the_batch(plan: Plan) -> AbstractContextManager[object]:
     return mock.patch.object(Telemetry, "coordinates", change)
 
 
+def every_turn(plan: Plan) -> AbstractContextManager[object]:
+    """Records of all groups are drawn at every turn."""
+
+    def batches(self: CyclicPoissonSampling, steps: int, rng: Any, groups: Any) -> Iterator[np.ndarray]:
+        everybody = np.arange(self.dataset_size)
+        for taken in range(self.step, self.step + steps):
+            yield drawn_of(everybody, self.at(taken).sample_rate, rng)
+
+    return mock.patch.object(CyclicPoissonSampling, "batches", batches)
+
+
+def group_less(plan: Plan) -> AbstractContextManager[object]:
+    """The noise has one band more than there are groups: turns come one step early."""
+
+    def batches(self: CyclicPoissonSampling, steps: int, rng: Any, groups: Any) -> Iterator[np.ndarray]:
+        fewer = self.bands - 1
+        merged = [np.concatenate(groups[group::fewer]) for group in range(fewer)]
+        for taken in range(self.step, self.step + steps):
+            yield drawn_of(np.sort(merged[taken % fewer]), self.at(taken).sample_rate, rng)
+
+    return mock.patch.object(CyclicPoissonSampling, "batches", batches)
+
+
+@contextmanager
+def rate_of_everybody(plan: Plan | None = None) -> Iterator[None]:
+    """Accounted at B/N, as if records of all groups took part in each step."""
+
+    def release(self: CyclicPoissonSampling, z: float) -> Release:
+        return Release(self.sample_rate / self.bands, z, bands=self.bands, step=self.step)
+
+    def rates(self: CyclicPoissonSampling, steps: int) -> np.ndarray:
+        return self.sizes(steps) / self.dataset_size
+
+    with mock.patch.multiple(CyclicPoissonSampling, release=release, rates=rates):
+        yield
+
+
 @contextmanager
 def healthy(plan: Plan) -> Iterator[None]:
     """Nothing broken."""
@@ -203,3 +242,9 @@ BROKEN_TELEMETRY: dict[str, Build] = {
 }
 # Of plans in which each example takes part once an epoch.
 BROKEN_EPOCHS: dict[str, Build] = {"shuffled, sold as random allocation": shuffled_epochs}
+# Of plans of correlated noise.
+BROKEN_BANDS: dict[str, Build] = {
+    "records of every group at every turn": every_turn,
+    "one band more than groups": group_less,
+    "rate not multiplied by the bands": rate_of_everybody,
+}
