@@ -120,8 +120,13 @@ class TestRecursion:
         ] = []  # what is under the Gaussian of each step, and its deviation
 
         def caught(sums: np.ndarray, out: np.ndarray, std: float, *more: object) -> object:
-            drawn.append((sums.copy(), std))
-            return rounded.adder(sums, out, std, *more)  # type: ignore[arg-type]
+            add = rounded.adder(sums, out, std, *more)  # type: ignore[arg-type]
+
+            def adding(*where: int) -> object:
+                drawn.append((sums.copy(), std))
+                return add(*where)
+
+            return adding
 
         for step in range(steps):
             values = torch.roll(sums, step)

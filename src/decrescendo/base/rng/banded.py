@@ -86,10 +86,15 @@ def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
     size = rows.shape[1]
     most = min(_CHUNK, size)
     starts = deque(range(0, size, _CHUNK))  # several threads may take from it
+    counters = [counter_of(step.words, size) for step in steps]
 
     def work() -> None:
         noise = np.empty(most)
         sums = [weighted(rows, step, noise) for step in steps]
+        adders = [
+            adder(noise, noise, step.std, 1.0, 1.0, step.words, most, counter)
+            for step, counter in zip(steps, counters, strict=True)
+        ]
         while starts:
             try:
                 start = starts.popleft()
@@ -97,12 +102,11 @@ def draw(rows: Int32[np.ndarray, "bands size"], steps: Sequence[Step]) -> None:
                 return
             count = min(_CHUNK, size - start)
             here = noise[:count]
-            for step, add_up in zip(steps, sums, strict=True):
+            for step, add_up, add in zip(steps, sums, adders, strict=True):
                 add_up(start, count)
-                words = step.words.after(start)
-                add = adder(here, here, step.std, 1.0, 1.0, words, count, counter_of(words, count))
-                left, drawn = add(0, count)
+                left, drawn = add(0, count, start)
                 if len(left):  # settled before later steps read it
+                    words = step.words.after(start)
                     here[left] = rounded_exactly(here[left], step.std, 1.0, 1.0, drawn, words, left)
                 rows[step.row, start : start + count] = here
 

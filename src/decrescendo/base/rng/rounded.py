@@ -195,9 +195,10 @@ def adder(
     words: Words,
     most: int,
     counter: tuple[bytes, int] | None,
-) -> Callable[[int, int], tuple[np.ndarray, np.ndarray]]:
+) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     """A function of (start, count), for one thread: writes the results to ``out`` where float64 decides which multiple
-    is nearest; returns the positions, from ``start`` on, of the others, which it leaves alone, and their words."""
+    is nearest; returns the positions, from ``start`` on, of the others, which it leaves alone, and their words. With a
+    third argument the words are those of the coordinates from so many after ``start`` on."""
     if kernel() is None:
         return _portable(values, out, std, step, inverse, words.reader(most))
     unsure, size = np.empty(most, dtype=np.int64), values.itemsize
@@ -208,8 +209,8 @@ def adder(
         (key, place), kept, draw = counter, np.empty(most, dtype=np.uint64), _keyed_kernel()
         others = kept.ctypes.data
 
-        def keyed(start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-            block, odd = divmod(place + start, 2)
+        def keyed(start: int, count: int, ahead: int = 0) -> tuple[np.ndarray, np.ndarray]:
+            block, odd = divmod(place + start + ahead, 2)
             there = source + size * start, target + size * start, key, block >> 64, block % 2**64, odd
             found = draw(*there, listed, others, count, *scales, *version)
             return unsure[:found].copy(), kept[:found].copy()
@@ -217,8 +218,8 @@ def adder(
         return keyed
     function, read = kernel(), words.reader(most)
 
-    def compiled(start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        drawn = read(start, count)
+    def compiled(start: int, count: int, ahead: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        drawn = read(start + ahead, count)
         there = source + size * start, target + size * start, drawn.ctypes.data
         found = unsure[: function(*there, listed, count, *scales, *version)].copy()
         return found, drawn[found]
@@ -233,9 +234,9 @@ def _portable(
     step: float,
     inverse: float,
     read: Callable[[int, int], UInt64[np.ndarray, " count"]],
-) -> Callable[[int, int], tuple[np.ndarray, np.ndarray]]:
-    def add(start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        drawn, part = read(start, count), slice(start, start + count)
+) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    def add(start: int, count: int, ahead: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        drawn, part = read(start + ahead, count), slice(start, start + count)
         nearest, is_open = nearest_of(values[part].astype(np.float64), std, step, drawn)
         with np.errstate(over="ignore", invalid="ignore"):
             np.copyto(out[part], nearest * (step * inverse), casting="same_kind", where=~is_open)
