@@ -144,6 +144,8 @@ def test_the_command_reads_pages_json_and_exit_codes(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert [f["check"] for f in json.loads(done.stdout)["findings"]] == ["beside"]
     assert CliRunner().invoke(app, [*ask, "--ci", "--ignore", "beside"]).exit_code == 0
+    script.with_name("ends.py").write_text("raise SystemExit(2)\n")
+    assert CliRunner().invoke(app, ["doctor", str(script.with_name("ends.py")), "--ci"]).exit_code == 1
     done = CliRunner().invoke(
         app, [*ask, "--page", str(tmp_path / "page.md"), "--fix", str(tmp_path / "fixed.py")]
     )

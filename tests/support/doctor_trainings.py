@@ -51,6 +51,9 @@ CLEAN = {
         _LOOP, "with torch.no_grad():\n    for a, b in DataLoader(TensorDataset(x, y), batch_size=200):\n"
         "        model(a)\n" + _LOOP
     ),
+    "data of a generator of their own": _CLEAN.replace(
+        "x = torch.randn(600, 8)", "own = torch.Generator().manual_seed(0)\nx = torch.randn(600, 8, generator=own)")
+    + "torch.save(model.state_dict(), 'model.pt')\n",
     "in functions": _HEAD + "def main():\n" + "\n".join(
         "    " + line for line in ("global model\n" + _CALIBRATED + _LOOP).splitlines()
     ) + "\nmain()\n",

@@ -31,7 +31,9 @@ def doctor_command(
     ignore: Annotated[
         list[str] | None, typer.Option(help="A check whose findings are left out; may be given again.")
     ] = None,
-    ci: Annotated[bool, typer.Option("--ci", help="Exit code 1 if a fault was found.")] = False,
+    ci: Annotated[
+        bool, typer.Option("--ci", help="Exit code 1 if a fault was found, or no step was reached.")
+    ] = False,
     page: Annotated[
         Path | None, typer.Option(help="Write a page to read to this file, as Markdown.", metavar="FILE")
     ] = None,
@@ -70,5 +72,5 @@ def doctor_command(
         fix.write_text(written.text, encoding="utf-8")
         if not as_json:
             say(f"written: {fix}" + "".join(f"\nnot carried over: {reason}" for reason in written.left))
-    if ci and kept:
+    if ci and (kept or doctor.finding.UNREACHED in found.unseen):
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ from decrescendo.doctor.budgets import Observed, loop_seen
 from decrescendo.doctor.checkpoint import examine_checkpoint
 from decrescendo.doctor.compare import compared
 from decrescendo.doctor.events import read_events
-from decrescendo.doctor.finding import Diagnosis, Finding, ordered
+from decrescendo.doctor.finding import UNREACHED, Diagnosis, Finding, ordered
 from decrescendo.doctor.folder import examine_folder
 from decrescendo.doctor.rules import read_source
 from decrescendo.doctor.source import script_of
@@ -96,7 +96,7 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     if seen.of("private") and seen.of("noise") and not loop_seen(seen):
         unseen.append("how many epochs the loop makes")
     if not seen.of("step") and not seen.of("bypass"):
-        unseen.append("a step of the training: none was reached, so that most is read from the source alone")
+        unseen.append(UNREACHED)
         return findings, [], unseen, set()
     moved, said, missing, ran = compared(kept, seen)
     settled = {"sensitivity"} if ran else set()

@@ -69,6 +69,10 @@ CHECKS = {
 }
 
 
+# Of a run in which this was not checked, next to nothing was.
+UNREACHED = "a step of the training: none was reached, so that most is read from the source alone"
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """All findings of the doctor for one training.

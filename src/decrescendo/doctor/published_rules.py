@@ -15,6 +15,7 @@ _LOGS = (
     "write",
 )  # fmt: skip
 _SCORE, _OF_TESTS = re.compile(r"loss|^err[dg]|^acc|_acc|top1|correct"), re.compile(r"test|val|eval")
+_NORMAL = ("normal", "normal_", "randn", "randn_like")
 _PERSONS = re.compile(
     r"^(user|patient|subject|speaker|author|person|customer|client|member|account|participant|writer)_?ids?$",
     re.IGNORECASE,
@@ -74,12 +75,27 @@ def seeds(sources: Sources) -> Iterator[Hit]:
     if secure or not published:
         return
     for module, call in sources.calls("manual_seed", "seed_everything", "set_seed", "manual_seed_all"):
-        if isinstance(call.func, ast.Attribute) and "rng" in ast.unparse(call.func.value).lower():
+        if not _draws_noise(module, call):
             continue
         yield (module, call, "seed", "the noise comes from a generator that was seeded here, and the "
                                      "weights are saved or sent",
                "who knows or guesses the seed draws the same noise, and takes it off")  # fmt: skip
         return
+
+
+def _draws_noise(module: Module, seeding: ast.Call) -> bool:
+    """Whether what is seeded may draw the noise: torch's own generator, or one that is given to such a call."""
+    held = ast.unparse(seeding.func.value).lower() if isinstance(seeding.func, ast.Attribute) else ""
+    if "generator" not in held:
+        return "rng" not in held
+    names = {ast.unparse(target) for target in targets_of(module.statement(seeding) or seeding)} | {held}
+    for call in module.calls:
+        repeated = name_of(call.func) in _NORMAL and bool(module.loops(call))
+        for key in ("noise_generator", *(("generator",) if repeated else ())):
+            given = keyword(call, key)
+            if given is not None and ast.unparse(given) in names:
+                return True
+    return False
 
 
 def logs(sources: Sources) -> Iterator[Hit]:

@@ -253,8 +253,8 @@ class Loop:
         tape, program = self.tape, self._program
         if not self._waiting or tape is None:
             raise PlanViolation(
-                "each step must take a batch of its own, got a step without a draw from the loader. Call "
-                "optimizer.step() once a batch"
+                "each step must take a batch of its own, got a step without a draw from the private loader. Loop over "
+                "the loader that make_private returned, and call optimizer.step() once a batch"
             )
         self._check_settings()
         if tape.rows:

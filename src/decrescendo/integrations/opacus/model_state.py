@@ -109,7 +109,8 @@ class ModelState:
                 f"{(inside or changed)[0]}, which the loop set after it had read or computed something of one. Set it "
                 "before anything is read, keep what the model does not use (a counter) in an object that it does not "
                 "hold, or compute it in the model's forward; a number that changes with the epoch "
-                "goes into the model as an argument, from a tensor made before the loop: model(x, tau=taus[epoch])"
+                "goes into the model as an argument, from a tensor made before the loop: model(x, tau=taus[epoch]). "
+                "Weights of federated rounds are another training each: decrescendo.federated"
             )
         return numbers
 

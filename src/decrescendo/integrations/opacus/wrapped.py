@@ -208,7 +208,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         raise AttributeError(
             f"the private optimizer has no {name}: it has param_groups, state, step and zero_grad of torch, and "
             "noise_multiplier, max_grad_norm and expected_batch_size of Opacus. There are no gradients of examples to "
-            "be seen or hooked: clipping and noise are done in step()"
+            "be seen or hooked: clipping and noise are done in step(). For steps of several parts take "
+            "BatchMemoryManager"
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
