@@ -3,7 +3,6 @@
 import math
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,8 +32,6 @@ from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.trainer import SAME_ORDER
 from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in, write_state
 
-# Adam has a state to be saved, and the order of its steps matters.
-pytestmark = pytest.mark.filterwarnings("ignore:correlated noise is made for SGD")
 ROWS = 40
 PLAN = banded_plan(7, 3, records=ROWS, batch=[8, 6, 4, 8, 6, 4, 2], clip=[1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 
@@ -305,12 +302,3 @@ def test_the_margin_for_rounding_is_small() -> None:
     streams = RunStreams.of(0, PLAN.sampling, PLAN.correlation)
     assert streams.correlated is not None
     assert math.sqrt(26) * streams.correlated.grid < 1e-5
-
-
-def test_who_takes_correlated_noise_with_adam_is_told() -> None:
-    model, optimizer = parts()
-    with pytest.warns(UserWarning, match="made for SGD.*with Adam it has lost"):
-        Trainer(model, loss, PLAN, optimizer, seed=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Trainer(model, loss, PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)

@@ -1,6 +1,5 @@
 """What `Trainer` checks, compares across ranks and registers in the ledger store before the first step."""
 
-import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -94,16 +93,6 @@ def telemetry_of(telemetry: Telemetry | None, plan: object, agreed: Agreement) -
             "sums: read the private diagnostics"
         )
     return telemetry
-
-
-def warn_of_bands(optimizer: torch.optim.Optimizer, bands: int) -> None:
-    """Warn whoever gives correlated noise to an optimiser of which it was not made."""
-    if bands > 1 and any("betas" in group for group in optimizer.param_groups):
-        warnings.warn(
-            f"correlated noise is made for SGD, whose steps add up; with {type(optimizer).__name__} it has lost "
-            "accuracy where it was tried (docs: correlated noise). Compare with bands=1 on public data",
-            UserWarning, stacklevel=4,
-        )  # fmt: skip
 
 
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:

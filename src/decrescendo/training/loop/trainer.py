@@ -138,7 +138,6 @@ class Trainer:
         beginning.check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = beginning.trained_parameters(model, optimizer)
-        beginning.warn_of_bands(optimizer, 1 if source.correlation is None else source.correlation.bands)
         self._model, self._optimizer = model, optimizer
         self._scheduler = scheduler_of(scheduler, optimizer)
         if checkpoints is not None and self._scheduler is not None:
