@@ -22,11 +22,14 @@ _PYTHON, _THIS = (
 # Installed libraries that are taken to keep no count of the examples they were given. Any other installed package may
 # be the user's own project, and is searched like a script.
 _KNOWN = """
-    PIL accelerate attr beartype cloudpickle datasets deepspeed diffusers einops flwr fsspec functorch
-    huggingface_hub hypothesis jaxtyping joblib lightning lightning_fabric matplotlib numba numpy opacus
-    packaging pandas peft pluggy pyarrow pydantic pytest _pytest pytorch_lightning regex requests safetensors
-    scipy sentence_transformers sklearn sympy tensorboard timm tokenizers torch torch_geometric torchaudio
-    torchmetrics torchvision tqdm transformers trl typeguard typing_extensions wandb wrapt xdist yaml
+    _pytest accelerate attr beartype bitsandbytes cloudpickle datasets deepspeed diffusers einops evaluate
+    flash_attn flwr fsspec functorch gensim gpytorch huggingface_hub hypothesis jaxtyping joblib kornia
+    lightning lightning_fabric linear_operator matplotlib monai nltk numba numpy opacus open_clip packaging
+    pandas peft PIL pluggy pyarrow pydantic pytest pytorch_lightning ray regex requests safetensors scipy
+    segmentation_models_pytorch sentence_transformers sentencepiece sklearn spacy sympy tensorboard timm
+    tokenizers torch torch_geometric torch_scatter torch_sparse torchao torchaudio torchdata torchmetrics
+    torchtext torchvision tqdm transformers triton trl typeguard typing_extensions wandb wrapt xdist xformers
+    yaml
 """
 _PACKAGE = re.compile(r"[\\/](?:site|dist)-packages[\\/](\w+)")
 
