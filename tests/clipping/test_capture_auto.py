@@ -367,13 +367,18 @@ def _generated() -> Iterator[float]:
         yield from [1.0] * 9 + [2.0] * 5
 
 
+def _looped() -> Iterator[float]:
+    for weight in [1.0] * 9 + [2.0] * 40:
+        yield weight
+
+
 def _lines() -> Iterator[float]:
     return map(float, io.StringIO("1.0\n" * 9 + "2.0\n" * 40))
 
 
 ITERATORS: list[Callable[[], Iterator[Any]]] = [
-    lambda: itertools.cycle([1.0] * 9 + [2.0] * 5), _generated, _lines, lambda: iter([1.0] * 9 + [2.0] * 40),
-    lambda: zip(itertools.cycle([1.0] * 9 + [2.0] * 5)), lambda: enumerate([1.0] * 40),
+    lambda: itertools.cycle([1.0] * 9 + [2.0] * 5), _generated, _looped, _lines, lambda: iter([1.0] * 9 + [2.0] * 40),
+    lambda: zip(itertools.cycle([1.0] * 9 + [2.0] * 5)), lambda: filter(None, [1.0] * 9 + [2.0] * 40),
     lambda: itertools.chain([1.0] * 9, [2.0] * 40),
 ]  # fmt: skip
 

@@ -5,6 +5,7 @@ random generators, positions of iterators, bytes of arrays. A content that canno
 changed each time, so that no pass is replayed.
 """
 
+import gc
 import itertools
 import operator
 import random
@@ -156,7 +157,8 @@ def _inside(value: Any) -> Iterator[tuple[str, object]]:
     elif isinstance(value, GeneratorType):
         frame = value.gi_frame
         yield "at", None if frame is None else frame.f_lasti
-        yield from () if frame is None else list(frame.f_locals.items())
+        # Its variables, and the iterators of its loops, which have no name.
+        yield from ((f"held {at}", item) for at, item in enumerate(gc.get_referents(value)))
     elif isinstance(value, itertools.count):
         yield "at", repr(value)
     elif hasattr(type(value), "__next__"):
