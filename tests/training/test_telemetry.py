@@ -307,7 +307,8 @@ def shares(lengths: Tensor, bins: int) -> list[float]:
 @pytest.mark.parametrize("batch", [250.0, 1000.0, 4000.0])
 @pytest.mark.parametrize("noise", [0.7, 1.0, 3.0])
 def test_the_distribution_of_norms_is_known_as_well_as_it_says(batch: float, noise: float) -> None:
-    """Of full batches the standard error is z sqrt(K) / B, of drawn ones that of the draw is in it: within 5 %."""
+    """Of full batches the standard error is z sqrt(K) / B, of drawn ones that of the draw is in it: within 5 %, and
+    never too small. (Errors of one draw's bins go together, so 400 draws measure a deviation to 3.5 %.)"""
     bins = 10
     for rate, count in ((1.0, 400), (0.25, 400)):
         found, lengths, _, _ = readings(batch, noise, rate=rate, count=count, telemetry=Telemetry(norms=bins))
@@ -315,10 +316,17 @@ def test_the_distribution_of_norms_is_known_as_well_as_it_says(batch: float, noi
         errors = np.array([[e.value - t for e, t in zip(r.norms, true, strict=True)] for r in found])
         said = np.array([[e.standard_error for e in r.norms] for r in found])
         assert abs(errors.mean()) < 4 * said.mean() / math.sqrt(count)
-        ratio = math.sqrt((errors**2).mean() / (said**2).mean())
+        edges = torch.arange(1, bins + 1) / bins
+        parts = (
+            ((edges - lengths[:, None]) * bins).clamp(0, 1).numpy()
+        )  # of each bin, above the example's norm
+        exact = noise**2 * bins / batch**2 + (1 - rate) * (parts**2).mean() / batch
         if rate == 1.0:
             assert said == pytest.approx(noise * math.sqrt(bins) / batch, rel=1e-5)
-        assert ratio == pytest.approx(1.0, abs=0.05), (rate, ratio)
+        assert 0.999 < math.sqrt((said**2).mean() / exact) < 1.05, rate
+        assert math.sqrt((errors**2).mean() / exact) == pytest.approx(
+            1.0, abs=0.04 if rate == 1.0 else 0.12
+        ), rate
 
 
 def test_the_test_of_the_standard_error_has_power() -> None:

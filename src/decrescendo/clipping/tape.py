@@ -15,7 +15,7 @@ from torch import Tensor
 from decrescendo.base.precision import ON_CPU, full_precision
 from decrescendo.base.storages import FUNCTIONS_OFF, DispatchMode, storage_key, tensors_of, unwatched
 from decrescendo.clipping.rules import compiled
-from decrescendo.clipping.tape_steps import READS, TURNED, Step, has_mask, place_of
+from decrescendo.clipping.tape_steps import READS, TURNED, Step, function_of, has_mask, place_of
 from decrescendo.errors import UnsupportedModel
 
 _STORAGE = cast("Any", torch.UntypedStorage)
@@ -109,53 +109,6 @@ class Tape(DispatchMode):
             _STORAGE._free_weak_ref(key)
         self._held.clear()
         self._numbers.clear()
-
-    def run(
-        self, steps: list[Step], takes: list[int], gives: list[int]
-    ) -> Callable[[list[Tensor]], list[Tensor]]:
-        """The steps as a function from the tensors ``takes`` to the tensors ``gives``. It empties the list that it is
-        given, and drops each tensor after its last use."""
-        last = dict[int, int]()
-        for at, step in enumerate(steps):
-            last |= dict.fromkeys((*step.given, *(number for number in step.made if number is not None)), at)
-        kept = {*gives, *self.constants}
-        ends: list[list[int]] = [[] for _ in steps]
-        for number, at in last.items():
-            if number not in kept:
-                ends[at].append(number)
-        begin: list[Any] = [None] * (self._count + 1)
-        for number, tensor in self.constants.items():
-            begin[number] = tensor
-        calls = list(zip(steps, ends, strict=True))
-
-        def run(taken: list[Tensor]) -> list[Tensor]:
-            known = begin.copy()
-            for number in reversed(takes):
-                known[number] = taken.pop()
-            output = None
-            for (function, values, slots, lists, names, made, single, _), gone in calls:
-                given = values.copy()
-                for at, number in slots:
-                    given[at] = known[number]
-                for at, kind, items in lists:
-                    given[at] = kind([known[value] if is_tensor else value for is_tensor, value in items])
-                if names:
-                    output = function(
-                        *given[: -len(names)], **dict(zip(names, given[-len(names) :], strict=True))
-                    )
-                else:
-                    output = function(*given)
-                if single:
-                    known[cast("int", made[0])] = output
-                else:
-                    for number, tensor in zip(made, output or (), strict=True):
-                        if number is not None:
-                            known[number] = tensor
-                for number in gone:
-                    known[number] = None
-            return [known[number] for number in gives]
-
-        return run
 
     def _is_there(self, output: Tensor, args: tuple[Any, ...]) -> bool:
         """Whether an operation's output needs no replay: a view that has a number already, or a view of a constant,
@@ -264,8 +217,9 @@ class Operations:
         tape.end()
         sums = tape.needed(tape.steps[self._between :], last)
         carried = tape.free_of(sums)
-        self._first = tape.run(tape.needed(tape.steps[: self._between], carried), [], carried)
-        self._last = tape.run(sums, carried, last)
+        first = tape.needed(tape.steps[: self._between], carried)
+        self._first = function_of(first, tape.constants, [], carried)
+        self._last = function_of(sums, tape.constants, carried, last)
         tape.steps.clear()
 
     def run(self) -> list[Tensor]:
