@@ -369,7 +369,7 @@ def _generated() -> Iterator[float]:
 
 def _looped() -> Iterator[float]:
     for weight in [1.0] * 9 + [2.0] * 40:
-        yield weight
+        yield float(weight)
 
 
 def _lines() -> Iterator[float]:

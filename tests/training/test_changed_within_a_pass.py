@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from decrescendo.clipping import EngineSettings
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training import Trainer
 
-from .conftest import loss, make_plan
+from .conftest import ROWS, loss, make_plan
 
 Data = tuple[Tensor, Tensor]
 
@@ -56,3 +57,35 @@ def test_a_pass_may_not_change_what_trains(data: Data, does: Any, filled: bool) 
 
     with pytest.raises(UnsupportedModel):
         steps()
+
+
+def test_weights_are_hashed_around_each_pass_but_not_around_a_replayed_one(data: Data) -> None:
+    """No code runs in a replay. In the step that first changes weights, what it goes by has changed: it is none."""
+    model, late = Gated(), [False]
+
+    def one_loss(model: Any, batch: Data) -> Tensor:
+        losses = loss(model, batch)
+        if late[0]:
+            has_a_hook_write(optimizer, model, batch[0], losses)
+        return losses
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = make_plan(noise=[2.0] * 30, clip=[1.0] * 30, batch=ROWS)  # full batches: all have one size
+    trainer = Trainer(model, one_loss, plan, optimizer, seed=3, settings=EngineSettings(capture=True))
+    hashed, taken, now = 0, list[int](), trainer._between._now
+
+    def counted() -> dict[str, bytes]:
+        nonlocal hashed
+        hashed += 1
+        return now()
+
+    trainer._between._now = counted  # type: ignore[method-assign]
+    with pytest.raises(UnsupportedModel):
+        for batch in trainer.batches(data):
+            before = hashed
+            trainer.step(batch)
+            taken.append(hashed - before)
+            late[0] = len(taken) == 20
+    assert len(taken) == 20
+    assert set(taken) == {2, 3}
+    assert taken[0] == 3

@@ -142,6 +142,7 @@ class Checker:
             tracer.stream.capturing, tracer.stream.once = not on_cpu, True
             seen = OnDevice(on_cpu=on_cpu)
             kept = self.kept()
+            self._comparison.runs += 1
             try:
                 with drawing({p.device for p in held.parameters.values()}, seed), unaware():
                     host = drawn_by_python(held)

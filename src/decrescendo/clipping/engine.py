@@ -137,6 +137,8 @@ class Engine:
         alone = OneExamplePasses(model, loss, self.memory, self._seeds, self._factors, settings, telemetry)
         self._alone = alone if settings.one_example_a_pass else None
         self._peak: Peak | None = None
+        # Whether the last `clipped_sum` was replayed: neither the model nor the loss ran in Python.
+        self.replayed = False
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise UnsupportedModel(
@@ -148,7 +150,7 @@ class Engine:
         limit = check_clip_norm("clip_norm", clip_norm)
         if self._telemetry is not None:
             check_real("clip_norm with telemetry", limit)  # coordinates are in units of it: it must be finite
-        held = Inventory.of(self._model)
+        held, ran, self.replayed = Inventory.of(self._model), self._checker.comparison.runs, False
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
             wide, stored = self._settings.wide, self._keep is None
@@ -171,6 +173,7 @@ class Engine:
             parts.append(seen.extra_coordinates)
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
+        self.replayed = ran == self._checker.comparison.runs
         extra = torch.tensor(parts, dtype=torch.float64, device="cpu").sum(0) if self._telemetry else None
         return ClippedSum(gradients, limit, diagnostics, extra)
 

@@ -64,8 +64,8 @@ class Comparison(Generic[Passed]):
         # Per small pass: its batch size, and `Numbers` before and after it.
         self._stored: list[tuple[int, Numbers, Numbers]] = []
         self._warned = False
-        # How many times accepted passes were forgotten.
-        self.epoch = 0
+        # How many times accepted passes were forgotten, and how many times the program ran.
+        self.epoch = self.runs = 0
         self._rules = declared_changes()
 
     def turn_to(self, shape: Hashable) -> None:
@@ -228,6 +228,7 @@ class Comparison(Generic[Passed]):
             try:
                 with drawing(program.devices, seed):
                     try:
+                        self.runs += 1
                         done = program.run(labelled_rows(batch, rows, tracer), tracer)
                     finally:
                         tracer.hosts = hosts_drew()

@@ -140,6 +140,11 @@ class BetweenSteps:
                 if self._requires.get(name, trained) is not trained:  # (a new parameter does not count)
                     self._frozen_or_unfrozen["unfrozen" if trained else "frozen"][name] = None
 
+    def replayed(self) -> None:
+        """Call where the pass was replayed, so that no code ran that could change anything: `leave` compares
+        nothing."""
+        self._entered = None
+
     def leave(self) -> None:
         """Call when the pass has ended, before the optimiser updates the weights.
 

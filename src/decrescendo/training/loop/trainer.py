@@ -346,6 +346,8 @@ class Trainer:
         if not self._looked:
             self._frozen_state.look()
         clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, settings.clip_norm))
+        if isinstance(self._engine, Engine) and self._engine.replayed:
+            self._between.replayed()
         self._trained |= {name: held.parameters[name].numel() for name in clipped.gradients}
         self._frozen_state.trained(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
