@@ -458,6 +458,6 @@ def test_a_forked_process_does_not_spend_the_budget_again(monkeypatch: pytest.Mo
     filter = RenyiFilter(Budget(1.0, 1e-4), order=16)
     assert filter.request(Release(0.1, 2.0))
     monkeypatch.setattr("os.getpid", lambda: -1)
-    with pytest.raises(InvalidValue, match="in the process that made it, got a forked one"):
+    with pytest.raises(InvalidValue, match="in the process that made it, got another one"):
         filter.request(Release(0.1, 2.0))
     assert copy.deepcopy(filter).request(Release(0.1, 2.0))  # a second budget, as whoever copies it knows

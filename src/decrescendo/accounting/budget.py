@@ -111,8 +111,8 @@ def check_one_example(budget: Budget, what: str) -> None:
     """
     if budget.examples_per_person > 1:
         raise InvalidValue(
-            f"{what} must protect one example, got a {budget.protected}. Calibrate a plan by Pld, or make each row "
-            "one person with all that they have"
+            f"{what} must protect one example, got a {budget.protected}. Calibrate a plan by Pld, with bands=1 and "
+            "no workload, or make each row one person with all that they have"
         )
 
 

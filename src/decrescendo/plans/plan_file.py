@@ -96,6 +96,10 @@ def _bare_text(plan: "Plan") -> str:
     return sealed.seal(body) + "\n"
 
 
+# What values of another kind than a plan's raise where they are read.
+_WRONG = (DecrescendoError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError)
+
+
 def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
     """A plan from the text of `text_of`; ``source`` names it in errors."""
     versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION, ALLOCATED_VERSION, STRATIFIED_VERSION
@@ -104,7 +108,7 @@ def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
     if body["version"] == BARE_VERSION:
         try:
             return _bare_plan(form, body)
-        except (DecrescendoError, TypeError, ValueError) as error:
+        except _WRONG as error:
             raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
     for section in ("budget", "sampling", "schedule", "guarantee"):
         if not isinstance(body[section], dict):
@@ -124,7 +128,7 @@ def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
             Guarantee(**_with_unit(body["guarantee"])),
             Strategy(body["strategy"]) if body["version"] == BANDED_VERSION else None,
         )
-    except (DecrescendoError, TypeError) as error:
+    except _WRONG as error:
         raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
 
 

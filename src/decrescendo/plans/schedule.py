@@ -100,7 +100,10 @@ class Schedule:
 def _clip_norms(value: object, noise: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
     """C_t > 0, infinite only where z_t is 0."""
     hint = "Did the curve reach its end early?"
-    given = np.asarray(value)
+    try:
+        given = np.asarray(value)
+    except ValueError:
+        given = np.array(None)  # `check_array` says what it is
     if given.dtype.kind != "f" or given.shape != noise.shape:
         return check_array("clip_norm", value, above=0, hint=hint)
     free = (noise == 0) & (given == np.inf)

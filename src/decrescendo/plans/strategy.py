@@ -43,8 +43,10 @@ class Strategy:
 
     def __init__(self, matrix: object) -> None:
         rows = _checked(matrix)
-        weights = _by_row(rows) / rows[0]
-        if (weights * 2.0**WEIGHT_BITS % 1 != 0).any() or (_shortened(rows[0]) != rows[0]).any():
+        with np.errstate(over="ignore", invalid="ignore"):
+            weights = _by_row(rows) / rows[0]
+            whole = weights * 2.0**WEIGHT_BITS % 1 == 0
+        if not whole.all() or (_shortened(rows[0]) != rows[0]).any():
             raise InvalidValue(
                 f"a strategy must have ratios S[t, t - k] / S[t, t] that are multiples of 2^-{WEIGHT_BITS}, and a "
                 f"diagonal of {_DIAGONAL_BITS} bits, got others. Make it with Strategy.rounded"

@@ -35,7 +35,7 @@ class MeteredFilter:
 
     Costs are floats, each rounded up where it was computed; their sum is kept as a fraction, so nothing is rounded
     between the steps, however many and however small they are. Several threads may ask: what is compared with the limit
-    is what is then written down, one request after the other. Forked processes may not.
+    is what is then written down, one request after the other. Other processes may not, forked or given it by a pickle.
 
     Args:
         budget: what everything that is granted may spend together.
@@ -59,12 +59,12 @@ class MeteredFilter:
         self._lock, self._owner = Lock(), os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock and the owner: a copy, or what comes out of a pickle, has a sum and a lock of its own."""
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_owner")}
+        """All but the lock: a copy has a sum and a lock of its own, and the owner of what it was made from."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock, self._owner = Lock(), os.getpid()
+        self._lock = Lock()
 
     @property
     def name(self) -> str:
@@ -128,7 +128,7 @@ class MeteredFilter:
         """
         if os.getpid() != self._owner:
             raise InvalidValue(
-                "a filter must be asked in the process that made it, got a forked one: each process would spend the "
+                "a filter must be asked in the process that made it, got another one: each process would spend the "
                 "whole budget. Train in one process, in threads, or share the budget out among filters of their own"
             )
         exact = self._cost(release)

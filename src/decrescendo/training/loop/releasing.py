@@ -68,7 +68,8 @@ def reading_of(
 ) -> Reading:
     """The telemetry of a noisy mean of ``size`` expected examples, released at ``step``, from 1 on."""
     assert noisy.extra_coordinates is not None
-    about = (clip_norm, noise_multiplier, noisy.release.sample_rate, size, *_energy(noisy))
+    share = noisy.release.sample_rate / noisy.release.bands  # of a turn's rate, that among all examples
+    about = (clip_norm, noise_multiplier, share, size, *_energy(noisy))
     return Reading(telemetry, step, *about, tuple(noisy.extra_coordinates.tolist()))
 
 

@@ -17,6 +17,7 @@ from decrescendo.accounting import Guarantee
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, Streams
+from decrescendo.clipping import EngineSettings
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans import Plan, Schedule
 from decrescendo.plans.curves import evaluate
@@ -30,7 +31,7 @@ from decrescendo.training.statement import SECURE, SEEDED, UNRECORDED
 from decrescendo.training.store import Account, Store
 from decrescendo.training.tasks.task import Task, first_of
 
-ATTEMPTED = assumed("own-attempt")
+ATTEMPTED, REPLAYED = assumed("own-attempt"), assumed("replayed-passes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,11 @@ def train_and_score(
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
     weights = cpu_weights(tested)  # before the score, which might write into them what it knows of others
-    return Tried(task.first_score(tested), weights, run.assumptions)
+    engine = task.engine or EngineSettings()
+    # Whether a pass was replayed hangs on the time it took, in each trial by itself.
+    may_replay = engine.capture is not False and not engine.one_example_a_pass
+    assumptions = {*run.assumptions, *([REPLAYED] if may_replay else [])}
+    return Tried(task.first_score(tested), weights, tuple(sorted(assumptions)))
 
 
 def _with_clip_of(plan: Plan, settings: Settings, rows: int) -> Plan:

@@ -34,7 +34,8 @@ class ClipController:
         the same with 1 - ``target``: C_t goes to where this share of the examples is clipped.
     ``error``
         (A - N) / (A + N): C_t goes to where bias and noise of the mean gradient have the least sum of squares. With d
-        coordinates N = d z^2 C^2 / B^2 is the squared noise. A = C s E is what a larger C takes off the squared bias,
+        coordinates N = d z^2 C^2 / B^2 is the squared noise (with correlated noise: about what later steps leave of
+        it). A = C s E is what a larger C takes off the squared bias,
         with s the share clipped and E = s C / log(1/s) the mean length cut off, if norms beyond C, which are not
         released, fall off exponentially; clipped gradients are assumed to point one way, which bounds the bias.
 

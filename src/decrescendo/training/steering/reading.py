@@ -51,7 +51,7 @@ class Reading:
         step: from 1 on.
         clip_norm: C_t.
         noise_multiplier: z_t.
-        sample_rate: p_t.
+        sample_rate: p_t; where examples take turns, B_t / N.
         expected_batch_size: B_t.
         coordinates: the number of entries of the noisy mean gradient; 0 if ``energy`` is not known.
         energy: the mean square of these entries over the noise variance: about 1 for noise alone.
