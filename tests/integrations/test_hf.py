@@ -585,6 +585,38 @@ def test_a_training_has_one_plan_and_one_life(tmp_path: Path) -> None:
         trainer.train()
 
 
+def test_scores_of_data_that_are_not_public_stay_out_of_files(tmp_path: Path) -> None:
+    """Checkpoints and model cards are what people publish; a report of `evaluate` by hand leaves, too."""
+    for public in (False, True):
+        folder, data = tmp_path / str(public), texts()
+        arguments = settings(folder, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1)
+        scored = texts().map(lambda row: row) if public else data
+        trainer = dc.hf.PrivateTrainer(
+            model=bert(), args=arguments, data_collator=collator(pad_to_multiple_of=32), train_dataset=data,
+            eval_dataset=scored, public_eval=public,
+        )  # fmt: skip
+        trainer.follow(PLAN, seed=3)
+        trainer.train()
+        assert trainer.evaluate()["eval_loss"] > 0
+        trainer.save_state()
+        trainer.create_model_card()
+        written = [path.read_text() for path in folder.rglob("*") if path.suffix in (".json", ".md")]
+        assert len(written) > 3
+        assert any("eval_loss" in text for text in written) is public
+        assert len([one for one in trainer.scores if one["eval_loss"] > 0]) == (
+            0 if public else PLAN.steps + 1
+        )
+    trainer = dc.hf.PrivateTrainer(
+        model=bert(),
+        args=settings(tmp_path),
+        data_collator=collator(pad_to_multiple_of=32),
+        train_dataset=texts(),
+    )
+    trainer.args.report_to = ["tensorboard"]
+    with pytest.raises(InvalidValue, match="report_to must be 'none' while the trainer evaluates"):
+        trainer.evaluate(texts())
+
+
 def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
     """With the mixin after it, the trainer's own steps would have trained without noise, and said nothing."""
 
@@ -602,6 +634,14 @@ def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
     class Mine(dc.hf.PrivateMixin, Weighted):
         pass
 
+    class Loading(dc.hf.PrivateTrainer):
+        def get_train_dataloader(self) -> Any:
+            return transformers.Trainer.get_train_dataloader(self)
+
+    class Balanced(dc.hf.PrivateTrainer):
+        def _get_train_sampler(self, *rest: Any) -> Any:
+            raise AssertionError("never asked")
+
     def trainer(kind: Any) -> Any:
         return kind(
             model=bert(),
@@ -611,6 +651,8 @@ def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
         )
 
     for kind, words in (
+        (Loading, "get_train_dataloader must be PrivateMixin's, got Loading's"),
+        (Balanced, "_get_train_sampler must be the library's own, got Balanced's.*StratifiedPoissonSampling"),
         (Behind, "training_step must be PrivateMixin's, got Trainer's"),
         (Stepping, "training_step must be PrivateMixin's, got Stepping's"),
         (Mine, "compute_loss must be the library's own, got Weighted's"),

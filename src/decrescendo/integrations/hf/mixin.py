@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -15,11 +15,12 @@ from decrescendo.clipping import Batch, EngineSettings, Loss, Telemetry
 from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
-from decrescendo.integrations.hf.losses import loss_and_accuracy, problem_type_kept
+from decrescendo.integrations.hf.losses import loss_and_accuracy
 from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, given, told
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
+from decrescendo.integrations.hf.scores import Scored
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer, steering
@@ -29,13 +30,8 @@ from decrescendo.training.loop.source import Source, source_of
 from decrescendo.training.processes.world import data_facts
 from decrescendo.training.run import cpu_weights
 
-if TYPE_CHECKING:
-    _Base = Any  # whatever trainer comes after it among the bases
-else:
-    _Base = object
 
-
-class PrivateMixin(_Base):
+class PrivateMixin(Scored):
     """Mixin for subclasses of ``transformers.Trainer`` (list it first): their training follows a plan.
 
     The plan's sampling, clipping and noise take the place of its batches and its backward pass; optimiser, scheduler,
@@ -44,7 +40,8 @@ class PrivateMixin(_Base):
 
     Guarantee:
         that of `Trainer`, for the rows of ``train_dataset``. What the trainer logs of a step is public: a loss of 0,
-        the norm of the noisy gradient, the learning rate. Scores of ``eval_dataset`` are covered by nothing.
+        the norm of the noisy gradient, the learning rate. Scores of ``eval_dataset`` are covered by nothing; unless the
+        data are public, they stay out of the files that the trainer writes.
 
     Args:
         public_eval: a declaration: the data that the trainer evaluates on are public. Their scores may then choose the
@@ -63,7 +60,6 @@ class PrivateMixin(_Base):
         PlanViolation: training without a plan, or twice by one.
     """
 
-    _public_eval = False
     _records: Records | None = None
     _begin: Callable[[Any, Any, States], Trainer] | None = None
     _private: Trainer | None = None
@@ -288,11 +284,6 @@ class PrivateMixin(_Base):
             logs |= told((readings := self._private.progress().readings)[self._logged :])
             self._logged = len(readings)
         super().log(logs, *args, **kwargs)
-
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer's own. What Transformers notes of the labels that it meets there is not left in the model."""
-        with problem_type_kept(self.model):
-            return super().evaluation_loop(*args, **kwargs)
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Zero: those of a batch would tell its size."""

@@ -19,21 +19,34 @@ PUBLIC_EVAL = assumed("eval-data-public")
 
 
 def check_class(kind: type, loss: Loss, mixin: type) -> None:
-    """The step is the mixin's, and no loss of a subclass is left aside without a word."""
-    step, computed = (
-        next(base for base in kind.__mro__ if name in vars(base))
-        for name in ("training_step", "compute_loss")
-    )
-    if step is not mixin:
+    """Step and batches are the mixin's, and no loss or sampler of a subclass is left aside without a word."""
+
+    def first(name: str) -> Any:
+        return next((base for base in kind.__mro__ if name in vars(base)), kind.__mro__[-1])
+
+    for name, why in (
+        ("training_step", "it would train without privacy"), ("get_train_dataloader", "the plan draws the batches"),
+    ):  # fmt: skip
+        if first(name) is not mixin:
+            raise InvalidType(
+                f"{name} must be PrivateMixin's, got {first(name).__name__}'s: {why}. Name PrivateMixin first among "
+                "the bases of the class, and look at steps from a callback"
+            )
+    sampler, computed = first("_get_train_sampler"), first("compute_loss")
+    if not _is_library(sampler):
         raise InvalidType(
-            f"training_step must be PrivateMixin's, got {step.__name__}'s: it would train without privacy. Name "
-            "PrivateMixin first among the bases of the class, and look at steps from a callback"
+            f"_get_train_sampler must be the library's own, got {sampler.__name__}'s: the plan draws the batches, and "
+            "would not ask it. For classes or sources at rates of their own give the plan a StratifiedPoissonSampling"
         )
-    if loss is own_tokens and computed.__module__.split(".")[0] not in ("transformers", "trl"):
+    if loss is own_tokens and not _is_library(computed):
         raise InvalidType(
             f"compute_loss must be the library's own, got {computed.__name__}'s: it returns one number for a batch, "
             "and steps would not use it. Give follow(plan, loss=..) one that returns a loss per example"
         )
+
+
+def _is_library(kind: type) -> bool:
+    return kind.__module__.split(".")[0] in ("transformers", "trl", "builtins")
 
 
 def told(readings: Sequence[Reading]) -> dict[str, float]:

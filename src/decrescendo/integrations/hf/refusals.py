@@ -150,11 +150,8 @@ def check_arguments(trainer: Any, steps: int, *, public_eval: bool = False) -> N
         _check_functions(trainer)
         return
     evaluates = not _off(arguments.eval_strategy) or getattr(arguments, "eval_on_start", False)
-    if evaluates and not _off(",".join(arguments.report_to)):
-        raise InvalidValue(
-            f"report_to must be 'none' while the trainer evaluates, got report_to={_shown(arguments.report_to)}: raw "
-            f"losses of what may be private data would leave. {_PUBLIC} score public data from a callback of your own"
-        )
+    if evaluates:
+        check_reports(arguments)
     if evaluates and getattr(arguments, "metric_for_best_model", None) is not None:
         raise InvalidValue(
             "metric_for_best_model must be None, got "
@@ -177,6 +174,15 @@ def check_arguments(trainer: Any, steps: int, *, public_eval: bool = False) -> N
 def keeps_states(arguments: Any, planned: object) -> bool:
     """Whether a trainer saves what a training can go on from: not the weights alone, and by a plan."""
     return not _off(arguments.save_strategy) and not arguments.save_only_model and planned is not None
+
+
+def check_reports(arguments: Any) -> None:
+    """That scores of data that are not public are reported nowhere."""
+    if not _off(",".join(arguments.report_to)):
+        raise InvalidValue(
+            f"report_to must be 'none' while the trainer evaluates, got report_to={_shown(arguments.report_to)}: raw "
+            f"losses of what may be private data would leave. {_PUBLIC} score public data from a callback of your own"
+        )
 
 
 def check_scheduler(scheduler: object) -> None:

@@ -1,0 +1,46 @@
+"""What a private trainer of Hugging Face does with the scores of data that were not declared public."""
+
+from typing import TYPE_CHECKING, Any
+
+from decrescendo.integrations.hf.losses import problem_type_kept
+from decrescendo.integrations.hf.refusals import check_reports
+
+if TYPE_CHECKING:
+    _Base = Any  # whatever trainer comes after it among the bases
+else:
+    _Base = object
+
+
+class Scored(_Base):
+    """The evaluation of a `PrivateMixin`.
+
+    Raw scores have no noise. Unless their data are public, they are printed and returned, and are in `scores`, but not
+    in ``state.log_history``: that goes into ``checkpoint-N/trainer_state.json`` and the model card.
+    """
+
+    _public_eval = False
+
+    @property
+    def scores(self) -> list[dict[str, float]]:
+        """The scores of data that were not declared public, in order, each with its step: covered by no guarantee."""
+        return self.__dict__.setdefault("_scores", [])
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """The trainer's own.
+
+        Raises:
+            InvalidValue: the scores would be reported elsewhere (``report_to``), and their data are not public.
+        """
+        if self._public_eval:
+            return super().evaluate(*args, **kwargs)
+        check_reports(self.args)
+        before = len(self.state.log_history)
+        found = super().evaluate(*args, **kwargs)
+        self.scores.extend(self.state.log_history[before:])
+        del self.state.log_history[before:]
+        return found
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """The trainer's own. What Transformers notes of the labels that it meets there is not left in the model."""
+        with problem_type_kept(self.model):
+            return super().evaluation_loop(*args, **kwargs)
