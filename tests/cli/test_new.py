@@ -156,3 +156,19 @@ def test_tables_fit_eighty_columns(
         assert result.exit_code == 0, result.output
         assert all(len(line) <= 80 for line in result.stdout.splitlines() if "│" in line or "┃" in line)
         assert "…" not in result.stdout
+
+
+def test_options_without_an_effect_and_files_of_others_are_refused(invoke: Invoke, tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    assert invoke("plan", *SMALL, "--save", plan).exit_code == 0
+    assert invoke("plan", *SMALL, "--save", plan).exit_code == 0  # the same once more
+    for arguments, words in (
+        (["plan", *SMALL, "--clip", "2", "--save", plan], "--save must name a new file"),
+        (["plan", *SMALL, "--schedule", "constant", "--rho-c", "3"], "--rho-c must be left out with --schedule"),
+        (["plan", *SMALL, "--schedule", "sensitivity-decay", "--rho-mu", "3"], "--rho-mu must be left out"),
+        (["train", "digits", "--plan", plan, "--rho-mu", "3"], "a plan file says it all, got --plan and --rho-mu"),
+        (["train", "digits", "--plan", plan, "--largest-loss", "3"], "--largest-loss must come with --telemetry loss"),
+    ):  # fmt: skip
+        result = invoke(*arguments)
+        assert result.exit_code == 2
+        assert words in " ".join(result.stderr.split())

@@ -36,8 +36,8 @@ class Asked:
     epochs: float | None = None
     schedule: Schedule | None = None
     clip: float | None = None
-    rho_mu: float = RHO_MU
-    rho_c: float = RHO_C
+    rho_mu: float | None = None
+    rho_c: float | None = None
     accountant: AccountantName | None = None
     unit: UnitName = UnitName.EXAMPLE
     examples_per_person: int | None = None
@@ -57,7 +57,8 @@ class Asked:
         name = (self.schedule or Schedule.DYNAMIC).value
         passes = max(1, round(total * self._mean(poisson) / dataset_size))
         clip = 1.0 if self.clip is None else self.clip
-        privacy, norms = schedule_curves(name, clip=clip, rho_mu=self.rho_mu, rho_c=self.rho_c, epochs=passes)
+        rho_mu, rho_c = self.factors()
+        privacy, norms = schedule_curves(name, clip=clip, rho_mu=rho_mu, rho_c=rho_c, epochs=passes)
         with working("calibrating"):
             return calibrate(
                 budget,
@@ -68,6 +69,20 @@ class Asked:
                 batch=self._sizes(poisson),
                 accountant=judge_of(self.accountant),
             )
+
+    def factors(self) -> tuple[float, float]:
+        """By how much mu grows and the clip norm falls; one that the schedule does not use is refused."""
+        name = self.schedule or Schedule.DYNAMIC
+        fixed_noise = (Schedule.CONSTANT, Schedule.SENSITIVITY_DECAY, Schedule.OPTIMAL)
+        moving_clip = (Schedule.SENSITIVITY_DECAY, Schedule.DYNAMIC, Schedule.OPTIMAL)
+        for option, value, used in (
+            ("--rho-mu", self.rho_mu, name not in fixed_noise), ("--rho-c", self.rho_c, name in moving_clip),
+        ):  # fmt: skip
+            if value is not None and not used:
+                raise InvalidValue(
+                    f"{option} must be left out with --schedule {name.value}, which does not use it"
+                )
+        return RHO_MU if self.rho_mu is None else self.rho_mu, RHO_C if self.rho_c is None else self.rho_c
 
     def _allocated(self, sampling: "PoissonSampling", steps: int) -> "tuple[RandomAllocation, int]":
         """Each example once an epoch, in batches about as large as asked for; whole epochs where these were asked."""

@@ -40,8 +40,8 @@ def audit_command(
     epochs: options.Epochs = None,
     schedule: options.ScheduleName = None,
     clip: options.Clip = None,
-    rho_mu: options.RhoMu = options.RHO_MU,
-    rho_c: options.RhoC = options.RHO_C,
+    rho_mu: options.RhoMu = None,
+    rho_c: options.RhoC = None,
     accountant: options.Accountant = None,
     attack: Annotated[
         options.AttackName,

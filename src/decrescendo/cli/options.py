@@ -95,6 +95,8 @@ class UnitName(StrEnum):
     PERSON = "person"
 
 
+RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.
+
 # Some commands need what others have a default for.
 _EPSILON = typer.Option(help="Budget: epsilon > 0 of the whole run.")
 
@@ -211,12 +213,16 @@ ScheduleName = Annotated[
     typer.Option(metavar="NAME", help=f"Schedule: {', '.join(Schedule)}. Default: dynamic."),
 ]
 RhoMu = Annotated[
-    float,
-    typer.Option(help="For growing-mu, dynamic and noise decays: mu grows by this factor over the run."),
+    float | None,
+    typer.Option(
+        help=f"For growing-mu, dynamic and noise decays: mu grows by this factor over the run. Default {RHO_MU}."
+    ),
 ]
 RhoC = Annotated[
-    float,
-    typer.Option(help="For sensitivity-decay, dynamic and optimal: the clip norm falls by this factor."),
+    float | None,
+    typer.Option(
+        help=f"For sensitivity-decay, dynamic and optimal: the clip norm falls by this factor. Default {RHO_C}."
+    ),
 ]
 LrSchedule = Annotated[
     Decay | None,
@@ -268,4 +274,3 @@ Vary = Annotated[
     ),
 ]
 Fix = Annotated[list[str] | None, typer.Option(help="A fixed setting, name=value. May be repeated.")]
-RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.

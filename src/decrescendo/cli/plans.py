@@ -31,8 +31,8 @@ def plan_command(
     epochs: options.Epochs = None,
     schedule: options.ScheduleName = None,
     clip: options.Clip = None,
-    rho_mu: options.RhoMu = options.RHO_MU,
-    rho_c: options.RhoC = options.RHO_C,
+    rho_mu: options.RhoMu = None,
+    rho_c: options.RhoC = None,
     lr_schedule: options.LrSchedule = None,
     lr: options.Lr = None,
     curvature: options.Curvature = None,
@@ -97,6 +97,8 @@ def plan_command(
     advice = _advice(asked, known, size, compute, several)
     made = asked.plan(size) if advice is None else advice.plan
     if save is not None:
+        if save.is_file() and save.read_bytes() != made.to_json().encode():
+            raise InvalidValue(f"--save must name a new file, got {str(save)!r}, which holds something else")
         made.save(save)
     if plot is not None:
         from decrescendo.report.figure import draw_schedules
@@ -154,7 +156,7 @@ def _advice(
         *asked.setting(size),
         known,
         clip=1.0 if asked.clip is None else asked.clip,
-        rho_c=asked.rho_c,
+        rho_c=asked.factors()[1],
         judge=judge_of(asked.accountant),
         compute=compute,
         bands=bands,

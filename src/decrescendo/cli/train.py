@@ -52,10 +52,13 @@ def train_command(
         ),
     ] = None,
     largest_loss: Annotated[
-        float, typer.Option(help="For --telemetry loss: losses above count as this. Known without the data.")
-    ] = 10.0,
-    rho_mu: options.RhoMu = options.RHO_MU,
-    rho_c: options.RhoC = options.RHO_C,
+        float | None,
+        typer.Option(
+            help="For --telemetry loss: losses above count as this. Known without the data. Default 10."
+        ),
+    ] = None,
+    rho_mu: options.RhoMu = None,
+    rho_c: options.RhoC = None,
     accountant: options.Accountant = None,
     optimizer: options.OptimizerOption = None,
     lr: options.Rate = None,
@@ -107,7 +110,7 @@ def train_command(
         with working("calibrating"):
             agreed = found.plan(chosen, judge_of(accountant))
     _check_together(name, store, resume, checkpoints)
-    told = None if telemetry is None else _telemetry(telemetry, largest_loss)
+    told = _telemetry(telemetry, largest_loss)
     followed = agreed if clip_quantile is None else ClipController(agreed, "quantile", target=clip_quantile)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -150,15 +153,21 @@ def _check_together(name: str, store: Path | None, resume: bool, checkpoints: Pa
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
 
 
-def _telemetry(asked: str, largest_loss: float) -> "Telemetry":
+def _telemetry(asked: str | None, largest_loss: float | None) -> "Telemetry | None":
     from decrescendo.clipping import Telemetry
 
-    names = {name.strip() for name in asked.split(",")}
+    names = {name.strip() for name in asked.split(",")} if asked is not None else set[str]()
+    if largest_loss is not None and "loss" not in names:
+        raise InvalidValue(
+            f"--largest-loss must come with --telemetry loss, got --largest-loss {largest_loss:g}"
+        )
+    if asked is None:
+        return None
     if odd := names - {"norms", "loss", "accuracy"}:
         raise InvalidValue(f"--telemetry must name norms, loss or accuracy, got {', '.join(sorted(odd))}")
     return Telemetry(
         norms=10 if "norms" in names else 0, loss="loss" in names, accuracy="accuracy" in names,
-        loss_range=(0.0, largest_loss),
+        loss_range=(0.0, 10.0 if largest_loss is None else largest_loss),
     )  # fmt: skip
 
 
