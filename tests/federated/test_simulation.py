@@ -240,6 +240,11 @@ def test_simulation_is_refused_where_it_must_be() -> None:
             seed=0,
             placement=Placement.CENTRAL,
         )
+    with pytest.raises(InvalidValue, match="settings must have gamma=None for clients"):
+        simulate(
+            model, loss, POPULATIONS["three records"](), make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL,
+            settings=EngineSettings(gamma=0.01),
+        )  # fmt: skip
     mixing = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     for local in LOCAL.values():
         with pytest.raises(UnsupportedModel):

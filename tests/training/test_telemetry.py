@@ -245,6 +245,8 @@ def test_norms_beside_correlated_noise_change_no_bit_either(data: Pair) -> None:
     for reading, z in zip(more.telemetry, plan.noise_multiplier, strict=True):
         assert reading.noise_multiplier == z
         assert reading.loss is not None
+        # Of all examples, not of the group whose turn it is: its standard error is about all.
+        assert reading.sample_rate == pytest.approx(8 / ROWS)
 
 
 def test_noise_beside_is_of_the_same_release_and_of_a_stream_of_its_own() -> None:

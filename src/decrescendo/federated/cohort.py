@@ -15,7 +15,7 @@ from decrescendo.base.batches import map_rows, select_rows, slice_rows
 from decrescendo.base.rng import seeded
 from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss, Telemetry
 from decrescendo.clipping.clipped import accumulator, check_loss, losses_of, trainable
-from decrescendo.errors import UnsupportedModel
+from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.replies import norm_coordinates
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
@@ -94,6 +94,11 @@ class CohortSum:
         telemetry: Telemetry | None = None,
     ) -> None:
         check_loss(loss)
+        if settings.gamma is not None:
+            raise InvalidValue(
+                f"settings must have gamma=None for clients, got gamma={settings.gamma:g}: clients clip their own "
+                "updates, by min(1, C / norm)"
+            )
         self._telemetry = telemetry
         self._model, self._loss, self._local, self._settings = model, loss, local, settings
         self._seeds = seeds

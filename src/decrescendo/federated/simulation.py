@@ -94,14 +94,15 @@ def simulate(
             nobody. Each client is asked by itself: in "every second of the cohort" one client more changes who of all
             the others answers, which no noise hides. The list of who dropped out is in no guarantee.
         callback: called after each round with a `Progress`, as in `training.train`.
-        settings: of the clipping engine; ``microbatch_size`` counts clients.
+        settings: of the clipping engine, without ``gamma``; ``microbatch_size`` counts clients.
 
     Guarantee:
         as `Server`'s. For the same seed, survivors and records the weights are those of a `Server` that is fed with
         the replies one by one, up to rounding.
 
     Raises:
-        InvalidValue: another number of clients than the plan's, or records that are not one part a client.
+        InvalidValue: another number of clients than the plan's, records that are not one part a client, or a
+            ``gamma`` in the settings.
         UnsupportedModel: examples that see each other (across clients), buffers or frozen parameters that training
             changes, more in the model's state dict than its parameters and buffers.
 

@@ -22,8 +22,8 @@ class Estimate:
 
     Args:
         value: unbiased, and so not clamped to the range of what it estimates: an accuracy may come out above 1.
-        standard_error: of ``value`` as an estimate of the mean over all examples of the data: from the noise and from
-            sampling the batch.
+        standard_error: of ``value`` as an estimate of the mean over all examples of the data (strata with a rate of
+            their own count by their rates): from the noise and from sampling the batch.
         noise_std: from the noise alone: of ``value`` about the batch's own mean.
         steps: the number of steps averaged, each with other weights of the model.
 
