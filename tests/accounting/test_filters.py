@@ -465,7 +465,9 @@ def test_a_forked_process_does_not_spend_the_budget_again(monkeypatch: pytest.Mo
 def test_a_filter_out_of_a_pickle_is_asked_where_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool of processes pickles what it is given: each was granted the whole budget."""
     filter = RenyiFilter(Budget(1.0, 1e-4), order=16)
-    assert pickle.loads(pickle.dumps(filter)).request(Release(0.1, 2.0))  # (in the process that made it: a copy)
+    assert pickle.loads(pickle.dumps(filter)).request(
+        Release(0.1, 2.0)
+    )  # (in the process that made it: a copy)
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(InvalidValue, match="in the process that made it, got another one"):
         pickle.loads(pickle.dumps(filter)).request(Release(0.1, 2.0))

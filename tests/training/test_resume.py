@@ -173,7 +173,10 @@ def test_a_run_goes_on_as_what_it_was(tmp_path: Path) -> None:
         Trainer(model, loss, make_plan((3.0,) * 7, (1.0,) * 7), optimizer, seed=5, checkpoints=kept)
     with pytest.raises(FileRefused, match=r"Secure\(\)"):
         Trainer(model, loss, the_plan(), optimizer, seed=Secure(), checkpoints=kept)
-    with pytest.raises(InvalidValue, match="also must name"):
+    with pytest.raises(
+        InvalidValue,
+        match="scheduler= and also= must be of what the checkpoint holds, scheduler, got nothing",
+    ):
         Trainer(
             model, loss, the_plan(), optimizer, seed=5, checkpoints=Checkpoints(tmp_path / "run", resume=True)
         )

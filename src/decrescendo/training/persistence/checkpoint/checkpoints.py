@@ -144,7 +144,8 @@ class Checkpoints:
         states = checkpoint.state["also"]
         if states.keys() != self.also.keys():
             raise InvalidValue(
-                f"also must name what the checkpoint holds, {sorted(states)}, got {sorted(self.also)}"
+                f"scheduler= and also= must be of what the checkpoint holds, {', '.join(sorted(states)) or 'nothing'}, "
+                f"got {', '.join(sorted(self.also)) or 'nothing'}. Go on with what the run began with"
             )
         for name, thing in self.also.items():
             thing.load_state_dict(states[name])

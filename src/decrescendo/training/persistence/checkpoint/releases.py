@@ -209,6 +209,11 @@ class Releases:
         )
 
     def _unwritten(self, error: OSError) -> FileRefused:
+        if isinstance(error, FileNotFoundError) and self._folder.is_dir():
+            return FileRefused(
+                f"{self._folder} must hold {RELEASES}, which lists what was released, got none. What was released can "
+                f"no longer be told: {_WAY_OUT}"
+            )
         return FileRefused(
             f"{self._folder} must be a folder of a training that can be read and written, got {error}. Nothing was "
             "released"
