@@ -31,7 +31,7 @@ from decrescendo_papers.tasks import as_task
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "correlated-accuracy"
 SEEDS, PUBLIC_SEEDS = 5, 4
-RATES = {"adam": (0.02, 0.04, 0.08, 0.16), "sgd": (1.0, 2.0, 4.0)}
+RATES = {"adam": (0.04, 0.08, 0.16, 0.32), "sgd": (1.0, 2.0, 4.0)}
 EPSILONS = (3.0, 6.0, 9.0)
 DECAYS = (0.0, 0.01, 0.1)
 STEPS = math.ceil(25 * 25_000 / 512)

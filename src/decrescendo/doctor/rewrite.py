@@ -64,9 +64,9 @@ def rewrite(path: str | os.PathLike[str]) -> Rewritten:
     alone = Sources([module])
     if not any(alone.calls(*MAKERS)):
         raise InvalidValue(
-            f"{path} must call PrivacyEngine.make_private to be rewritten, got none: a loop with clipping and "
-            "noise of its "
-            "own is replaced as a whole, by decrescendo.train (docs: Come from Opacus)"
+            f"{path} must call PrivacyEngine.make_private to be rewritten, got no such call in it. If another file "
+            "makes it, rewrite that one; a loop with clipping and noise of its own is replaced as a whole, by "
+            "decrescendo.train (docs: Come from Opacus)"
         )
     return _Writer(alone, module).written()
 
@@ -173,6 +173,10 @@ class _Writer:
         name = name_of(call.func)
         if name in MAKERS:
             self._maker(call, scheduled if name == "make_private_with_epsilon" else None)
+        elif name == "signal_skip_step":
+            self._note(
+                call, "signal_skip_step has no counterpart: take BatchMemoryManager, or the whole batch"
+            )
         elif name == "PrivacyEngine":
             given = keyword(call, "accountant")
             if isinstance(given, ast.Constant) and given.value not in ("prv", "rdp"):
