@@ -135,7 +135,7 @@ def test_a_noise_scheduler_becomes_a_schedule_that_is_calibrated(
 
 
 def test_a_loop_by_hand_is_not_rewritten(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="make_private.*If another file makes it, rewrite that one"):
+    with pytest.raises(InvalidValue, match=r"make_private.*If another file makes it, rewrite that one"):
         _fixed(tmp_path, trainings.CLEAN_BY_HAND["vmap"])
 
 

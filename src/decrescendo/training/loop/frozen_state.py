@@ -66,8 +66,10 @@ class FrozenStateGuard:
     def follow(self) -> None:
         """Call before each step: checks for changes if the set of trainable parameters has changed. (A check
         at each step would be slow for large models.)"""
-        frozen = {name for name, value in self._parameters() if not value.requires_grad}
-        if frozen != self._frozen or self._names != self._names_now():
+        now = {name: value.requires_grad for name, value in self._parameters()}
+        if {
+            name for name, trained in now.items() if not trained
+        } != self._frozen or self._names.keys() != now.keys():
             self.look()
 
     def look(self) -> None:
