@@ -99,7 +99,7 @@ def test_steps_done_again_by_another_number_of_ranks_are_refused(tmp_path: Path)
     before = (tmp_path / "releases.jsonl").read_bytes()
     (outcome,), _ = run_ranks("trained", 1, folder=str(tmp_path))
     assert outcome.error == "PlanViolation", outcome
-    assert "must be done by as many processes, got 1 for 2" in outcome.message
+    assert "must be taken by as many processes as before, got 1 for 2" in outcome.message
     assert (tmp_path / "releases.jsonl").read_bytes() == before
 
 
