@@ -34,7 +34,9 @@ WRONG = {
     "another thread": ("PlanViolation .*same steps",) * 2,
     "a schedule on one": ("PlanViolation .*same weights",) * 2,
     "a stopped rank": (LOST + "one that ended or was silent too long", LOST),
-    "a collective of its own": (LOST + "(one that ended or was silent too long|RuntimeError on rank 1)", "(RankLost|RuntimeError) "),
+    "a collective of its own": (
+        LOST + "(one that ended or was silent too long|RuntimeError on rank 1)", "(RankLost|RuntimeError) ",
+    ),
 }  # fmt: skip
 # Ranks wait a minute for one that is silent; a machine with other work takes some seconds to end both.
 SECONDS = 40.0
