@@ -11,7 +11,7 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.overflow import left_of, overflow_of, smallest_cap
 from decrescendo.accounting.protocol import estimate
 from decrescendo.accounting.truncated import composes
-from decrescendo.errors import ImpossibleBudget, InvalidValue, check_instance, check_integer
+from decrescendo.errors import ImpossibleBudget, InvalidValue, check_instance
 from decrescendo.plans.correlated import correlated
 from decrescendo.plans.curves import evaluate
 from decrescendo.plans.passes import steps_of
@@ -138,11 +138,7 @@ def calibrate(
     drawn: Sampling = sampling
     if isinstance(sampling, PoissonSampling) and batch is not None:
         drawn = _moving(sampling, evaluate("batch", batch, count))
-    if isinstance(bands, str) and bands != "auto":
-        raise InvalidValue(f"bands must be a whole number or 'auto', got {bands!r}")
-    if bands != "auto":
-        check_integer("bands", bands, at_least=1)
-    if bands != 1 or workload is not None:
+    if bands is True or bands != 1 or workload is not None:
         _check_left_out(privacy=privacy, noise=noise)
         poissonian = poisson(drawn, "noise that follows a workload or is correlated")
         return correlated(budget, poissonian, clips, given, bands, as_workload(workload))

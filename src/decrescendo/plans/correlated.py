@@ -49,6 +49,8 @@ def correlated(
     search = _Search(budget, sampling, clip_norm, accountant, task)
     if bands == "auto":
         return search.best()
+    if isinstance(bands, str):
+        raise InvalidValue(f"bands must be a whole number or 'auto', got {bands!r}")
     count = check_integer("bands", bands, at_least=1)
     if count > steps:
         raise InvalidValue(
