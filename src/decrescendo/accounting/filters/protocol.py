@@ -65,7 +65,7 @@ class Filter(Protocol):
     Every implementation keeps these laws (``tests/contracts/test_filters.py``): granted costs, added exactly, never
     exceed `limit`, whichever threads ask; what fits exactly is granted; a refusal changes nothing; the order of
     requests does not matter; more noise never costs more; no noise is refused; the guarantee is the budget, whatever
-    was spent. One filter guards one budget: a copy of it is a second budget.
+    was spent. One filter guards one budget, in the process that made it: a copy of it is a second budget.
     """
 
     @property
