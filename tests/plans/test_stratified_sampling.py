@@ -99,3 +99,12 @@ def test_what_has_no_theorem_is_refused() -> None:
         calibrate(people, SAMPLING, steps=5, clip=1.0)
     with pytest.raises(InvalidValue, match="one expected size"):
         calibrate(BUDGET, SAMPLING, steps=5, clip=1.0, batch=dc.curves.linear(5, 10))
+
+
+def test_strata_of_a_plan_without_any_are_refused() -> None:
+    """They were not looked at: rare classes were drawn like all."""
+    model = nn.Linear(3, 2)
+    data = torch.randn(100, 3), torch.arange(100) % 2
+    plan = calibrate(BUDGET, dc.PoissonSampling(100, 10), steps=2, clip=1.0)
+    with pytest.raises(InvalidValue, match="strata must come with a plan by StratifiedPoissonSampling"):
+        dc.train(model, loss, data, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, strata=NAMES)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from decrescendo.accounting.budget import check_budget, check_one_example
+from decrescendo.accounting.budget import Unit, check_budget, check_one_example
 from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.design import Design, design
 from decrescendo.audit.likelihood import participation_evidence
@@ -20,9 +20,10 @@ from decrescendo.audit.threshold import rates_at
 from decrescendo.audit.watch import watch
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import EngineSettings, Loss
-from decrescendo.errors import check_integer, check_real
+from decrescendo.errors import InvalidValue, check_integer, check_real
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling_refusals import independent
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training import Trainer
 from decrescendo.training.loop.progress import Callback, callbacks_of
 from decrescendo.training.run import certified_epsilon
@@ -84,9 +85,7 @@ def one_run(
     (True, 'nothing found')
     """
     told = callbacks_of(callback)
-    check_budget(plan.budget)  # without a promise there is nothing to refute
-    check_one_example(plan.budget, "an audit in one run")
-    independent(plan.sampling, "an audit in one run")
+    _check_plan(plan)
     slots = check_integer("canaries", canaries, at_least=FEWEST)
     share = 1 - (1 - check_real("confidence", confidence, above=0, below=1)) / _TESTS
     if isinstance(seed, Secure):
@@ -114,15 +113,33 @@ def one_run(
         probed, probed_loss(loss), plan, made, seed=seed, settings=settings, store=store,
         name="" if store is None else "audit",
     )  # fmt: skip
-    for batch in trainer.batches(inserted):
-        trainer.step(batch)
-        for one in told:
-            one(trainer.progress())
-    run = trainer.finish()
+    people = (
+        np.arange(plan.sampling.dataset_size) if plan.budget.unit is Unit.PERSON else None
+    )  # one row each
+    try:
+        for batch in trainer.batches(inserted, people=people):
+            trainer.step(batch)
+            for one in told:
+                one(trainer.progress())
+        run = trainer.finish()
+    except BaseException:
+        trainer.abandon()
+        raise
     return _judged(
         plan, planned, coins, evidence, squares, confidence, share,
         store="" if run.provenance is None else run.provenance.account,
     )  # fmt: skip
+
+
+def _check_plan(plan: Plan) -> None:
+    check_budget(plan.budget)  # without a promise there is nothing to refute
+    check_one_example(plan.budget, "an audit in one run")
+    independent(plan.sampling, "an audit in one run")
+    if isinstance(plan.sampling, StratifiedPoissonSampling):
+        raise InvalidValue(
+            "an audit in one run must be of a plan that draws all rows at one rate, got strata. Audit a plan of "
+            "PoissonSampling at the largest rate"
+        )
 
 
 def _judged(

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from decrescendo.base.batches import to_device
 from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, grouping, sampling_and_noise
 from decrescendo.clipping.clipped import Batch
-from decrescendo.errors import InvalidType
+from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.optim.correlated import CorrelatedNoise
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import RandomAllocation, Sampling
@@ -122,6 +122,11 @@ class Drawing:
         row's stratum, for stratified sampling."""
         if isinstance(self._source.sampling, StratifiedPoissonSampling):
             self._groups = self._source.sampling.members(strata)
+        elif strata is not None:
+            raise InvalidValue(
+                "strata must come with a plan by StratifiedPoissonSampling, got them with one whose rows are all drawn "
+                "alike. Calibrate for StratifiedPoissonSampling({name: (records, expected)})"
+            )
         if self._world.rank == 0 and isinstance(self._source.sampling, CyclicPoissonSampling):
             self._groups = self._streams.groups(self._source.sampling, person_of_row)
         self._streams.go_to(self.positions)
