@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor, nn
 
@@ -37,14 +37,5 @@ class Inventory:
         >>> list(held.buffers), held.mode
         (['1.0.running_mean', '1.0.running_var', '1.0.num_batches_tracked'], (True, True, True, False))
         """
-        # In one walk over the modules; `named_parameters` and `named_buffers` take one each, and every step asks.
-        parameters, buffers = dict[str, Any](), dict[str, Any]()
-        mode, seen = list[bool](), set[int]()
-        for prefix, module in model.named_modules():
-            mode.append(module.training)
-            for found, held in ((parameters, module._parameters), (buffers, module._buffers)):
-                for name, tensor in held.items():
-                    if tensor is not None and id(tensor) not in seen:
-                        seen.add(id(tensor))
-                        found[f"{prefix}.{name}" if prefix else name] = tensor
-        return cls(parameters, buffers, tuple(mode))
+        mode = tuple(module.training for module in model.modules())
+        return cls(dict(model.named_parameters()), dict(model.named_buffers()), mode)
