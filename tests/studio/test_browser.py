@@ -182,7 +182,7 @@ def test_an_answer_that_comes_late_is_not_saved(opened: Open, browser: Browser) 
     browser.value("held[0](), true")
     browser.until("document.querySelector('#promise').textContent.startsWith('(1, ') && held.length === 2")
     assert browser.value("[...document.querySelectorAll('#files button')].every(button => button.disabled)")
-    assert shown(browser, "#status") == "computing …"
+    browser.until("document.querySelector('#status').textContent.trim() === 'computing …'")
     browser.value("held[1](), true")
     browser.until(f"{SETTLED} && document.querySelector('#promise').textContent.startsWith('(3, ')")
     assert not browser.value("document.querySelector('#files button').disabled")
