@@ -616,6 +616,16 @@ def test_scores_of_data_that_are_not_public_stay_out_of_files(tmp_path: Path) ->
     with pytest.raises(InvalidValue, match="report_to must be 'none' while the trainer evaluates"):
         trainer.evaluate(texts())
 
+    class Reporting(transformers.TrainerCallback):
+        """As `transformers.integrations.TensorBoardCallback`, given as a callback."""
+
+        __module__ = "transformers.integrations.integration_utils"
+
+    trainer.args.report_to = []
+    trainer.add_callback(Reporting())
+    with pytest.raises(InvalidValue, match="and the callbacks Reporting"):
+        trainer.evaluate(texts())
+
 
 def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
     """With the mixin after it, the trainer's own steps would have trained without noise, and said nothing."""

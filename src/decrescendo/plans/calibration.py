@@ -138,7 +138,7 @@ def calibrate(
     drawn: Sampling = sampling
     if isinstance(sampling, PoissonSampling) and batch is not None:
         drawn = _moving(sampling, evaluate("batch", batch, count))
-    if bands is True or bands != 1 or workload is not None:
+    if bands is True or bands != 1 or workload is not None:  # (True == 1: refused there)
         _check_left_out(privacy=privacy, noise=noise)
         poissonian = poisson(drawn, "noise that follows a workload or is correlated")
         return correlated(budget, poissonian, clips, given, bands, as_workload(workload))

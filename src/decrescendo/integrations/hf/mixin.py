@@ -20,7 +20,7 @@ from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, g
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
-from decrescendo.integrations.hf.scores import Scored
+from decrescendo.integrations.hf.scores import PrivateScores
 from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer, steering
@@ -31,7 +31,7 @@ from decrescendo.training.processes.world import data_facts
 from decrescendo.training.run import cpu_weights
 
 
-class PrivateMixin(Scored):
+class PrivateMixin(PrivateScores):
     """Mixin for subclasses of ``transformers.Trainer`` (list it first): their training follows a plan.
 
     The plan's sampling, clipping and noise take the place of its batches and its backward pass; optimiser, scheduler,

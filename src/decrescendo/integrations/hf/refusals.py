@@ -151,7 +151,7 @@ def check_arguments(trainer: Any, steps: int, *, public_eval: bool = False) -> N
         return
     evaluates = not _off(arguments.eval_strategy) or getattr(arguments, "eval_on_start", False)
     if evaluates:
-        check_reports(arguments)
+        check_reports(trainer)
     if evaluates and getattr(arguments, "metric_for_best_model", None) is not None:
         raise InvalidValue(
             "metric_for_best_model must be None, got "
@@ -176,11 +176,14 @@ def keeps_states(arguments: Any, planned: object) -> bool:
     return not _off(arguments.save_strategy) and not arguments.save_only_model and planned is not None
 
 
-def check_reports(arguments: Any) -> None:
-    """That scores of data that are not public are reported nowhere."""
-    if not _off(",".join(arguments.report_to)):
+def check_reports(trainer: Any) -> None:
+    """That scores of data that are not public are reported nowhere: by ``report_to``, or by such a callback."""
+    kinds = (type(callback) for callback in trainer.callback_handler.callbacks)
+    reporting = [kind.__name__ for kind in kinds if kind.__module__.startswith("transformers.integrations")]
+    if reporting or not _off(",".join(trainer.args.report_to)):
         raise InvalidValue(
-            f"report_to must be 'none' while the trainer evaluates, got report_to={_shown(arguments.report_to)}: raw "
+            "report_to must be 'none' while the trainer evaluates, got "
+            f"report_to={_shown(trainer.args.report_to)} and the callbacks {', '.join(reporting) or 'none'}: raw "
             f"losses of what may be private data would leave. {_PUBLIC} score public data from a callback of your own"
         )
 

@@ -11,7 +11,7 @@ else:
     _Base = object
 
 
-class Scored(_Base):
+class PrivateScores(_Base):
     """The evaluation of a `PrivateMixin`.
 
     Raw scores have no noise. Unless their data are public, they are printed and returned, and are in `scores`, but not
@@ -29,16 +29,18 @@ class Scored(_Base):
         """The trainer's own.
 
         Raises:
-            InvalidValue: the scores would be reported elsewhere (``report_to``), and their data are not public.
+            InvalidValue: the scores would be reported elsewhere (``report_to``, or such a callback), and their data are
+                not public.
         """
         if self._public_eval:
             return super().evaluate(*args, **kwargs)
-        check_reports(self.args)
+        check_reports(self)
         before = len(self.state.log_history)
-        found = super().evaluate(*args, **kwargs)
-        self.scores.extend(self.state.log_history[before:])
-        del self.state.log_history[before:]
-        return found
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self.scores.extend(self.state.log_history[before:])
+            del self.state.log_history[before:]
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """The trainer's own. What Transformers notes of the labels that it meets there is not left in the model."""
