@@ -122,9 +122,10 @@ def test_adapters_beside_quantised_layers_are_trained_and_the_layers_entries_are
     tmp_path: Path,
 ) -> None:
     model = adapted(Quantised)
-    assert is_as_reference(model).assumptions == ()
+    assert [one.code for one in is_as_reference(model).assumptions] == ["tensors-read"]
     run = trained(model)
-    said, frozen = map(str, run.assumptions)
+    said, frozen, read = map(str, run.assumptions)
+    assert read.startswith("Assumed: the tensors that test_quantised.py")
     assert frozen.startswith("Assumed: the frozen parameters")
     assert said.startswith("Assumed: the 2 entries that frozen layers of class Quantised add")
     assert "0.base.weight.absmax" in said

@@ -67,7 +67,7 @@ def test_random_laws_before_dropout_are_no_reason_to_refuse(law: torch.distribut
 
     engine = Engine(nn.Linear(3, 2), loss, seeds=Seeds.of(0))
     engine.clipped_sum(data(), 1.0)
-    assert not engine.assumptions
+    assert {one.code for one in engine.assumptions} <= {"tensors-read"}
 
 
 def test_numpys_global_numbers_are_those_of_the_pass() -> None:

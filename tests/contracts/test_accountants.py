@@ -1,6 +1,7 @@
 """Laws that every accountant keeps (accounting/protocol.py)."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -51,6 +52,15 @@ def test_the_table_says_what_kind_of_number_each_has(name: str) -> None:
     if name in ELSEWHERE:
         ledger = Ledger([Release(1 / 40, 2.0, 40, steps_per_epoch=40)])
     assert KNOWN[name].made().epsilon(ledger, DELTA).kind == KNOWN[name].kind
+
+
+def test_noise_at_the_ends_of_the_floating_point_numbers_costs_a_number_or_infinity() -> None:
+    for accountant in (case.values[0] for case in CASES if not case.marks):
+        for rate in (1.0, 0.1, 1e-300):
+            for noise in (1e-300, 1e-5, 1e155, 1e300):
+                with suppress(AccountingError):  # by name, of what it does not account
+                    bound = accountant.epsilon(Ledger([Release(rate, noise, 3)]), DELTA)
+                    assert bound.value >= 0 if noise > 1 else bound.value > 1e4 or rate < 0.1
 
 
 @pytest.mark.parametrize(("accountant", "ledger"), CASES)

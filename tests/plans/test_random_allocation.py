@@ -626,3 +626,10 @@ class TestElsewhere:
         (first, *_) = assess(subject, "claims")["claims"]
         assert first[0] == "Once an epoch (Allocated)"
         assert assess(subject, "attack")["attack"]["power"]
+
+
+def test_a_plan_without_privacy_must_be_of_whole_epochs_too() -> None:
+    with pytest.raises(
+        InvalidValue, match=r"steps must be of whole epochs of 10 steps, got steps=7\. .*take 10"
+    ):
+        Plan.without_privacy(RandomAllocation(100, 10), steps=7)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,61 @@ def test_only_what_is_new_is_trained_and_another_task_is_another_run(tmp_path: P
     assert count(tmp_path) == 9
 
 
+def times(model: nn.Module, batch: Any, by: Any) -> torch.Tensor:
+    return by * cross_entropy(model, batch)
+
+
+def test_what_loss_and_score_use_belongs_to_a_run(tmp_path: Path) -> None:
+    """A value of a closure or a default, an argument of `partial`, a function that another calls."""
+
+    def helped(by: Any) -> Any:
+        def inner(model: nn.Module, batch: Any) -> torch.Tensor:
+            return times(model, batch, by)
+
+        return lambda model, batch: inner(model, batch)
+
+    one = {"mine": PLANS["mine"]}
+    for number, change in enumerate(
+        [{"loss": helped(by)} for by in (1.0, 2.0, torch.tensor([1.0]), torch.tensor([2.0]))]
+        + [{"loss": partial(times, by=by)} for by in (1.0, 2.0)]
+        + [{"score": lambda model, rows=rows: score(model) | {"more": rows[1]}} for rows in ([1, 2], [1, 3])],
+        start=1,
+    ):
+        for _ in range(2):
+            compare(one, replace(TASK, **change), seeds=1, out=tmp_path)
+            assert count(tmp_path) == number, change
+
+
+def test_what_a_program_uses_has_one_digest_in_every_process() -> None:
+    code = (
+        "import torch; from torch import nn\n"
+        "from decrescendo.training.processes.function_digest import program_digest\n"
+        "words, table = {'a', 'b', 'c'}, {'x': [1, 2.0], 'y': torch.ones(2)}\n"
+        "class Net(nn.Module):\n    def forward(self, x): return x * len(words)\n"
+        "def loss(model, batch): return model(batch) * table['x'][1] + len({'p', 'q'} & words)\n"
+        "print(program_digest(nn.Sequential(nn.Linear(2, 2), Net()).requires_grad_(False).apply("
+        "lambda m: [p.data.fill_(1) for p in m.parameters()]), [loss, lambda model: words]))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
+def test_a_plan_whose_scores_are_the_first_ones_counts_in_the_correction() -> None:
+    first, other = (0.5, 0.6, 0.55), (0.4, 0.53, 0.47)
+    found = Comparison({"first": first, "other": other, "same": first})
+    alone = Comparison({"first": first, "other": other})
+    assert found.p_values == {"other": pytest.approx(2 * alone.p_values["other"])}
+    assert "corrected after Holm for 2 comparisons" in found.table()
+
+
 @pytest.mark.parametrize("damage", ["cut", "edited", "foreign", "resealed", "without scores"])
 def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> None:
     compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
@@ -246,7 +302,8 @@ def test_without_matplotlib_the_rest_is_written_and_a_sentence_says_so(
 @pytest.mark.parametrize(
     ("change", "words"),
     [({"jobs": 0}, "jobs"), ({"points": 0}, "points"), ({"learning_rate": []}, "at least one value"),
-     ({"learning_rate": [0.1, -1.0]}, "learning_rate must be > 0")],
+     ({"learning_rate": [0.1, -1.0]}, "learning_rate must be > 0"), ({"momentum": math.nan}, "momentum"),
+     ({"averaging": 1.0}, "averaging must be")],
 )  # fmt: skip
 def test_what_cannot_be_asked_for(change: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidValue, match=words):

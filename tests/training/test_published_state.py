@@ -15,6 +15,7 @@ from torch.nn.utils import parametrizations, prune
 from decrescendo.accounting import Budget
 from decrescendo.base.assumption import Assumption
 from decrescendo.errors import InvalidValue, UnsupportedModel
+from decrescendo.row_independence.arguments import TENSORS_READ
 from decrescendo.training import Run, Store, Trainer, train
 from decrescendo.training.loop.assumptions import (
     PARAMETERS_MADE,
@@ -68,6 +69,26 @@ def run_of(
 
 def lines(run: Run) -> list[str]:
     return run.statement().to_markdown().splitlines()
+
+
+def test_tensors_that_the_loss_reads_beside_batch_and_model_are_said_by_line(data: Data) -> None:
+    counts = torch.bincount(data[1], minlength=2).float()
+    teacher = nn.Linear(3, 2).requires_grad_(False)
+
+    def weighted(model: nn.Module, batch: Data) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], weight=1 / counts, reduction="none")
+
+    def taught(model: nn.Module, batch: Data) -> Tensor:
+        return (model(batch[0]) - teacher(batch[0])).square().sum(1)
+
+    def scaled(model: nn.Module, batch: Data) -> Tensor:
+        return loss(model, batch) * torch.ones(2)[0] + torch.arange(2)[0]
+
+    for own, read in ((weighted, weighted), (taught, taught), (scaled, None)):
+        model = make_model()
+        run = train(model, own, data, make_plan(), sgd(model), seed=0)
+        where = () if read is None else (f"test_published_state.py:{read.__code__.co_firstlineno + 1}",)
+        assert run.assumptions == tuple(map(TENSORS_READ.format, where))
 
 
 class TestFromTheBeginning:

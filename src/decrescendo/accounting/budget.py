@@ -24,6 +24,10 @@ class Unit(StrEnum):
     PERSON = "person"
 
 
+# Of delta: for smaller ones the noise that is found is larger than it must be, or none is.
+_SMALLEST = 1e-100
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -31,7 +35,7 @@ class Budget:
 
     Args:
         epsilon: > 0, finite.
-        delta: in (0, 1); usually well below one over the number of units.
+        delta: in [1e-100, 1); usually well below one over the number of units.
         unit: whose presence is hidden.
         examples_per_person: of `Unit.PERSON`, the most examples that one person has, >= 1: a person comes and goes with
             all of them. A public, declared number, which training holds its data against.
@@ -53,6 +57,10 @@ class Budget:
             self, "epsilon", check_real("epsilon", self.epsilon, above=0, hint=_endless(self.epsilon))
         )
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
+        if self.delta < _SMALLEST:
+            raise InvalidValue(
+                f"delta must be >= {_SMALLEST:g}, got delta={self.delta:g}. No search for a noise ends there"
+            )
         object.__setattr__(self, "unit", check_unit(self.unit))
         object.__setattr__(self, "examples_per_person", _examples(self.examples_per_person, self.unit))
 

@@ -12,7 +12,7 @@ import numpy as np
 from decrescendo.accounting.budget import Bound, Kind
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant, check_poisson
+from decrescendo.accounting.protocol import Accountant, check_poisson, with_finite_squares
 from decrescendo.errors import AccountingError, check_integer, check_real
 
 
@@ -71,7 +71,7 @@ class Zcdp(Accountant):
         """Total rho; infinite if a release has no noise."""
         check_poisson(ledger, self.name)
         with np.errstate(divide="ignore"):
-            costs = 1 / (2 * ledger.noise_multiplier**2)
+            costs = 1 / (2 * with_finite_squares(ledger).noise_multiplier ** 2)
         if self.batches_per_epoch == 1:
             return float(ledger.count @ costs)
         each = np.repeat(costs, ledger.count)
@@ -116,6 +116,7 @@ class Tcdp(Accountant):
         check_poisson(ledger, self.name)
         if not len(ledger):
             return 0.0, math.inf
+        ledger = with_finite_squares(ledger)
         if (ledger.noise_multiplier == 0).any():
             return math.inf, 1.0
         step, p = 1 / (2 * ledger.noise_multiplier**2), ledger.sample_rate

@@ -24,7 +24,8 @@ def clt_mu(ledger: Ledger) -> float:
     check_poisson(ledger, "GdpClt")
     with np.errstate(divide="ignore", over="ignore"):
         growth = np.expm1(ledger.noise_multiplier**-2.0)
-    return float(np.sqrt(np.sum(ledger.count * ledger.sample_rate**2 * growth)))
+    squares = np.maximum(ledger.sample_rate**2, 5e-324)  # zero times infinity is no number
+    return float(np.sqrt(np.sum(ledger.count * squares * growth)))
 
 
 @dataclass(frozen=True, slots=True)

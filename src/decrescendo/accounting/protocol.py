@@ -2,6 +2,8 @@
 
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from decrescendo.accounting.budget import Bound, Budget, Guarantee, check_one_example
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError, check_instance
@@ -98,6 +100,16 @@ def check_one_run(ledger: Ledger) -> None:
             f"correlated noise must be accounted for one run from its first step, got {ledger}. Add up the epsilons "
             "and deltas of several runs"
         )
+
+
+def with_finite_squares(ledger: Ledger) -> Ledger:
+    """The releases with a noise whose square and its inverse are numbers, never more noise than they have: above 1e70
+    it counts as that, below 1e-70 as none.
+
+    >>> with_finite_squares(Ledger.of([1e300, 2.0, 1e-200], sample_rate=0.1)).noise_multiplier
+    array([1.e+70, 2.e+00, 0.e+00])
+    """
+    return ledger.with_noise(lambda z: np.where(z < 1e-70, 0, np.minimum(z, 1e70)))
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant, check_poisson
+from decrescendo.accounting.protocol import Accountant, check_poisson, with_finite_squares
 from decrescendo.errors import check_real
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Rdp(Accountant):
 def is_trivial(ledger: Ledger, accountant: str) -> bool:
     """Whether there is nothing to compute: no release, which costs nothing, or one without noise."""
     check_poisson(ledger, accountant)
-    return not len(ledger) or bool((ledger.noise_multiplier == 0).any())
+    return not len(ledger) or bool((with_finite_squares(ledger).noise_multiplier == 0).any())
 
 
 def _composed(ledger: Ledger) -> "RdpAccountant":
@@ -89,7 +89,7 @@ def event_of(ledger: Ledger) -> "DpEvent":
     # A smaller rate never costs more: rounded up, what many rates cost is a bound.
     many = np.unique(ledger.sample_rate).size > _DISTINCT // 2
     places, own = (_DISTINCT // 2, 2) if many else (_DISTINCT, _DISTINCT)
-    distinct = ledger.with_rates(lambda rates: round_up(rates, places)).distinct()
+    distinct = with_finite_squares(ledger).with_rates(lambda rates: round_up(rates, places)).distinct()
     for rate in np.unique(distinct.sample_rate):
         rows = distinct.where(distinct.sample_rate == rate)
         noise, inverse = np.unique(round_down(rows.noise_multiplier, own), return_inverse=True)

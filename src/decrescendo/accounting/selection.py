@@ -17,7 +17,14 @@ from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import accountant_of, event_of, is_trivial
-from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real, uninherited
+from decrescendo.errors import (
+    AccountingError,
+    InvalidType,
+    InvalidValue,
+    check_instance,
+    check_real,
+    uninherited,
+)
 
 if TYPE_CHECKING:
     from dp_accounting.rdp import RdpAccountant
@@ -181,7 +188,14 @@ class Selection(Accountant):
     def _accountant(self, ledger: Ledger) -> "RdpAccountant":
         from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
-        return accountant_of(RepeatAndSelectDpEvent(event_of(ledger), self.trials.mean, self.trials.shape))
+        try:
+            return accountant_of(
+                RepeatAndSelectDpEvent(event_of(ledger), self.trials.mean, self.trials.shape)
+            )
+        except ValueError as error:  # the logarithm of 1 - exp(-r) where r is below a rounding of 1
+            raise AccountingError(
+                f"{self.name} accounts trials that cost 1e-15 and more, got {ledger}. Take less noise"
+            ) from error
 
 
 @lru_cache(maxsize=256)

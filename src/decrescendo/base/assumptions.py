@@ -45,6 +45,13 @@ _PASSES = (
          "the Python state of model and loss, beyond the first 20,000 objects that they reach, does not change what a "
          "later pass computes", "model or loss reach more Python objects than are searched for counters",
          "keep long lists and tables out of model and loss, or in tensors"),
+    Template("tensors-read",
+         "the tensors that {} reads, which are neither of the batch nor parameters or buffers of the model, come from "
+         "public data",
+         "code of yours reads floating-point tensors that are no parameters or buffers of the model (class weights, "
+         "means, prototypes)",
+         "not needed if they come from public data; otherwise leave them out: a gradient that they go into depends on "
+         "records that are not in the batch"),
     Template("overwritten-constant",
          "the constant that {} overwrites does not depend on how many passes there were",
          "an operation overwrites a tensor that outlives the pass with a constant", "make a new tensor in each pass"),

@@ -26,7 +26,7 @@ def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrVa
         given = "neither" if steps is None else "both"
         raise InvalidValue(f"exactly one of steps and epochs must be given, got {given}")
     if epochs is None:
-        return check_steps(steps)
+        return _of_whole_epochs(sampling, check_steps(steps))
     if isinstance(sampling, RandomAllocation):
         whole = check_real("epochs", epochs, above=0)
         if whole != round(whole):
@@ -52,6 +52,16 @@ def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrVa
         if count == before:
             break
     return count
+
+
+def _of_whole_epochs(sampling: Sampling, steps: int) -> int:
+    """``steps``, or an error where each record takes part once an epoch and the last epoch is cut."""
+    if isinstance(sampling, RandomAllocation) and steps % sampling.steps_per_epoch:
+        raise InvalidValue(
+            f"steps must be of whole epochs of {sampling.steps_per_epoch} steps, got steps={steps}. The theorem is "
+            f"for epochs in which every record takes part: take {sampling.whole(steps)}"
+        )
+    return steps
 
 
 def usual_cap(

@@ -57,12 +57,7 @@ def _at_steps(
     if not isinstance(sampling, RandomAllocation):
         return evaluate(name, curve, steps)
     each = sampling.steps_per_epoch
-    epochs, rest = divmod(steps, each)
-    if rest:
-        raise InvalidValue(
-            f"steps must be of whole epochs of {each} steps, got steps={steps}. The theorem is for epochs in "
-            f"which every record takes part: take {sampling.whole(steps)}"
-        )
+    epochs = steps // each
     if callable(curve):
         return np.repeat(evaluate(name, curve, epochs), each)
     found = evaluate(name, curve, steps)

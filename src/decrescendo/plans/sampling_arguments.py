@@ -49,4 +49,9 @@ def check_rng(rng: object) -> None:
 
 
 def checked_cap(value: object) -> int | None:
-    return None if value is None else check_integer("max_batch_size", value, at_least=1)
+    if value is None:
+        return None
+    cap = check_integer("max_batch_size", value, at_least=1)
+    if cap > LARGEST:
+        raise InvalidValue(f"max_batch_size must be <= {LARGEST}, got a number of {len(str(cap))} digits")
+    return cap

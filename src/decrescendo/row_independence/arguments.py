@@ -5,10 +5,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from decrescendo.base.assumptions import assumed
+from decrescendo.base.assumptions import assumed, template
 from decrescendo.base.storages import byte_form, exactly, is_whole, state_of, storage_key
 from decrescendo.row_independence.basic_rules import pointwise
-from decrescendo.row_independence.code_origin import line
+from decrescendo.row_independence.code_origin import line, own_line
 from decrescendo.row_independence.dataflow import STALE
 from decrescendo.row_independence.labels import Label, Public, RowLayout
 from decrescendo.row_independence.operation_inputs import OperationInputs
@@ -18,6 +18,7 @@ from decrescendo.row_independence.torch_schemas import Operation
 from decrescendo.row_independence.writing import Writing, _Given
 
 OWN_GENERATOR = assumed("rows-own-generator")
+TENSORS_READ = template("tensors-read")
 _ALPHAS = 6
 
 
@@ -63,6 +64,8 @@ class Arguments(Writing):
             mark, birth = self.labels.entry(tensor, key) or (mark, birth)
         if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
             mark = STALE
+        if mark is Public.ANY and birth == key:
+            self._list_outside(tensor, key)
         if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
             mark = Public.ANY  # one number in several places
         single = op.rule is pointwise and mark is Public.ANY and _is_one_number(tensor)
@@ -85,6 +88,16 @@ class Arguments(Writing):
             sliced = sliced._replace(constant=Public.FILL)
         found.labels.append(cast("Label", mark) if sliced is None else sliced)
         found.data = found.data or type(found.labels[-1]) is not Public
+
+    def _list_outside(self, tensor: Tensor, key: int) -> None:
+        """List real numbers that the user's code reads from a tensor that is neither of the pass nor the model's.
+
+        In a recorded pass only: in the others nobody has said which tensors are the model's.
+        """
+        known = key < 0 or key in self.labels.numbers or key in self.guarded
+        numbers = tensor.is_floating_point() and tensor.dim() and not _is_one_number(tensor)
+        if self.guarded and not known and numbers and (where := own_line()):
+            self.memory.assumed.add(TENSORS_READ.format(where))
 
     def _arguments_before(
         self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], given: "OperationInputs"

@@ -19,6 +19,7 @@ _PYTHON, _THIS = (
     os.path.join(os.path.dirname(file), "")
     for file in (os.__file__, os.path.dirname(os.path.abspath(__file__)))
 )
+_PACKAGE_FOLDER = os.path.join(os.path.dirname(os.path.dirname(_THIS)), "")
 # Installed libraries that are taken to keep no count of the examples they were given. Any other installed package may
 # be the user's own project, and is searched like a script.
 _KNOWN = """
@@ -50,11 +51,25 @@ def is_own(filename: str) -> bool:
 
 def line() -> str:
     """The innermost line of code that is neither torch's nor the engine's."""
-    frame = cast("Any", sys)._getframe(1)
+    frame = _innermost()
+    return "the model" if frame is None else _place_of(frame)
+
+
+def own_line() -> str | None:
+    """`line`, if that code may be the user's; ``None`` if a library's."""
+    frame = _innermost()
+    own = frame is not None and is_own(frame.f_code.co_filename)
+    return _place_of(frame) if own and not frame.f_code.co_filename.startswith(_PACKAGE_FOLDER) else None
+
+
+def _innermost() -> Any:
+    frame = cast("Any", sys)._getframe(2)
     while frame is not None and (
         frame.f_code.co_filename.startswith(("<", *_LIBRARIES)) or "__tracebackhide__" in frame.f_locals
     ):
         frame = frame.f_back
-    if frame is None:
-        return "the model"
+    return frame
+
+
+def _place_of(frame: Any) -> str:
     return f"{frame.f_code.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.f_lineno}"

@@ -12,7 +12,7 @@ import itertools
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -63,13 +63,14 @@ _ENGINE = ("decrescendo.clipping.", "decrescendo.row_independence.")
 
 def numbers_of(
     model: nn.Module, loss: object, *, identities: bool = False, choices: bool = False,
-    objects: list[object] | None = None,
+    objects: list[object] | None = None, told: Callable[[str, object], None] | None = None,
 ) -> Numbers:  # fmt: skip
     """The Python numbers and container lengths reachable from a model and a loss, by path (``loss.seen``).
 
     ``identities`` (for graph replay): also record strings, object ids and `object_contents`. ``choices``: also
     record strings, and the ids of functions, classes and None.
-    ``objects``: a list that the visited objects are appended to.
+    ``objects``: a list that the visited objects are appended to. ``told``: called with each path and object, also
+    with tensors.
 
     >>> seen = []
     >>> numbers_of(nn.Tanh(), lambda model, x: seen.append(len(x)))
@@ -86,6 +87,8 @@ def numbers_of(
             break
         name, value = left.popleft()
         value = value.item() if isinstance(value, np.generic) else value
+        if told is not None:
+            told(name, value)
         if isinstance(value, _NUMBERS):
             found[name] = value
             if not identities or type(value) in _NUMBERS or isinstance(value, bool):
@@ -134,7 +137,10 @@ def _entries(name: str, value: Any, kind: Any) -> list[tuple[str, object]]:
     """The items of a container of the builtin class ``kind``, by path."""
     if kind is dict:
         return [(f"{name}[{key}]", item) for key, item in list(dict[Any, Any].items(value))]
-    return [(f"{name}.{at}", item) for at, item in enumerate(list(kind.__iter__(value)))]
+    items = list(kind.__iter__(value))
+    if all(type(item) is str for item in items) and kind in (set, frozenset):
+        items.sort()  # their order is another in each process
+    return [(f"{name}.{at}", item) for at, item in enumerate(items)]
 
 
 def _sum_of(value: Any, kind: Any = None) -> float:

@@ -36,8 +36,9 @@ def check_command(
 
     lines = recheck.sample(results, sample, seed, task or ())
     if not lines:
+        of = f" of {', '.join(task)}" if task else ""
         raise InvalidValue(
-            f"--results must name a folder with runs of today's revision, got {str(results)!r}"
+            f"--results must name a folder with runs{of} of today's revision, got {str(results)!r}"
         )
     torch.set_num_threads(1)  # as they were made
     off = 0

@@ -142,7 +142,10 @@ def choose_grid(run: Run, direction: Direction, epsilon: float, delta: float, *,
         count = math.ceil(_CUT / smoother * window / (2 * math.pi)) + 2
         found.append((smoother, count, excess, c, window))
     if not found:
-        raise AccountingError("no contour gives a finite sum; this is a bug, please report it")
+        raise AccountingError(
+            f"a ledger's privacy loss must be one that floating-point numbers hold at delta={delta:g}, got more. Take "
+            "more noise or fewer steps"
+        )
     # Where delta is far below what the loss grid reaches (all finite losses are below epsilon) nothing is affordable:
     # then what floating point loses least with. It is in the bound as ever.
     cheap = [one for one in found if one[2] <= affordable] or [min(found, key=lambda one: one[2])]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from decrescendo.base import markdown, write_whole
 from decrescendo.base.sealed import check_writable
 from decrescendo.errors import InvalidValue, MissingExtra, check_instance, check_integer, check_real
@@ -55,10 +57,13 @@ class Comparison:
 
     @property
     def p_values(self) -> dict[str, float]:
-        """Holm-adjusted p-values of the paired t-tests; only plans for which a test is defined."""
+        """Holm-adjusted p-values of the paired t-tests; only plans for which a test is defined. All plans that are
+        compared with the first count in the correction: how many do must not depend on the scores."""
         found = {name: pair.p_value for name, pair in self.differences.items()}
-        tested = {name: value for name, value in found.items() if value is not None}
-        return dict(zip(tested, holm(list(tested.values())), strict=True))
+        corrected = zip(
+            found, holm([1.0 if value is None else value for value in found.values()]), strict=True
+        )
+        return {name: p for name, p in corrected if found[name] is not None}
 
     def describe(self) -> str:
         """One line per plan: mean and standard deviation over seeds, and the mean paired difference to the
@@ -98,15 +103,8 @@ class Comparison:
         first, *_ = self.scores
         rates = bool(self.learning_rates)
         header = [
-            "plan",
-            *["learning rate"] * rates,
-            "mean",
-            "sd",
-            f"minus {first}",
-            "se",
-            "p",
-            "p after Holm",
-        ]
+            "plan", *["learning rate"] * rates, "mean", "sd", f"minus {first}", "se", "p", "p after Holm",
+        ]  # fmt: skip
         rows: list[list[str]] = []
         for name, found in self.scores.items():
             spread = f"{statistics.stdev(found):.4f}" if len(found) > 1 else "-"
@@ -131,8 +129,8 @@ class Comparison:
         count = len(next(iter(self.scores.values())))
         notes = [
             f"{count} seed{'s' * (count != 1)}. Differences are paired by seed. P values are those of two-sided "
-            f"t-tests, corrected for {len(self.p_values)} of them after Holm; below {LEVEL:g} a plan is called better "
-            f"or worse. The last column is how many seeds one test would need to find such a difference with "
+            f"t-tests, corrected after Holm for {len(self.scores) - 1} comparisons; below {LEVEL:g} a plan is called "
+            f"better or worse. The last column is how many seeds one test would need to find such a difference with "
             f"probability {POWER:g}, assuming the true difference and its spread equal those observed."
         ]
         if len(self.tried) > 1:
@@ -211,16 +209,21 @@ def compare(
     >>> [len(scores) for scores in found.scores.values()], found.best in ("constant", "falling")
     ([2, 2], True)
     """
+    check_instance("plans", plans, Mapping, "Take a dict of plans by name")
     check_integer("seeds", seeds, at_least=1)
     check_integer("jobs", jobs, at_least=1)
     check_integer("points", points, at_least=1)
     for name, plan in plans.items():
+        check_instance("the name of a plan", name, str)
         check_instance(f"plan {name!r}", plan, Plan)
     check_instance("task", task, Task)
     if not plans:
         raise InvalidValue("at least one plan must be given by its name, got none")
     if task.score is None:
         raise InvalidValue("the public task must have a score, got none. It is what plans are compared by")
+    check_real("momentum", momentum, at_least=0)
+    if averaging:
+        check_real("averaging", averaging, above=0, below=1)
     given = task.learning_rate if learning_rate is None else learning_rate
     rates = _rates_of(plans, given)
     folder = None if out is None else Path(out)
@@ -235,12 +238,10 @@ def compare(
         if rate in rates[name]
     ]
     settings = RunSettings(
-        optimizer=task.optimizer, momentum=momentum, lr_decay=lr_decay, averaging=averaging, points=points
-    )
+        optimizer=task.optimizer, momentum=momentum, lr_decay=lr_decay, averaging=averaging, points=points)  # fmt: skip
     runs: dict[tuple[str, float, int], ComparedRun] = {}
-    for run in run_all(
-        wanted, task, settings, jobs=jobs, path=None if folder is None else folder / "runs.jsonl"
-    ):
+    path = None if folder is None else folder / "runs.jsonl"
+    for run in run_all(wanted, task, settings, jobs=jobs, path=path):
         runs[run.plan, run.learning_rate, run.seed] = run
         if tell is not None:
             tell(run)
@@ -265,7 +266,7 @@ def _rates_of(
                 f"{', '.join(given) or 'none'}"
             )
         return {name: [check_real("learning_rate", given[name], above=0)] for name in plans}
-    every = given if isinstance(given, Sequence) else [given]
+    every = given if isinstance(given, Sequence) else [given] if np.ndim(given) == 0 else np.ravel(given)
     rates = list(dict.fromkeys(check_real("learning_rate", rate, above=0) for rate in every))
     if not rates:
         raise InvalidValue("learning_rate must have at least one value, got none")

@@ -23,7 +23,7 @@ from decrescendo.optim import averaged
 from decrescendo.plans.plan import Plan
 from decrescendo.training.data.rows import table_of
 from decrescendo.training.loop.progress import Progress
-from decrescendo.training.processes.function_digest import function_digest
+from decrescendo.training.processes.function_digest import program_digest
 from decrescendo.training.processes.world import data_facts, weight_facts
 from decrescendo.training.run import versions
 from decrescendo.training.search.tuning import as_many
@@ -119,18 +119,17 @@ class _Shared:
 
 
 def _task_facts(shared: _Shared) -> dict[str, str]:
-    """Facts that identify a task. Closure values of its functions are not visible, but the score of an
-    untrained model depends on most of them."""
+    """Facts that identify a task; `program_digest` says what they do not see of its functions."""
     task = shared.task
     rows, _ = data_facts(shared.table)
     model = task.fresh(0, shared.data)
-    functions = {"loss": task.loss, "score": task.score, "collate_fn": task.collate_fn, "forward": model}
+    program = program_digest(model, [task.loss, task.score, task.collate_fn])
     with _one_thread():
         score = task.first_score(model)
     return {
         **rows, **weight_facts(model), "model": repr(model), "engine": repr(task.engine),
         "score of seed 0 untrained": f"{score:.6g}",
-        **{f"code of {name}": function_digest(function) for name, function in functions.items()},
+        "program": program,
         **{f"version of {name}": text for name, text in versions().items()},
     }  # fmt: skip
 
