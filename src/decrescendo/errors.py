@@ -156,7 +156,9 @@ def check_integer(name: str, value: object, *, at_least: int = 0) -> int:
 
 
 def check_path(name: str, value: object) -> None:
-    """``value`` is a text or a path."""
+    """``value`` is a text or a path, without the character NUL."""
+    if "\0" in str(value):
+        raise InvalidValue(f"{name} must be a path, got one with the character NUL")
     if not isinstance(value, str):
         check_instance(name, value, os.PathLike, "It is a path")
 

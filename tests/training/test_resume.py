@@ -18,10 +18,11 @@ from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.filters import RenyiFilter
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base.rng import Secure
-from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
+from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidType, InvalidValue, PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Trainer, train
 from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints
+from decrescendo.training.persistence.checkpoint.checkpoints import write_state
 from decrescendo.training.persistence.checkpoint.tree import pack, unpack
 from decrescendo.training.steering import Adaptive, Settings
 from decrescendo.training.store import Store
@@ -146,6 +147,34 @@ def test_a_run_that_did_not_begin_is_reserved_once(tmp_path: Path) -> None:
     assert len(store.entries()) == 1
 
 
+def test_a_run_that_another_number_of_ranks_went_on_with_can_be_killed_again(tmp_path: Path) -> None:
+    """Its steps after the checkpoint were refused to both numbers: the checkpoint still had the old one."""
+    calm = go(tmp_path / "calm", 5, {})
+    assert go(tmp_path / "run", 5, {2: "before"}) is None
+    newest, journal = Checkpoints(tmp_path / "run", resume=True).newest(), tmp_path / "run" / "releases.jsonl"
+    assert newest is not None
+    write_state(tmp_path / "run", newest.step, {**newest.state, "ranks": 2}, kept=2)
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[: 1 + newest.step]))
+    assert go(tmp_path / "run", 5, {3: "before"}) is None
+    assert go(tmp_path / "run", 5, {}) == calm
+
+
+def test_what_was_refused_before_any_release_may_begin_anew_in_its_folder(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s.db", Budget(1.0, 1e-4), dataset="d", rows=ROWS)
+    model = parts()[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ImpossibleBudget):
+        Trainer(
+            model, loss, the_plan(), optimizer, seed=5, store=store, checkpoints=Checkpoints(tmp_path / "run")
+        )
+    smaller = make_plan((30.0,) * 7, (1.0,) * 7)
+    kept = Checkpoints(tmp_path / "run", resume=True)
+    trainer = Trainer(model, loss, smaller, optimizer, seed=5, store=store, checkpoints=kept)
+    trainer.step(next(iter(trainer.batches(data()))))
+    with pytest.raises(PlanViolation, match="plan it began with"):
+        Trainer(model, loss, the_plan(), optimizer, seed=5, store=store, checkpoints=kept)
+
+
 def test_a_step_with_another_result_is_refused_before_it_is_seen(tmp_path: Path) -> None:
     """The same noise on another sum: their difference would have none."""
     store = Store.create(tmp_path / "s.db", Budget(60.0, 1e-4), dataset="d", rows=ROWS)
@@ -182,6 +211,12 @@ def test_a_run_goes_on_as_what_it_was(tmp_path: Path) -> None:
         )
     with pytest.raises(InvalidValue, match="resume=True"):
         Checkpoints(tmp_path / "run")
+    with pytest.raises(InvalidValue, match="got an empty name"):
+        Checkpoints("")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "run.json").touch()
+    with pytest.raises(InvalidValue, match="folder of a saved run"):
+        Checkpoints(tmp_path / "saved", resume=True)
 
 
 def test_adaptive_runs_have_no_checkpoints(tmp_path: Path) -> None:
@@ -283,7 +318,7 @@ def test_a_crash_while_writing_leaves_the_older_one(tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(FileRefused, match="written to, got No space left on device"):
         checkpoints.save(Checkpoint(2, {"x": 2}))
     monkeypatch.undo()
     newest = checkpoints.newest()

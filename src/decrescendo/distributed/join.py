@@ -45,6 +45,9 @@ def join(
     if gradients not in (None, "gloo", "nccl"):
         raise InvalidValue(f"gradients must be 'gloo' or 'nccl', got gradients={gradients!r}")
     joined = dist.is_available() and dist.is_initialized()
+    odd = [name for name in ("RANK", "WORLD_SIZE") if not os.environ.get(name, "0").isdecimal()]
+    if not joined and odd:
+        raise InvalidValue(f"{odd[0]} must be a whole number in the environment, got {os.environ[odd[0]]!r}")
     if not joined and "RANK" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Alone()
     missing = [name for name in _ASKED if name not in os.environ]

@@ -80,7 +80,9 @@ class Books:
             self._journal.close()
 
     def check_here(self) -> None:
-        """Before anything is released: what cannot be written down must be found out first."""
+        """Before anything is asked or released: what cannot be written down must be found out first."""
+        if self._journal is not None:
+            self._journal.check_held()
         if self.account is not None:
             self.account.check_here()
 

@@ -63,11 +63,11 @@ class Journal:
         """Let another server have the folder, as the end of this process would."""
         self._lock.release()
 
-    def write(self, state: Mapping[str, Any]) -> None:
-        """Replace the state (plain values and tensors, nested); when this returns, it is on disk.
+    def check_held(self) -> None:
+        """Check that this server has the folder.
 
         Raises:
-            PlanViolation: after `close`, or where another server has the folder.
+            PlanViolation: after `close`, or where another server has it.
         """
         if not self._lock.is_locked:
             raise PlanViolation(
@@ -78,6 +78,14 @@ class Journal:
                 f"a journal must have one server, got {str(self._folder)!r} taken by another: somebody removed {LOCK}, "
                 "or put the folder back. Nothing was released: end both, and start one"
             )
+
+    def write(self, state: Mapping[str, Any]) -> None:
+        """Replace the state (plain values and tensors, nested); when this returns, it is on disk.
+
+        Raises:
+            PlanViolation: as of `check_held`. FileRefused: it cannot be written.
+        """
+        self.check_held()
         # A number of its own: the state that is still there stays whole until the new one is.
         number = self._last + 1
         write_state(self._folder, number, state, kept=1)

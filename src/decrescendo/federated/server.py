@@ -41,8 +41,8 @@ class Server:
     Replies and deadlines may come on any thread: calls wait for one another, and a reply that comes after `close` is
     too late. A signal handler, or a hook of the optimiser, must not call the server: it would be in the midst of
     another call. With a store, rounds are opened and ended by the thread that opened the store (SQLite's own rule).
-    After a call that broke off in its midst (memory, Ctrl-C, a full disk) the round can only be aborted, or the run
-    gone on with from its journal.
+    After a call that broke off in its midst (memory, Ctrl-C, a full disk) make a new server, which goes on from the
+    journal; without one, the round can only be aborted.
 
     Args:
         model: moved in place.

@@ -22,10 +22,14 @@ from decrescendo.training.loop.assumptions import together
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.persistence.run_state import RunState, restore_readings, telemetry_entry
-from decrescendo.training.processes.bits import checksum, is_part, local
+from decrescendo.training.persistence.sharded_state import as_held, in_parts, noise_in_parts
+from decrescendo.training.processes.bits import checksum, is_part
 from decrescendo.training.processes.world import Tree, World
 from decrescendo.training.run.weights import entries_of_frozen_layers
 from decrescendo.training.statement import FLOAT32
+
+# In place of the step of the last checkpoint: it is there, but of another number of ranks.
+_BY_OTHERS = -2
 
 
 @final
@@ -56,7 +60,8 @@ class Keeper:
     @property
     def is_due(self) -> bool:
         """Whether this step needs a checkpoint that is not written yet."""
-        return self._run_state.taken % self._checkpoints.every == 0 and not self.is_saved
+        regular = self._run_state.taken % self._checkpoints.every == 0
+        return not self.is_saved and (regular or self._saved == _BY_OTHERS)
 
     @property
     def is_saved(self) -> bool:
@@ -146,18 +151,20 @@ class Keeper:
                     "parameters and buffers (scales of quantised weights) differs. Load the same model"
                 )
             kept = {name: held[name] for name in held if not _is_kept(held[name])}
-            kept |= {name: _as(held.get(name), value) for name, value in state["model"].items()}
+            kept |= {name: as_held(held.get(name), value) for name, value in state["model"].items()}
             entries = entries_of_frozen_layers(model)
             model.load_state_dict({name: value for name, value in kept.items() if name not in entries})
-            optimizer.load_state_dict(_in_parts(state["optimizer"], optimizer))
+            optimizer.load_state_dict(in_parts(state["optimizer"], optimizer))
             run_state.assumptions = tuple(map(read_assumption, state["assumptions"]))
             run_state.releases[:] = self._planned.first(step)
             run_state.diagnostics[:] = [Diagnostics(*values) for values in state["columns"]]
             run_state.began = time.monotonic() - state["seconds"]
             self._checkpoints.restore(Checkpoint(step, state))
             if "correlated" in state:  # sharded: each rank restores the noise of its part
-                self._earlier(_noise_in_parts(state.pop("correlated"), model), step)
-            self._saved, run_state.run_id = step, state["run"]
+                self._earlier(noise_in_parts(state.pop("correlated"), model), step)
+            # Of another number of ranks: written again at once, or what this number releases could not be repeated.
+            self._saved = step if state["ranks"] == self._world.size else _BY_OTHERS
+            run_state.run_id = state["run"]
             restore_readings(run_state, state.get("telemetry"), step)
             run_state.resumed = (*state["resumed"], step)
             if state["gamma"] != run_state.gamma:
@@ -182,7 +189,7 @@ class Keeper:
         returned (correlated noise: if unsharded)."""
         assert self.releases is not None
         found = self._checkpoints.newest()
-        if found is None:
+        if found is None or self._is_before_any_release(found):
             self.releases.begin()
             return {"step": None, "state": None}
         state = dict(found.state)
@@ -214,6 +221,18 @@ class Keeper:
                 self._earlier(state.pop("correlated"), found.step)
         return {"step": found.step, "state": state}
 
+    def _is_before_any_release(self, found: Checkpoint) -> bool:
+        """Whether a checkpoint is of another plan or kind of run that ended before it released anything: what was
+        refused then may begin anew in its folder."""
+        assert self.releases is not None
+        state = found.state
+        if found.step or not {"agreed", "run", "releases"} <= state.keys():
+            return False
+        if state["agreed"] == self._agreed.sha256 and bool(state["run"]) == bool(self._run_state.run_id):
+            return False
+        self.releases.go_on(state["releases"], 0)
+        return self.releases.steps == 0
+
 
 def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
     """A model's state dict without extra entries of frozen layers and tensor subclasses (quantised weights); and
@@ -242,52 +261,13 @@ def _whole(tree: Any) -> Any:
     return cast("Any", tree).full_tensor().cpu() if isinstance(tree, Tensor) and is_part(tree) else tree
 
 
-def _as(held: Any, value: Any) -> Any:
-    """``value``, sharded as ``held`` is if that is a DTensor."""
-    if not isinstance(held, Tensor) or not is_part(held):
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    part = cast("Any", held)
-    return distribute_tensor(value.to(part.device), part.device_mesh, part.placements, src_data_rank=None)
-
-
-def _in_parts(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimiser's state, with moments sharded like their parameters."""
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = {
-        index: {
-            key: _as(held[index], value)
-            if isinstance(value, Tensor) and value.shape == held[index].shape
-            else value
-            for key, value in found.items()
-        }
-        for index, found in state["state"].items()
-    }
-    return {**state, "state": moments}
-
-
-def _noise_in_parts(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """A checkpoint's correlated noise; of sharded parameters, this rank's part."""
-    held = dict(model.named_parameters())
-
-    def own(name: str, value: Tensor) -> Tensor:
-        parameter = held.get(name)
-        return value if parameter is None else local(_as(parameter, value.view(parameter.shape)))
-
-    return {
-        **state,
-        "rows": [{name: own(name, value) for name, value in row.items()} for row in state["rows"]],
-    }
-
-
 @contextmanager
 def _fitting() -> Generator[None]:
     try:
         yield
     except DecrescendoError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise FileRefused(
             f"a checkpoint must fit this model and optimiser, got one that does not ({error}). Give those that the "
             "run was begun with, or another folder"

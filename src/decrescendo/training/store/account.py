@@ -74,7 +74,8 @@ class Account:
                 return False
             if state != "open":
                 raise PlanViolation(
-                    "a run must be open to release more, got a finished one. Register another"
+                    "a run must be open to release more, got a finished one. Begin a new "
+                    "one, with checkpoints in another folder"
                 )
             before = connection.execute("SELECT count(*) FROM releases WHERE run = ?", where[:1]).fetchone()[
                 0

@@ -90,12 +90,19 @@ class Checkpoints:
         folder = Path(self.folder)
         try:
             is_file = folder.exists() and not folder.is_dir()
-            used = not is_file and not self.resume and folder.exists() and any(folder.iterdir())
+            held = list[str]() if is_file or not folder.exists() else [path.name for path in folder.iterdir()]
         except OSError as error:
             raise FileRefused(f"{folder} must be a folder that can be read, got {error.strerror}") from None
+        if not os.fspath(self.folder):
+            raise InvalidValue("checkpoints must be in a folder, got an empty name")
         if is_file:
             raise InvalidValue(f"checkpoints must be in a folder, got a file, {os.fspath(self.folder)!r}")
-        if used:
+        if "run.json" in held:
+            raise InvalidValue(
+                f"checkpoints must not be in the folder of a saved run, got {os.fspath(self.folder)!r}. They hold the "
+                "run's noise: name another"
+            )
+        if held and not self.resume:
             raise InvalidValue(
                 f"checkpoints must have a new or empty folder, got {os.fspath(self.folder)!r}. To go on with the run "
                 "in it, pass resume=True"
@@ -185,6 +192,12 @@ def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int)
             shutil.rmtree(target, ignore_errors=True)
             staging.rename(target)
             sync_folder(folder)
+        except OSError as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise FileRefused(
+                f"{folder} must be a folder that a state can be written to, got {error.strerror}. Make room, and go on "
+                "from the last one"
+            ) from error
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
