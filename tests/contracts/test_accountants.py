@@ -152,3 +152,9 @@ class TestLaws:
     ) -> None:
         with pytest.raises(ValueError, match="delta must be"):
             accountant.epsilon(ledger, delta)
+
+
+def test_releases_beyond_all_numbers_are_refused_in_words() -> None:
+    for count in (10**10, 10**12):
+        with pytest.raises(AccountingError, match="that floating-point numbers hold at delta=1e-05"):
+            Pld().epsilon(Ledger([Release(0.1, 1.0, count)]), 1e-5)

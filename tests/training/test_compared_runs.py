@@ -213,6 +213,10 @@ def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> 
         FileRefused, match=r"line 2 of .*runs.jsonl.* Take the line out, and its run is repeated"
     ):
         compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
+    moved = sealed.seal(content | {"steps": [1, 2, 3, 4, 5]})
+    path.write_text(f"{first}\n{moved}\n")
+    with pytest.raises(FileRefused, match="must be scored at the steps"):
+        compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
     path.write_text(f"{first}\n")
     compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
     assert count(tmp_path) == 2

@@ -35,6 +35,14 @@ def test_lines_of_other_noise_are_not_drawn(invoke: Invoke, tmp_path: Path) -> N
     assert invoke("check", "--results", "runs").exit_code == 2
 
 
+def test_a_damaged_line_and_a_tolerance_that_is_no_number_are_refused(invoke: Invoke, tmp_path: Path) -> None:
+    results.save(tmp_path / "runs", Result(SPEC, metrics={"test_accuracy": 0.5}))
+    assert "--tolerance must be" in invoke("check", "--results", "runs", "--tolerance", "nan").output
+    path = tmp_path / "runs" / "digits.jsonl"
+    path.write_text(path.read_text().replace("metrics", "matrix"))
+    assert "Take the line out" in " ".join(invoke("check", "--results", "runs").output.split())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["imdb", "names", "mnist-pca"])
 def test_a_line_of_a_file_again(task: str) -> None:

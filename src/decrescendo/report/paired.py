@@ -83,7 +83,10 @@ class Paired:
         """
         if self.seeds < 2 or self._equal or self.mean == 0:
             return None
-        effect = abs(self.mean) / float(np.std(self.differences, ddof=1))
+        with np.errstate(over="ignore"):
+            effect = abs(self.mean) / float(np.std(self.differences, ddof=1))
+        if not 0 < effect < math.inf:
+            return None  # of numbers whose squares are none
         # With a known deviation fewer would do, by hardly more than two.
         known = ((stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER)) / effect) ** 2
         pairs = max(2, math.floor(known))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from decrescendo.cli import one_line_errors, say
-from decrescendo.errors import InvalidValue
+from decrescendo.errors import InvalidValue, check_real
 from decrescendo_papers.cli.options import Results
 
 
@@ -34,6 +34,7 @@ def check_command(
 
     from decrescendo_papers.experiments import recheck
 
+    check_real("--tolerance", tolerance, at_least=0)
     lines = recheck.sample(results, sample, seed, task or ())
     if not lines:
         of = f" of {', '.join(task)}" if task else ""
@@ -44,7 +45,7 @@ def check_command(
     off = 0
     for line in lines:
         difference = recheck.repeat(line).difference
-        off += difference > tolerance
+        off += not difference <= tolerance  # nor is a score that is no number within it
         say(f"{'equal' if difference == 0 else f'off by {difference:.4f}'}  {line.spec.name}")
     say(f"{len(lines)} runs again, {off} off by more than {tolerance:g}")
     if off:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from decrescendo.errors import check_integer
+from decrescendo.errors import FileRefused, check_integer
 from decrescendo_papers.experiments.perform import perform
 from decrescendo_papers.experiments.results import REVISION, Result, read_all
 from decrescendo_papers.experiments.spec import Spec
@@ -45,10 +45,18 @@ def sample(folder: Path, count: int, seed: int, tasks: Sequence[str] = ()) -> li
         count: >= 1.
         seed: whole number.
         tasks: names of tasks; empty: all.
+
+    Raises:
+        FileRefused: a damaged line.
     """
     check_integer("sample", count, at_least=1)
     files = sorted(path for path in folder.glob("*.jsonl") if not tasks or path.stem in tasks)
-    known = [line for path in files for line in read_all(path)[0] if line.revision == REVISION]
+    known: list[Result] = []
+    for path in files:
+        results, wrong = read_all(path)
+        if wrong:
+            raise FileRefused(f"{wrong[0]}. Take the line out, and its run is repeated")
+        known += [line for line in results if line.revision == REVISION]
     return random.Random(seed).sample(known, min(count, len(known)))
 
 

@@ -39,6 +39,7 @@ from decrescendo.errors import AccountingError
 
 _CUT = 7.5  # frequencies up to _CUT / m
 _MOST = 1 << 15  # frequencies
+_WIDEST = 70.0  # smoothing m, of which exp(m^2/8) is taken
 # Tilts at which Chernoff bounds are tried, relative to the saddle point; those up to 1 may become the contour.
 _RATIOS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.36, 0.43, 0.5, 0.57, 0.64, 0.72, 0.8, 0.9, 1.0)
 _BEYOND = (1.1, 1.25, 1.45, 1.7, 2.0, 2.5, 3.5, 5.0, 9.0)
@@ -139,6 +140,8 @@ def choose_grid(run: Run, direction: Direction, epsilon: float, delta: float, *,
             continue
         # A grid is never larger than _MOST: more smoothing is always right, only wider.
         smoother = max(m, _CUT * window / (2 * math.pi * _MOST))
+        if smoother > _WIDEST:
+            continue
         count = math.ceil(_CUT / smoother * window / (2 * math.pi)) + 2
         found.append((smoother, count, excess, c, window))
     if not found:

@@ -137,8 +137,8 @@ class Comparison:
             rates = ", ".join(f"{rate:g}" for rate in self.tried)
             notes.append(
                 f"Each plan is at its own best learning rate of {rates}: the one with the highest mean over the same "
-                "seeds, so means are a little too high, for every plan. Confirm a verdict at these rates, with more "
-                "seeds."
+                "seeds, so means are a little too high, for every plan. Confirm a verdict at these rates, on other "
+                "rows."
             )
         return "\n\n".join([*notes, _PUBLIC])
 

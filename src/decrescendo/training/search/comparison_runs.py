@@ -102,6 +102,10 @@ def run_all(
         line = known.get(sealed.digest(about))
         if line is None:
             todo.append(i)
+        elif line["steps"] != (steps := _scored_at(one.plan, settings)):
+            raise FileRefused(
+                f"a run must be scored at the steps {steps}, got {line['steps']} in {path}. Take the line out"
+            )
         else:
             yield finished(one, line)
     for i, found in _computed(shared, [(i, wanted[i]) for i in todo], jobs):
@@ -185,9 +189,7 @@ def _train(shared: _Shared, one: Wanted) -> dict[str, Any]:
     """Train and score one run; returns its steps, scores and seconds, as in the file."""
     began, task, settings, plan = time.monotonic(), shared.task, shared.settings, one.plan
     size = plan.sampling.dataset_size
-    marks = {max(1, round(plan.steps * i / settings.points)) for i in range(1, settings.points)} - {
-        plan.steps
-    }
+    marks = set(_scored_at(plan, settings)[:-1])
     model = task.fresh(one.seed, shared.data)
     shown = averaged(model, decay=settings.averaging) if settings.averaging and marks else None
     found: list[tuple[int, float]] = []
@@ -209,6 +211,12 @@ def _train(shared: _Shared, one: Wanted) -> dict[str, Any]:
     found.append((plan.steps, task.first_score(trained)))
     scores = [score if math.isfinite(score) else None for _, score in found]
     return {"steps": [step for step, _ in found], "scores": scores, "seconds": time.monotonic() - began}
+
+
+def _scored_at(plan: Plan, settings: RunSettings) -> list[int]:
+    """The steps after which a run is scored, ascending; the plan's last is one of them."""
+    every = range(1, settings.points + 1)
+    return sorted({max(1, round(plan.steps * i / settings.points)) for i in every} | {plan.steps})
 
 
 def finished(one: Wanted, found: Mapping[str, Any]) -> ComparedRun:
