@@ -376,6 +376,7 @@ def test_the_largest_batch_so_far_is_not_seen() -> None:
     assert not torch.allclose(*found)
 
 
+@pytest.mark.slow
 def test_what_is_beyond_the_objects_that_are_searched_is_assumed() -> None:
     many = [[[0.0] for _ in range(150)] for _ in range(150)]
     for table, expected in ((many, ["stored-unsearched"]), (many[:2], [])):

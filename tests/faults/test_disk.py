@@ -230,7 +230,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(FileRefused, match="No space left"):
         folder.save(Checkpoint(2, {"model": TENSORS}))
     assert found(tmp_path) == before
     newest = folder.newest()

@@ -167,6 +167,7 @@ def test_what_loss_and_score_use_belongs_to_a_run(tmp_path: Path) -> None:
             assert count(tmp_path) == number, change
 
 
+@pytest.mark.slow
 def test_what_a_program_uses_has_one_digest_in_every_process() -> None:
     code = (
         "import torch; from torch import nn\n"
@@ -237,6 +238,7 @@ def test_plans_are_trained_at_rates_that_were_chosen_by_another_task(tmp_path: P
         compare(PLANS, TASK, learning_rate={"other": 0.5})
 
 
+@pytest.mark.slow
 def test_each_plan_is_at_its_own_best_rate_and_one_that_diverges_is_never_the_best(tmp_path: Path) -> None:
     def by_rate(model: nn.Module) -> dict[str, float]:
         """Far weights score as not a number: those of the largest rate."""
