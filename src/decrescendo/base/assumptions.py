@@ -46,11 +46,11 @@ _PASSES = (
          "later pass computes", "model or loss reach more Python objects than are searched for counters",
          "keep long lists and tables out of model and loss, or in tensors"),
     Template("tensors-read",
-         "the tensors that {} reads, which are neither of the batch nor parameters or buffers of the model, come from "
-         "public data",
+         "the tensors that {} reads, which are neither of the batch nor parameters or buffers of the model, do not "
+         "depend on private records",
          "code of yours reads floating-point tensors that are no parameters or buffers of the model (class weights, "
-         "means, prototypes)",
-         "not needed if they come from public data; otherwise leave them out: a gradient that they go into depends on "
+         "means, a teacher); not looked for where examples are passed one by one",
+         "not needed for constants and public data; otherwise leave them out: a gradient that they go into depends on "
          "records that are not in the batch"),
     Template("overwritten-constant",
          "the constant that {} overwrites does not depend on how many passes there were",
