@@ -113,6 +113,7 @@ def train(
             model, loss, plan, optimizer, seed=seed, scheduler=scheduler, settings=settings, store=store,
             checkpoints=checkpoints, name=name, world=world, telemetry=telemetry,
         )  # fmt: skip
+        trainer._between.is_straight = True
         try:
             with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
                 for batch in trainer.batches(
