@@ -9,7 +9,7 @@ import pytest
 from decrescendo_papers.experiments.pages.archive import Archive
 from decrescendo_papers.experiments.pages.registered_page import registered_in_brief, registered_page
 from decrescendo_papers.experiments.recipes import Recipe, Trial, load_recipe, save_recipe
-from decrescendo_papers.experiments.registered import REGISTERED, TRIALS, Registration, read_registered
+from decrescendo_papers.experiments.registered import REGISTERED, SECOND, Registration, read_registered
 from decrescendo_papers.experiments.reproduce import requested
 from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.search import Search
@@ -33,14 +33,19 @@ def test_what_was_found_was_registered(entry: Registration) -> None:
     moving, fixed = dict(map(parse_moving, entry.vary)), dict(map(parse_fixed, entry.fix))
     space = default_space(find_task(entry.task)).changed(moving, {**fixed, "delta": entry.delta})
     asked = Search(
-        task=entry.task, epsilon=entry.epsilon, stand_in=entry.stand_in, space=space, trials=TRIALS
+        task=entry.task,
+        epsilon=entry.epsilon,
+        stand_in=entry.stand_in,
+        space=space,
+        trials=entry.round.trials,
+        together=entry.round.together,
     )
     path = FOUND / f"{entry.key}.json"
     if not path.exists():
         return
     recipe = load_recipe(path)
     assert recipe.command.split() == ["papers", *entry.words]
-    assert (len(recipe.trials), recipe.space) == (TRIALS, space.describe())
+    assert (len(recipe.trials), recipe.space) == (entry.round.trials, space.describe())
     assert (recipe.spec.epsilon, recipe.spec.delta, recipe.spec.accountant) == (
         entry.epsilon,
         entry.delta,
@@ -85,7 +90,7 @@ def test_a_target_is_reached_at_or_above_it_by_all_seeds(
     assert f"{gap:+.2f} ± 0.00" in line
     assert f"{FIRST.target + gap:.2f} ± 0.00" in line
     reached = words == "| reached |"
-    assert f"targets, {int(reached)} reached, " in registered_in_brief(found, Archive(runs))
+    assert f"of the first round, {int(reached)} reached, " in registered_in_brief(found, Archive(runs))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,7 @@ def test_what_other_seeds_could_turn_is_named(tmp_path: Path, mean: float, close
 
 def test_nothing_found_is_said(tmp_path: Path) -> None:
     page = registered_page(read_registered(tmp_path), Archive([]))
-    assert "0 reached, 0 not reached, 6 not evaluated yet." in page
+    assert "0 reached, 0 not reached, 6 not evaluated yet; of 7 of the second, " in page
     assert "Nothing yet." in page
 
 
@@ -117,3 +122,22 @@ def test_the_evaluation_is_run_by_name(tmp_path: Path, monkeypatch: pytest.Monke
     save_recipe(folder / f"{FIRST.key}.json", RECIPE)
     monkeypatch.chdir(tmp_path)
     assert [spec.seed for spec in requested(["registered"], 2)] == [FIRST_SEED, FIRST_SEED + 1]
+
+
+def test_the_second_round_is_evaluated_with_ten_seeds_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = next(entry for entry in REGISTERED if entry.round is SECOND)
+    folder = tmp_path / "results/registered"
+    folder.mkdir(parents=True)
+    save_recipe(folder / f"{entry.key}.json", RECIPE)
+    monkeypatch.chdir(tmp_path)
+    seeds = [spec.seed for spec in requested(["registered"], 10)]
+    assert seeds == list(range(200, 210))
+    runs = [
+        Result(SPEC.seeded(seed), {"test_accuracy": 1.0}, claimed=1, certified=(1, 1), clt=1)
+        for seed in seeds
+    ]
+    found = read_registered(folder)
+    assert "of 7 of the second, 0 reached, " in registered_in_brief(found, Archive(runs[:-1]))
+    assert "of 7 of the second, 1 reached, " in registered_in_brief(found, Archive(runs))

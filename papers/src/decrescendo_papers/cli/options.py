@@ -20,6 +20,8 @@ class TaskName(StrEnum):
     XRAY_RANDOM = "xray-random"
     INFINITE_MNIST_250K = "infinite-mnist-250k"
     INFINITE_MNIST_500K = "infinite-mnist-500k"
+    MNIST_SCATTERED = "mnist-scattered"
+    FASHION_MNIST_SCATTERED = "fashion-mnist-scattered"
     MNIST_PCA = "mnist-pca"
     MNIST35_PCA = "mnist35-pca"
 

@@ -7,6 +7,7 @@ from decrescendo_papers.data.imdb import imdb, imdb_half, imdb_public
 from decrescendo_papers.data.infinite import InfiniteMnist, infinite_mnist
 from decrescendo_papers.data.names import names
 from decrescendo_papers.data.principal import gaussian_rows, principal_mnist
+from decrescendo_papers.data.scattering import scattered
 from decrescendo_papers.data.surnames import synthetic_names
 from decrescendo_papers.data.xray import chest_xray
 
@@ -26,5 +27,6 @@ __all__ = [
     "enlarged_digits",
     "principal_mnist",
     "gaussian_rows",
+    "scattered",
     "synthetic_names",
 ]

@@ -16,7 +16,7 @@ from decrescendo_papers.data import (
     synthetic_names,
     t_shirts,
 )
-from decrescendo_papers.experiments.tasks import Task
+from decrescendo_papers.experiments.tasks import Task, find_task
 
 # Rows of a stand-in that are scored in place of a test set.
 SCORED = 10_000
@@ -56,6 +56,18 @@ STAND_INS: dict[str, StandIn] = {
             mnist,
             ("fashion-mnist",),
             "MNIST's training images, declared public",
+        ),
+        StandIn(
+            "fashion-mnist-scattered",
+            find_task("fashion-mnist-scattered").load,
+            ("mnist-scattered",),
+            "Fashion-MNIST's training images, declared public, scattered",
+        ),
+        StandIn(
+            "mnist-scattered",
+            find_task("mnist-scattered").load,
+            ("fashion-mnist-scattered",),
+            "MNIST's training images, declared public, scattered",
         ),
         StandIn(
             "enlarged-digits",

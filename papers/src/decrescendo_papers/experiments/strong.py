@@ -1,7 +1,8 @@
 """Recipes chosen after looking: the same models at the same certified epsilon, with settings found on public data."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from decrescendo.errors import InvalidValue
@@ -50,9 +51,11 @@ class Strong:
 
     Args:
         recipes: by name.
+        seeds: of some of them, by name, where they are not `FIRST_SEED` and as many after it as are asked for.
     """
 
     recipes: dict[str, Recipe]
+    seeds: Mapping[str, range] = field(default_factory=dict[str, range])
 
     @property
     def key(self) -> str:
@@ -65,7 +68,8 @@ class Strong:
         """Every recipe on its task's own data, one fresh seed after the other; certified only.
 
         Args:
-            seeds: 0 is the first seed that no search has used, `FIRST_SEED`.
+            seeds: 0 is the first seed that no search has used, `FIRST_SEED` or the recipe's own; those beyond a
+                recipe's own seeds are left out.
             blocks: see `experiments.table.Table.specs`.
             only: patterns ``task/epsilon/name``.
 
@@ -84,11 +88,11 @@ class Strong:
         if CERTIFIED not in blocks:
             return []
         chosen = [
-            recipe.spec
+            (recipe.spec, self.seeds.get(name, range(FIRST_SEED, sys.maxsize)))
             for name, recipe in self.recipes.items()
             if not only or any(fits(keys[name], pattern) for pattern in only)
         ]
-        return [spec.seeded(FIRST_SEED + seed) for seed in seeds for spec in chosen]
+        return [spec.seeded(own[seed]) for seed in seeds for spec, own in chosen if seed < len(own)]
 
 
 def read_recipes(path: Path = FILE) -> Strong:

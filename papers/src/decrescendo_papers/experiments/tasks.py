@@ -20,10 +20,12 @@ from decrescendo_papers.data import (
     mnist,
     names,
     principal_mnist,
+    scattered,
 )
 from decrescendo_papers.models import (
     imdb_mlp,
     infinite_cnn,
+    linear_scattered,
     name_lstm,
     paper_cnn,
     small_xray,
@@ -123,6 +125,13 @@ def _hong(name: str, digits: tuple[int, ...], rows: int) -> Task:
     )  # fmt: skip
 
 
+def _scattered(name: str, load: Callable[[], Dataset]) -> Task:
+    return Task(
+        name, lambda: scattered(load()), {PAPER: linear_scattered}, 0.1, 4.0, 4096, 40, 60_000,
+        "chosen here: a linear model of fixed features, as in Tramer and Boneh", cost=0.2, images=False,
+    )  # fmt: skip
+
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -159,6 +168,8 @@ TASKS: dict[str, Task] = {
             "infinite-mnist-500k", lambda: infinite_mnist(500_000), _image_models(infinite_cnn), 1.5, 0.15, 250, 2.5,
             500_000, "Du et al., one image a client", records=1,
         ),
+        _scattered("mnist-scattered", mnist),
+        _scattered("fashion-mnist-scattered", fashion_mnist),
         _hong("mnist-pca", tuple(range(10)), 50_000),
         _hong("mnist35-pca", (3, 5), 9_607),
     )

@@ -9,11 +9,9 @@ from decrescendo_papers.experiments.pages.archive import Archive
 from decrescendo_papers.experiments.pages.scores import Score, score_of
 from decrescendo_papers.experiments.pages.settings import machines_table
 from decrescendo_papers.experiments.recipes import Recipe
-from decrescendo_papers.experiments.registered import REGISTERED, TRIALS, Registration
+from decrescendo_papers.experiments.registered import FIRST, REGISTERED, ROUNDS, SECOND, Registration, Round
 from decrescendo_papers.experiments.results import Result
-from decrescendo_papers.experiments.strong import FIRST_SEED, Strong
-
-SEEDS = 5
+from decrescendo_papers.experiments.strong import Strong
 
 
 def registered_page(found: Strong, archive: Archive) -> str:
@@ -22,16 +20,23 @@ def registered_page(found: Strong, archive: Archive) -> str:
     results = [result for ran in runs.values() for result in ran.values()]
     parts = [
         "# Recipes by registration",
-        f"Each target is the best number of others that was known here for a model like the paper's. For each there is "
-        f"one search on public data, of {TRIALS} trials, and one evaluation, of {SEEDS} seeds: space, trials and rule "
-        "were written down and committed before the first run (`experiments/registered.py`, in git since then), "
-        "nothing was searched a second time, and no row is left out. Every epsilon here is certified; the targets' are "
-        "what their sources' accountants say, at the same delta. The spaces were written by a person who had seen how "
-        "the [older recipes](recipes.md), chosen after looking, score on the same test data. *Reached*: the mean over "
-        "the seeds is at the target or above. The sources give no seeds, so nothing is tested; behind ours - target is "
-        "the standard error of our mean.",
+        "Each target is the best number of others that was known here for a model of its kind. For each there is one "
+        f"search on public data, of {FIRST.trials} trials in the first round and {SECOND.trials} in the second, and "
+        f"one evaluation, of {len(FIRST.evaluated)} and {len(SECOND.evaluated)} seeds that no search has used: space, "
+        "trials and rule were written down and committed before the first run (`experiments/registered.py`, in git "
+        "since then), and no row is left out. Every epsilon here is certified; the targets' are what their sources' "
+        "accountants say, at the same delta. The spaces were written by a person who had seen how the [older recipes]"
+        "(recipes.md), chosen after looking, score on the same test data, and for the second round the first as well. "
+        "*Reached*: the mean over the seeds is at the target or above. The sources give no seeds, so nothing is "
+        "tested; behind ours - target is the standard error of our mean.",
+        "The second round trains linear models of [scattering coefficients](https://arxiv.org/abs/2011.11660): fixed "
+        "features of each image, learned from no data, so another class of models than the papers' networks.",
         registered_in_brief(found, archive),
-        _overview(found, runs),
+        *(
+            part
+            for each in ROUNDS
+            for part in (f"## The {each.name} round", _overview(found, _of_round(each), runs))
+        ),
         "## What was found",
         _settings(found) or "Nothing yet.",
         "## Commands",
@@ -41,10 +46,14 @@ def registered_page(found: Strong, archive: Archive) -> str:
             f"papers {shlex.join(entry.words)} --out results/registered/{entry.key}.json\n"
             for entry in REGISTERED
         )
-        + f"papers reproduce registered --seeds {SEEDS}\npapers report\n```",
+        + f"papers reproduce registered --seeds {len(SECOND.evaluated)}\npapers report\n```",
         *(("## Hardware and versions", machines_table(results)) if results else ()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _of_round(each: Round) -> list[Registration]:
+    return [entry for entry in REGISTERED if entry.round is each]
 
 
 def evaluation(entry: Registration, found: Strong, archive: Archive) -> dict[int, Result]:
@@ -52,20 +61,22 @@ def evaluation(entry: Registration, found: Strong, archive: Archive) -> dict[int
     recipe = found.recipes.get(entry.key)
     if recipe is None:
         return {}
-    return {
-        seed: run for seed, run in archive.of(recipe.spec).items() if FIRST_SEED <= seed < FIRST_SEED + SEEDS
-    }
+    return {seed: run for seed, run in archive.of(recipe.spec).items() if seed in entry.round.evaluated}
 
 
 def registered_in_brief(found: Strong, archive: Archive) -> str:
     """How many targets were reached, for the index.
 
     >>> registered_in_brief(Strong({}), Archive([]))
-    'Of 6 registered targets, 0 reached, 0 not reached, 6 not evaluated yet.'
+    'Of 6 registered targets of the first round, 0 reached, 0 not reached, 6 not evaluated yet; of 7 of the second, ...'
     """
     scores = {entry.key: score_of(evaluation(entry, found, archive)) for entry in REGISTERED}
-    verdicts = [verdict(entry, scores[entry.key]) for entry in REGISTERED]
-    counts = [f"{verdicts.count(words)} {words}" for words in ("reached", "not reached", "not evaluated yet")]
+
+    def counts(each: Round) -> str:
+        verdicts = [verdict(entry, scores[entry.key]) for entry in _of_round(each)]
+        possible = ("reached", "not reached", "not evaluated yet")
+        return ", ".join(f"{verdicts.count(words)} {words}" for words in possible)
+
     near = [entry.key for entry in REGISTERED if close(entry, scores[entry.key])]
     unsure = (
         f" Closer to the target than two standard errors of our mean, so that other seeds could say otherwise: "
@@ -73,7 +84,11 @@ def registered_in_brief(found: Strong, archive: Archive) -> str:
         if near
         else ""
     )
-    return f"Of {len(REGISTERED)} registered targets, {', '.join(counts)}.{unsure}"
+    first, second = (len(_of_round(each)) for each in ROUNDS)
+    return (
+        f"Of {first} registered targets of the first round, {counts(FIRST)}; of {second} of the second, "
+        f"{counts(SECOND)}.{unsure}"
+    )
 
 
 def close(entry: Registration, score: Score) -> bool:
@@ -82,7 +97,9 @@ def close(entry: Registration, score: Score) -> bool:
     >>> [close(REGISTERED[0], Score(dict(enumerate(by)))) for by in ([73.95] * 5, [70.0, 71.0, 72.0, 73.0, 74.0])]
     [True, False]
     """
-    return score.seeds >= SEEDS and not above(abs(round(score.mean - entry.target, 9)), 2 * _error(score))
+    return score.seeds >= len(entry.round.evaluated) and not above(
+        abs(round(score.mean - entry.target, 9)), 2 * _error(score)
+    )
 
 
 def _error(score: Score) -> float:
@@ -91,14 +108,14 @@ def _error(score: Score) -> float:
 
 def verdict(entry: Registration, score: Score) -> str:
     """What came of a target; its evaluation counts once all seeds have run."""
-    if score.seeds < SEEDS:
+    if score.seeds < len(entry.round.evaluated):
         return "not evaluated yet"
     return "not reached" if above(entry.target, score.mean) else "reached"
 
 
-def _overview(found: Strong, runs: dict[str, dict[int, Result]]) -> str:
+def _overview(found: Strong, entries: list[Registration], runs: dict[str, dict[int, Result]]) -> str:
     rows: list[list[str]] = []
-    for entry in REGISTERED:
+    for entry in entries:
         score, recipe = score_of(runs[entry.key]), found.recipes.get(entry.key)
         rows.append(
             [
