@@ -272,6 +272,22 @@ def test_a_journal_of_another_run_or_damaged_is_refused(tmp_path: Path) -> None:
         start(tmp_path, Placement.CENTRAL)
 
 
+def test_a_journal_without_the_state_that_it_had_is_refused(tmp_path: Path) -> None:
+    """A server that began anew would state 0 for what was spent, and draw the same noise again from its seed."""
+    server = start(tmp_path, Placement.CENTRAL)
+    server.open()
+    server.close()
+    server.stop()
+    (state,) = tmp_path.glob("step-*")
+    elsewhere = tmp_path.parent / "kept"
+    state.rename(elsewhere)
+    for _ in range(2):  # being refused lets go of the folder
+        with pytest.raises(FileRefused, match="whose state was removed"):
+            start(tmp_path, Placement.CENTRAL)
+    elsewhere.rename(state)
+    assert start(tmp_path, Placement.CENTRAL).spent == 1
+
+
 def test_a_journal_has_one_server(tmp_path: Path) -> None:
     """Two that go on from one state would release two different sums with the same noise."""
     server = start(tmp_path, Placement.CENTRAL)
@@ -336,7 +352,7 @@ def test_the_journal_is_private_and_small(tmp_path: Path) -> None:
         server.open()
         server.close()
     files = sorted(tmp_path.rglob("*"))
-    assert sorted(file.suffix for file in files) == ["", ".json", ".lock", ".safetensors"]
+    assert sorted(file.suffix for file in files) == ["", ".begun", ".json", ".lock", ".safetensors"]
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
     with pytest.raises(PlanViolation):
         start(tmp_path, Placement.CENTRAL).open()

@@ -8,12 +8,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from decrescendo.base.whole_file import identity
-from decrescendo.errors import InvalidValue, PlanViolation
+from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in, write_state
 from decrescendo.training.store import Account, Store
 
-LOCK = "journal.lock"
+# Beside the states: what is held, and that there was a state.
+LOCK, BEGUN = "journal.lock", "journal.begun"
 
 
 class Journal:
@@ -30,6 +31,7 @@ class Journal:
 
     Raises:
         InvalidValue: it cannot be written, or another server holds it.
+        FileRefused: it had a state, and has none now.
 
     >>> import tempfile
     >>> journal = Journal(Path(tempfile.mkdtemp()) / "run")
@@ -58,6 +60,13 @@ class Journal:
             ) from None
         # What is checked before each write: the lock is the one that others find, the state the one gone on from.
         self._held, self._last = identity(self._folder / LOCK), self._newest()
+        if not self._last and (self._folder / BEGUN).exists():
+            self.close()
+            raise FileRefused(
+                f"a journal must have the last state of its run, got {str(folder)!r}, whose state was removed. A run "
+                "that began anew would count what was released as nothing, and draw its noise again where the seed is "
+                "the same: put the state back, or give a new run a folder of its own"
+            )
 
     def close(self) -> None:
         """Let another server have the folder, as the end of this process would."""
@@ -89,6 +98,7 @@ class Journal:
         # A number of its own: the state that is still there stays whole until the new one is.
         number = self._last + 1
         write_state(self._folder, number, state, kept=1)
+        (self._folder / BEGUN).touch(mode=0o600)
         self._last = number
 
     def _newest(self) -> int:
