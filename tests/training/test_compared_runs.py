@@ -52,7 +52,7 @@ PLANS = plans()
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which take longer than the trainings: docs/how-to/compare-schedules.md draws one."""
-    monkeypatch.setattr("decrescendo.training.search.comparing.draw_scores", lambda *given, **more: None)
+    monkeypatch.setattr("decrescendo.training.search.comparison.draw_scores", lambda *given, **more: None)
 
 
 @pytest.mark.slow
@@ -299,7 +299,7 @@ def test_without_matplotlib_the_rest_is_written_and_a_sentence_says_so(
     def missing(*given: object, **more: object) -> None:
         raise MissingExtra('matplotlib must be installed for this. Run pip install "decrescendo[plots]"')
 
-    monkeypatch.setattr("decrescendo.training.search.comparing.draw_scores", missing)
+    monkeypatch.setattr("decrescendo.training.search.comparison.draw_scores", missing)
     with pytest.warns(UserWarning, match="figure.png was not drawn: matplotlib must be installed"):
         compare({"mine": PLANS["mine"]}, TASK, seeds=1, out=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.jsonl", "table.md"]

@@ -60,6 +60,8 @@ def test_data_sets_persons_and_fewer_rows_than_public_ones() -> None:
     found = compare({"few": few, "people": people}, listed, seeds=1)
     assert all(len(scores) == 1 for scores in found.scores.values())
     assert found.describe().count("sd") == found.describe().count("se ") == 0
+    assert "few (2, 0.001)-DP per example, people (2, 0.0001)-DP per person" in found.table()
+    assert "Budgets differ" not in compare({"few": few, "again": few}, listed, seeds=1).table()
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
@@ -79,8 +81,10 @@ def test_a_better_plan_is_told_from_a_worse_one() -> None:
         dc.Budget(0.05, 1e-6), dc.PoissonSampling(ROWS, 30), steps=4, privacy=[1.0] * 4, clip=[1.0] * 4
     )
     task = replace(TASK, score=lambda model: {"accuracy": accuracy(model, X, Y)}, learning_rate=1.0)
-    found = compare({"quiet": Plan.without_privacy(plan_of().sampling, steps=4), "loud": loud}, task, seeds=8)
+    quiet = Plan.without_privacy(plan_of().sampling, steps=4)
+    found = compare({"quiet": quiet, "loud": loud}, task, seeds=8)
     assert found.best == "quiet"
+    assert "Budgets differ" in found.table()
     line = found.describe().splitlines()[1]
     apart, error = (float(word.strip("()")) for word in (line.split()[4], line.split()[6]))
     assert apart < -5 * error < 0

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from decrescendo.training.loop.trainer import Trainer
     from decrescendo.training.persistence.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
     from decrescendo.training.run import Run, cpu_weights, versions
-    from decrescendo.training.search.comparing import Comparison, compare
+    from decrescendo.training.search.comparing import compare
+    from decrescendo.training.search.comparison import Comparison
     from decrescendo.training.search.comparison_runs import ComparedRun
     from decrescendo.training.search.private_search import PrivateSearch, parse_trials
     from decrescendo.training.search.private_tuning import search_privately
@@ -69,7 +70,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "persistence.checkpoint": ("Checkpoint", "Checkpoints", "Releases", "Stateful"),
-    "search.comparing": ("Comparison", "compare"),
+    "search.comparing": ("compare",),
+    "search.comparison": ("Comparison",),
     "search.comparison_runs": ("ComparedRun",),
     "tasks.evaluate": ("accuracy", "mean_loss"),
     "tasks.fitting": (
