@@ -177,7 +177,9 @@ def test_a_claim_for_every_column_needs_every_column() -> None:
     assert universal([holds, opened]).startswith("undecided. Significantly above in 1 of 2")
     assert universal([holds, fails]).startswith("does not hold everywhere. Significantly above in 1 of 2")
     assert universal([holds, together]).startswith("does not hold everywhere. Significantly above in 1 of 1")
-    assert universal([holds, fails]).endswith("undecided in 0. The sign is the paper's in 1 of 2.")
+    assert universal([holds, fails]).endswith(
+        "undecided in 0. The difference has the paper's sign in 1 of 2."
+    )
 
 
 def test_totals_count_each_outcome_and_no_column_twice() -> None:
@@ -338,7 +340,7 @@ def test_the_columns_table_shows_every_difference(dynamic: list[float], shown: s
     (row,) = [line.split() for line in text.splitlines() if " mnist/0.4 " in line]
     assert shown in row
     first, *_ = what_holds([filled], claims)
-    assert f"The sign is the paper's in {alike} of {int(len(dynamic) > 1)}." in first
+    assert f"The difference has the paper's sign in {alike} of {int(len(dynamic) > 1)}." in first
     assert column_by_column([fill({})], corrected(list(table_claims(fill({}))))) == []
 
 
@@ -368,7 +370,7 @@ def test_the_index_compares_nothing_with_one_seed() -> None:
     filled = fill({(CERTIFIED, key, 0.4): [of] for key, of in
                    (("vanilla", 90.0), ("dynamic", 95.0), ("vanilla-linear", 91.0))})  # fmt: skip
     first, _, text, _, control = what_holds([filled], corrected(list(table_claims(filled))))
-    assert "In 1 there are too few seeds. The sign is the paper's in 0 of 0." in first
+    assert "In 1 there are too few seeds. The difference has the paper's sign in 0 of 0." in first
     assert "| 1 seed: too few |" in text
     assert "| too few seeds " in control
     assert "5.00" not in first + text + control

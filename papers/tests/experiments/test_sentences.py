@@ -65,12 +65,12 @@ def filled(*cells: list[Result]) -> Filled:
 def test_cells_of_few_seeds_are_counted(seeds: int, few: bool) -> None:
     (line, *_) = progress(filled(cell("vanilla", [90.0] * seeds)))
     assert ("1 cells have fewer than 3 seeds: nothing is compared there" in line) is few
-    assert f"{seeds} seed{'s' * (seeds > 1)} a cell" in line
+    assert f"{seeds} seed{'s' * (seeds > 1)} per cell" in line
 
 
 def test_a_range_of_seeds_and_what_is_unfinished_are_said() -> None:
     found = progress(filled(cell("vanilla", [90.0] * 3), cell("dynamic", [90.0] * 5)))
-    assert "3 to 5 seeds a cell" in found[0]
+    assert "3 to 5 seeds per cell" in found[0]
     assert found[1].startswith("**Unfinished**: 8 cells have no run yet")
     everything = [
         cell(row.key, [90.0] * 3, block, epsilon)

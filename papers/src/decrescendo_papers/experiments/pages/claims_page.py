@@ -28,14 +28,15 @@ from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED
 PAPERS = ("Du et al.", "Hong et al.")
 WORDS = {"dynamic": "dynamic", "sensitivity-decay": "sensitivity decay", "growing-mu": "growing mu"}
 IN_WORDS = dict(zip(BLOCKS, ("as the paper counts", "certified"), strict=True))
-RULE = (
-    f"A claim *holds* or *fails* where the two-sided paired t-test over the seeds, after Holm's correction in its "
-    f"family, has p < {LEVEL} in the claimed or in the other direction, and is *undecided* otherwise; with *too few "
-    f"seeds*, fewer than {ENOUGH}, nothing is compared; where nothing is random, it holds or fails as it is. That a "
-    "curve is an exponential can fail, and not hold: it fails where some measured step is off the fitted one, t-test "
-    f"over the seeds, p < {LEVEL} after a correction for the steps and Holm's. It *depends* where the paper does not "
-    "state a setting, the table was run with two values of it, and the outcome is not the same with both."
-)
+RULE = f"""What came of a claim:
+
+- *holds*, *fails*: the two-sided paired t-test over the seeds, corrected after Holm in its family, has p < {LEVEL} in the
+  claimed, or in the other direction. Where nothing is random, a claim holds or fails as it is.
+- *undecided*: p is at least {LEVEL}.
+- *too few seeds*: fewer than {ENOUGH}; nothing is compared.
+- *depends*: the paper does not state a setting, the table was run with two values of it, and the outcomes differ.
+- That a curve is an exponential can fail, and not hold: it fails where some measured step is off the fitted curve (t-test
+  over the seeds, p < {LEVEL} after a correction for the steps and Holm's)."""
 
 
 def claims_page(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
@@ -46,8 +47,8 @@ def claims_page(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
         "without privacy and Figures 1 to 5; of Hong et al. section 5. Section 4.2 also says how fast and how stably "
         "the methods converge, and names no measure of it: those words have no line here. What the theorems of both "
         "papers say is on [another page](../errata.md).",
-        f"Written by `papers report` from finished runs. {RULE} *Paper* is the difference that the "
-        "paper's own numbers show, *effect* the mean difference here with its standard error, in points unless said, "
+        RULE,
+        "Written by `papers report` from finished runs. *Paper* is the difference that the paper's own numbers show, *effect* the mean difference here with its standard error, in points unless said, "
         "above zero as claimed. The command runs what is missing; with `--results FOLDER`, an empty one, it runs "
         "the line again.",
         "\n".join(f"- {line}" for line in totals(claims)),
@@ -200,7 +201,7 @@ def universal(claims: Sequence[Claim]) -> str:
         left = f" In {depends} the outcome depends on a setting that the paper does not state.{left}"
     return (
         f"{verdict}. Significantly above in {found['holds']} of {len(single)} columns, significantly below in "
-        f"{found['fails']}, undecided in {found['undecided']}.{left} The sign is the paper's in {alike} of "
+        f"{found['fails']}, undecided in {found['undecided']}.{left} The difference has the paper's sign in {alike} of "
         f"{alike + other}."
     )
 
@@ -216,8 +217,8 @@ def against_controls(tables: Sequence[Filled]) -> list[str]:
                 f"dynamic - {control.short}", "p after Holm", f"dynamic against the {control.short}",
             ]  # fmt: skip
             parts += [
-                f"{control.question} {control.words[0].upper()}{control.words[1:]} is a control that the paper lacks. "
-                "In points, mean over the columns:",
+                f"{control.question} Dynamic against {control.words}, which the paper did not run. Differences in points, "
+                "means over the columns that have runs:",
                 table(header, rows, "lrrrrrrl"),
             ]
     return parts
@@ -264,10 +265,10 @@ def _told(difference: float, significant: bool, gains_nothing: bool) -> str:
     >>> _told(1.0, True, False), _told(-1.0, True, False), _told(1.0, False, False)
     ('significantly above it', 'significantly below it', 'no significant difference')
     >>> _told(1.0, True, True)
-    'not above vanilla either'
+    'dynamic gains nothing over vanilla'
     """
     if gains_nothing:
-        return "not above vanilla either"
+        return "dynamic gains nothing over vanilla"
     if not significant:
         return "no significant difference"
     return "significantly above it" if above(difference, 0.0) else "significantly below it"

@@ -20,15 +20,15 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
     drawn = [key for key in SECTIONS if is_drawn(FIGURES[key], sources)]
     parts = [
         "# What the paper reports, and what comes out here",
-        "Tables and figures of Du et al. 2022, *Dynamic Differential-Privacy Preserving SGD*, trained again and "
-        "counted twice: *as the paper counts*, by an estimate that under-reports epsilon, and *certified*, by an upper "
-        "bound. Everything in this folder is written by `papers report` from what lies in `results`. Columns are "
-        "named task/epsilon.",
+        "Tables and figures of Du et al. 2022, *Dynamic Differential-Privacy Preserving SGD*, run again, with "
+        "privacy accounted for in two ways: *as the paper counts*, by an estimate that under-reports epsilon, and "
+        "*certified*, by an upper bound. `papers report` writes this folder from `results`.",
         "## What holds, and what does not",
-        "Du et al. say that each of their three methods is above vanilla DP-SGD in every column, dynamic DP-SGD the "
-        "most; Hong et al. that noise which falls exponentially beats uniform noise.",
+        "Du et al. claim that each of their three methods is above vanilla DP-SGD in every column, dynamic DP-SGD by "
+        "most. Hong et al. claim that noise which falls exponentially beats uniform noise.",
         *what_holds(tables, claims),
-        f"{RULE} Each claim with its cell, effect, seeds and command: [claims.md](claims.md).",
+        RULE,
+        "Each claim with its cell, effect, seeds and command: [claims.md](claims.md).",
         *(
             f"## [{filled.table.title}]({filled.table.key}.md)\n\n{table_in_brief(filled)}"
             for filled in tables
@@ -39,11 +39,11 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
         "The same models at the same certified epsilon, with settings searched on public data. "
         + recipes_in_brief(read_recipes(sources.recipes), sources.archive),
         "## [Figures 1 to 5](figures.md)",
-        f"{len(drawn)} of {len(SECTIONS)} have something to show. {in_brief('Du et al., Figure', claims)}",
+        f"{len(drawn)} of {len(SECTIONS)} figures have data. {in_brief('Du et al., Figure', claims)}",
         "## [Section 5 of Hong et al.](hong.md)",
-        "Uniform against exponential noise in private gradient descent on few images, chosen on made-up data. "
+        "Uniform against exponential noise in private gradient descent on few images, with schedules chosen on made-up data. "
         + in_brief("Hong et al.", claims),
-        "## Again",
+        "## Run it again",
         "```sh\npapers reproduce table1 --seeds 5   # runs what is missing; a finished run is a line in results/runs\n"
         "papers report                       # writes these pages and figures\n```",
     ]

@@ -35,9 +35,9 @@ def progress(filled: Filled) -> list[str]:
     words = [f"{len(done)} of {len(cells)} private cells have an answer"]
     if seeds:
         words.append(
-            f"{seeds[0]} to {seeds[-1]} seeds a cell"
+            f"{seeds[0]} to {seeds[-1]} seeds per cell"
             if len(seeds) > 1
-            else f"{seeds_in_words(seeds[0])} a cell"
+            else f"{seeds_in_words(seeds[0])} per cell"
         )
     if few:
         words.append(f"{len(few)} cells have fewer than {ENOUGH} seeds: nothing is compared there")
