@@ -30,13 +30,13 @@ WORDS = {"dynamic": "dynamic", "sensitivity-decay": "sensitivity decay", "growin
 IN_WORDS = dict(zip(BLOCKS, ("as the paper counts", "certified"), strict=True))
 RULE = f"""What came of a claim:
 
-- *holds*, *fails*: the two-sided paired t-test over the seeds, corrected after Holm in its family, has p < {LEVEL} in the
-  claimed, or in the other direction. Where nothing is random, a claim holds or fails as it is.
+- *holds*, *fails*: the two-sided paired t-test over the seeds, corrected after Holm in its family, has p < {LEVEL} in
+  the claimed, or in the other direction. Where nothing is random, a claim holds or fails as it is.
 - *undecided*: p is at least {LEVEL}.
 - *too few seeds*: fewer than {ENOUGH}; nothing is compared.
 - *depends*: the paper does not state a setting, the table was run with two values of it, and the outcomes differ.
-- That a curve is an exponential can fail, and not hold: it fails where some measured step is off the fitted curve (t-test
-  over the seeds, p < {LEVEL} after a correction for the steps and Holm's)."""
+- That a curve is an exponential can fail, and not hold: it fails where some measured step is off the fitted curve
+  (t-test over the seeds, p < {LEVEL} after a correction for the steps and Holm's)."""
 
 
 def claims_page(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
@@ -48,7 +48,8 @@ def claims_page(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
         "the methods converge, and names no measure of it: those words have no line here. What the theorems of both "
         "papers say is on [another page](../errata.md).",
         RULE,
-        "Written by `papers report` from finished runs. *Paper* is the difference that the paper's own numbers show, *effect* the mean difference here with its standard error, in points unless said, "
+        "Written by `papers report` from finished runs. *Paper* is the difference that the paper's own numbers show, "
+        "*effect* the mean difference here with its standard error, in points unless said, "
         "above zero as claimed. The command runs what is missing; with `--results FOLDER`, an empty one, it runs "
         "the line again.",
         "\n".join(f"- {line}" for line in totals(claims)),
@@ -217,8 +218,8 @@ def against_controls(tables: Sequence[Filled]) -> list[str]:
                 f"dynamic - {control.short}", "p after Holm", f"dynamic against the {control.short}",
             ]  # fmt: skip
             parts += [
-                f"{control.question} Dynamic against {control.words}, which the paper did not run. Differences in points, "
-                "means over the columns that have runs:",
+                f"{control.question} Dynamic against {control.words}, which the paper did not run. Differences in "
+                "points, means over the columns that have runs:",
                 table(header, rows, "lrrrrrrl"),
             ]
     return parts

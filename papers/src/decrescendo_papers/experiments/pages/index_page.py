@@ -41,8 +41,8 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
         "## [Figures 1 to 5](figures.md)",
         f"{len(drawn)} of {len(SECTIONS)} figures have data. {in_brief('Du et al., Figure', claims)}",
         "## [Section 5 of Hong et al.](hong.md)",
-        "Uniform against exponential noise in private gradient descent on few images, with schedules chosen on made-up data. "
-        + in_brief("Hong et al.", claims),
+        "Uniform against exponential noise in private gradient descent on few images, with schedules chosen on "
+        "made-up data. " + in_brief("Hong et al.", claims),
         "## Run it again",
         "```sh\npapers reproduce table1 --seeds 5   # runs what is missing; a finished run is a line in results/runs\n"
         "papers report                       # writes these pages and figures\n```",
