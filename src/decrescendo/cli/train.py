@@ -40,7 +40,7 @@ def train_command(
     clip_quantile: Annotated[
         float | None,
         typer.Option(
-            help="The clip norm follows this quantile of gradient lengths, from --clip on, at no further price. Then "
+            help="The clip norm follows this quantile of gradient norms, from --clip on, at no further price. Then "
             "--schedule is growing-mu unless it is given: one of noise alone."
         ),
     ] = None,
@@ -175,7 +175,7 @@ def _announce(agreed: "Plan", clip_quantile: float | None, *, kept: bool) -> Non
     """What is going to happen."""
     say(agreed.describe())
     if clip_quantile is not None:
-        say(f"C_t follows the {clip_quantile:g} quantile of gradient lengths, from there on")
+        say(f"C_t follows the {clip_quantile:g} quantile of gradient norms, from there on")
     if not kept:
         err.print("nothing will be kept of this training: --out FOLDER writes weights and privacy statement")
 

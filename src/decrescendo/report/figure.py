@@ -125,14 +125,14 @@ def _label_schedules(
 ) -> None:
     clips, noises, sums, spents = panels[:4]
     deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
-    label(clips, "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
+    label(clips, "How hard each gradient is clipped", "clip norm $C_t$ (gradient norm)")
     name = "1 / column norm" if iterates else "std / $C_t$"
     label(noises, "How much noise, relative to the clip", f"noise multiplier $z_t$ = {name}")
-    std = "noise std (gradient length)" if iterates else "noise std $z_t C_t$ (gradient length)"
+    std = "noise std (gradient norm)" if iterates else "noise std $z_t C_t$ (gradient norm)"
     label(sums, "How much noise on the sum", std)
     if iterates:
         label(
-            panels[-1], "How much noise is still in the iterate", "noise std (largest rate x gradient length)"
+            panels[-1], "How much noise is still in the iterate", "noise std (largest rate x gradient norm)"
         )
     label(
         spents,
