@@ -39,7 +39,8 @@ def check_command(
     if not lines:
         of = f" of {', '.join(task)}" if task else ""
         raise InvalidValue(
-            f"--results must name a folder with runs{of} of today's revision, got {str(results)!r}"
+            f"--results must have runs{of} of today's revision (earlier ones drew other noise), got none in "
+            f"{str(results)!r}"
         )
     torch.set_num_threads(1)  # as they were made
     off = 0
