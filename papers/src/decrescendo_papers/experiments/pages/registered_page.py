@@ -30,8 +30,8 @@ def registered_page(found: Strong, archive: Archive) -> str:
         "*Reached*: the mean over the seeds is at the target or above. The sources give no seeds, so nothing is "
         "tested; behind ours - target is the standard error of our mean.",
         "The second round trains linear models of [scattering coefficients](https://arxiv.org/abs/2011.11660): fixed "
-        "features of each image, learned from no data, so another class of models than the papers' networks. IMDB is in "
-        "both rounds: its second search came after the first had missed the target on the same test rows.",
+        "features of each image, learned from no data, so another class of models than the papers' networks. IMDB is "
+        "in both rounds: its second search came after the first had missed the target on the same test rows.",
         registered_in_brief(found, archive),
         *(
             part
