@@ -16,14 +16,14 @@ def _accuracy(values: list[float]) -> str:
 
 
 def ratio(row: dict[str, Any]) -> float:
-    """Our processor time a step over Opacus', by the medians of the runs."""
+    """Our processor time per step over Opacus', by the medians of the runs."""
     return median(row["ours"]["cpu_ms"]) / median(row["opacus"]["cpu_ms"])
 
 
 def table(content: dict[str, Any]) -> str:
     """As the page has it."""
     lines = [
-        "| training | lines by hand | epsilon | seeds | accuracy, Opacus | accuracy, here | time a step |",
+        "| script | lines by hand | epsilon | seeds | accuracy, Opacus | accuracy, here | time per step |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
@@ -41,8 +41,8 @@ def summary(content: dict[str, Any]) -> str:
     gains = [fmean(row["ours"]["accuracy"]) - fmean(row["opacus"]["accuracy"]) for row in rows]
     error = stdev(gains) / len(gains) ** 0.5
     return (
-        f"{len(rows)} of the {len(rows) + len(content['not_measured'])} were measured beside Opacus. Time a step is "
-        f"{median(map(ratio, rows)):.2f} in the median, accuracy {fmean(gains):+.1f} ± {error:.1f} points in the mean."
+        f"{len(rows)} of the {len(rows) + len(content['not_measured'])} were measured beside Opacus. The median "
+        f"ratio is {median(map(ratio, rows)):.2f}, the mean difference in accuracy {fmean(gains):+.1f} ± {error:.1f} points."
     )
 
 
