@@ -42,7 +42,8 @@ def summary(content: dict[str, Any]) -> str:
     error = stdev(gains) / len(gains) ** 0.5
     return (
         f"{len(rows)} of the {len(rows) + len(content['not_measured'])} were measured beside Opacus. The median "
-        f"ratio is {median(map(ratio, rows)):.2f}, the mean difference in accuracy {fmean(gains):+.1f} ± {error:.1f} points."
+        f"ratio is {median(map(ratio, rows)):.2f}, the mean difference in accuracy {fmean(gains):+.1f} ± {error:.1f} "
+        "points."
     )
 
 
