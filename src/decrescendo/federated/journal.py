@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,9 @@ class Journal:
         # A number of its own: the state that is still there stays whole until the new one is.
         number = self._last + 1
         write_state(self._folder, number, state, kept=1)
-        (self._folder / BEGUN).touch(mode=0o600)
         self._last = number
+        with suppress(OSError):  # of a full disk; the next write makes it
+            (self._folder / BEGUN).touch(mode=0o600)
 
     def _newest(self) -> int:
         """Number of the state that the folder has; 0 if there is none."""
