@@ -93,8 +93,11 @@ def test_turning_an_image_by_a_quarter_turns_the_angles() -> None:
     assert float((other - first).abs().max()) > 0.002
 
 
-@pytest.mark.parametrize(("shape", "words"), [((1, 1, 28, 30), "width"), ((1, 1, 4, 8), "height")])
-def test_other_sides_are_refused(shape: tuple[int, ...], words: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [((1, 1, 28, 30), "width"), ((1, 1, 4, 8), "height"), ((2, 3, 28, 28), "grey"), ((2, 28, 28), "grey")],
+)
+def test_other_shapes_are_refused(shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
         coefficients(torch.zeros(shape))
 

@@ -31,7 +31,7 @@ def scattered(data: Dataset) -> Dataset:
         data: grey images, inputs of shape (rows, 1, height, width).
 
     Raises:
-        InvalidValue: sides that are no multiples of 4, or below 8.
+        InvalidValue: another shape, or sides that are no multiples of 4, or below 8.
 
     >>> pixels, targets = torch.rand(2, 1, 8, 8), torch.tensor([0, 1])
     >>> scattered(Dataset("toy", pixels, targets, pixels, targets, classes=2))
@@ -62,11 +62,15 @@ def coefficients(
         images: of any values; sides multiples of 4, at least 8.
 
     Raises:
-        InvalidValue: sides that are not.
+        InvalidValue: another shape, or sides that are not.
 
     >>> coefficients(torch.rand(3, 1, 28, 28)).shape
     torch.Size([3, 81, 7, 7])
     """
+    if images.dim() != 4 or images.shape[1] != 1:
+        raise InvalidValue(
+            f"images must be grey, of shape (rows, 1, height, width), got {tuple(images.shape)}"
+        )
     for name, side in (("height", images.shape[2]), ("width", images.shape[3])):
         if check_integer(name, side, at_least=2 * GRID) % GRID:
             raise InvalidValue(f"{name} must be a multiple of {GRID}, got {side}")
