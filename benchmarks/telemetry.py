@@ -1,19 +1,21 @@
 """A clip norm that is ten times off: do the controllers find back? And what telemetry costs in time.
 
-    python -m benchmarks.telemetry digits           # what results/telemetry.json lacks of these tasks, then the page
+    python -m benchmarks.telemetry "IMDB 1" ..      # what results/telemetry/ lacks of these tasks, then the page
     python -m benchmarks.telemetry --time           # seconds of a step with and without telemetry
 
-Every run of a task has one certified budget, batches, steps and curve of noise; only where C begins (a tenth of, equal
-to, or ten times the clip norm that was tuned on public data) and who moves it differ. The product of learning rate and
-clip norm is what was tuned: the rate is divided by the factor of each step, as C only scales it. Five paired seeds.
+Every run of a task has one certified budget, batches and steps, and constant noise. On public data (one seed) are
+chosen: the fixed clip norm, and the learning rate of every rule, begun at that clip norm. Then every rule is trained on
+the private data from a tenth of that clip norm and from ten times as much, at the rate that was chosen: five seeds,
+paired.
 """
 
 import functools
 import json
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,98 +24,168 @@ import torch
 from torch import nn
 
 import decrescendo as dc
-from benchmarks import measured_at, words
-from benchmarks.batch_curves import spread, verdict
+from benchmarks import measured_at
+from benchmarks.telemetry_tasks import SETTINGS, Setting
 from decrescendo.clipping import EngineSettings
-from decrescendo.training import Progress, accuracy, cross_entropy
+from decrescendo.plans import Schedule
+from decrescendo.training import cross_entropy
 from decrescendo.training.digits import digits, digits_cnn
-from decrescendo_papers.data import imdb_half, mnist
-from decrescendo_papers.models import imdb_mlp, paper_cnn
+from decrescendo.training.steering import ClipController
+from decrescendo.training.steering.reading import Reading
 
 ROOT = Path(__file__).resolve().parents[1]
-FOUND, PAGE = ROOT / "results/telemetry.json", ROOT / "docs/reference/telemetry.md"
-SEEDS = range(5)
-STARTS = (0.1, 1.0, 10.0)
-RULES = ("fixed", "automatic", "quantile", "clipped", "error")
+FOUND, PAGE = ROOT / "results/telemetry", ROOT / "docs/reference/telemetry.md"
+SEEDS, PUBLIC_SEED = range(5), 99
+STARTS = (0.1, 10.0)
 GAMMA = 0.01
+# Whose clip norm, and whose step, does not depend on where C begins.
+AUTOMATIC = "automatic"
+RULES = ("fixed", AUTOMATIC, "Andrew et al.", "SlaClip", "quantile", "error")
+# Rules whose steps are as long as those of gradients that are clipped to 1.
+UNIT = (AUTOMATIC, "error")
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One task: private data with a test half, a model from a seed, and what was tuned on public data."""
+class Andrew(ClipController):  # type: ignore[misc]
+    """The rule of Andrew et al. 2021: of the noise on the count, what telemetry's own lacks is drawn here."""
 
-    data: Callable[[], Any]
-    build: Callable[[int], nn.Module]
-    epsilon: float
-    batch: float
-    steps: int
-    clip: float
-    rate: float
+    seed: int = 0
 
-
-def _digits() -> Any:
-    return digits()
+    def next_factor(self, factor: float, reading: Reading, coordinates: int) -> float:
+        del coordinates
+        found = reading.norms[-1]
+        missing = math.sqrt(max(0.05**2 - found.noise_std**2, 0.0))
+        drawn = missing * np.random.Generator(np.random.PCG64([self.seed, reading.step])).standard_normal()
+        share = min(max(found.value + drawn, 0.0), 1.0)
+        return float(factor * math.exp(self.rate * (self.target - share)))
 
 
-def _split(load: Callable[[], Any]) -> Callable[[], Any]:
-    def halves() -> Any:
-        data = load()
-        return data.train, data.test
+class SlaClip(ClipController):  # type: ignore[misc]
+    """Equations 28 to 30 of Zou et al. 2026: the target is a half, and more where many norms are near zero."""
 
-    return halves
+    def next_factor(self, factor: float, reading: Reading, coordinates: int) -> float:
+        del factor, coordinates
+        clip_norm = reading.clip_norm
+        near_zero = min(max(reading.norms[0].value / clip_norm, 0.0), 1.0)
+        moved = 1 - (1 - near_zero) / 2 - reading.norms[-1].value
+        return min(max(clip_norm * math.exp(0.5 * moved), 0.1), 50.0) / float(self.plan.clip_norm[0])
 
 
-SETTINGS: dict[str, Setting] = {
-    "digits": Setting(_digits, lambda seed: digits_cnn(seed, nn.Tanh), 2.0, 256, 200, 1.0, 1.5),
-    "MNIST 0.4": Setting(_split(mnist), paper_cnn, 0.4, 300, 1_000, 1.5, 0.15),
-    "MNIST 1.2": Setting(_split(mnist), paper_cnn, 1.2, 300, 1_000, 1.5, 0.15),
-    "IMDB 1": Setting(_split(imdb_half), imdb_mlp, 1.0, 500, 500, 1.0, 3.0),
-    "IMDB 3": Setting(_split(imdb_half), imdb_mlp, 3.0, 500, 500, 1.0, 3.0),
-}
+def bins(setting: Setting, plan: dc.Plan) -> int:
+    """Their number by equation 36 of Zou et al."""
+    return max(2, int((setting.batch / (2 * 2.576 * float(plan.noise_multiplier[0]))) ** (2 / 3)))
+
+
+def counted(plan: dc.Plan, batch: float) -> dc.Plan:
+    """The plan with the noise that a count with noise of B / 20 leaves to the gradients (Andrew et al., theorem 1)."""
+    noise = (plan.noise_multiplier**-2 - (batch / 10) ** -2) ** -0.5
+    return replace(plan, schedule=Schedule(noise, plan.clip_norm))
 
 
 @functools.cache
-def plan_for(task: str, rows: int, start: float) -> dc.Plan:
-    """The calibrated plan: the noise falls, the clip norm begins ``start`` times where it was tuned."""
+def plan_for(task: str, rows: int, clip: float) -> dc.Plan:
+    """The calibrated plan, with a clip norm to begin with."""
     setting = SETTINGS[task]
     return dc.calibrate(
         dc.Budget(setting.epsilon, 1 / (10 * rows)), dc.PoissonSampling(rows, setting.batch), steps=setting.steps,
-        privacy=dc.curves.growing_mu(1.25), clip=dc.curves.constant(start * setting.clip),
+        privacy=dc.curves.constant(1.0), clip=dc.curves.constant(clip),
     )  # fmt: skip
 
 
-def trained(task: str, data: Any, rule: str, start: float, seed: int) -> dict[str, float]:
-    """Test accuracy of one run, and where its clip norm ended."""
-    setting, (train, test) = SETTINGS[task], data
-    plan = plan_for(task, len(train[1]), start)
-    model = setting.build(seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=setting.rate / start)
-    given: Any = plan if rule in ("fixed", "automatic") else dc.steering.ClipController(plan, rule)  # type: ignore[arg-type]
-
-    def keep_the_product(progress: Progress) -> None:
-        if progress.clip_norm is not None:
-            optimizer.param_groups[0]["lr"] = setting.rate * setting.clip / progress.clip_norm
-
+def trained(task: str, data: Any, rule: str, clip: float, rate: float, seed: int) -> dict[str, float]:
+    """Accuracy of one run, and where its clip norm ended."""
+    setting, (train, scored) = SETTINGS[task], data
+    rows = len(train["labels"] if isinstance(train, dict) else train[1])
+    plan, model = plan_for(task, rows, clip), setting.build(seed)
+    given: Any = plan
+    if rule == "Andrew et al.":
+        given = Andrew(counted(plan, setting.batch), seed=seed)
+    elif rule == "SlaClip":
+        given = SlaClip(plan)
+    elif rule in ("quantile", "error"):
+        given = ClipController(plan, rule, rescale_to_unit_norm=rule == "error")  # type: ignore[arg-type]
+    weights = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.Adam(weights, lr=rate) if setting.adam else torch.optim.SGD(weights, lr=rate)
     run = dc.train(
-        model, cross_entropy, train, given, optimizer, seed=1_000 + seed, callback=keep_the_product,
-        settings=EngineSettings(gamma=GAMMA) if rule == "automatic" else None,
+        model, setting.loss, train, given, optimizer, seed=1_000 + seed,
+        telemetry=dc.Telemetry(norms=bins(setting, plan)) if rule == "SlaClip" else None,
+        settings=EngineSettings(
+            gamma=GAMMA if rule == AUTOMATIC else None, microbatch_size=64 if setting.adam else None
+        ),
     )  # fmt: skip
     assert run.guarantee.epsilon <= setting.epsilon
     ended = run.clip_norm[-1] if run.clip_norm else float(plan.clip_norm[-1])
-    return {"accuracy": float(accuracy(model, *test)), "clip_norm": ended}
+    return {"accuracy": setting.score(model, scored), "clip_norm": ended}
 
 
-def fill(found: dict[str, Any], tasks: list[str]) -> None:
-    """Every run that is not there yet, each written down when it ends."""
-    for task in tasks:
-        data = SETTINGS[task].data()
-        for seed in SEEDS:
-            for start in STARTS:
-                for rule in RULES:
-                    runs = found["tasks"].setdefault(task, {}).setdefault(f"{rule} from {start:g}", [])
-                    if len(runs) == seed:
-                        runs.append(trained(task, data, rule, start, seed))
-                        FOUND.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+def chosen(task: str, entry: dict[str, Any]) -> None:
+    """Clip norm and rates, by public data: the rate at the middle clip norm, the clip norm at that rate, the rate
+    again; then each rule's rate, begun at that clip norm."""
+    setting, known = SETTINGS[task], entry.setdefault("searched", {})
+    data = None
+
+    def score(rule: str, clip: float, rate: float) -> float:
+        nonlocal data
+        key = f"{rule}, C {clip:g}, rate {rate:g}"
+        if key not in known:
+            data = data or setting.public()
+            known[key] = trained(task, data, rule, clip, rate, PUBLIC_SEED)["accuracy"]
+            save(task, entry)
+        return float(known[key])
+
+    def fixed(unit_rate: float, clip: float) -> float:
+        return score("fixed", clip, unit_rate if setting.adam else unit_rate / clip)
+
+    clip = setting.clips[len(setting.clips) // 2]
+    for _ in range(2):
+        unit = max(setting.unit_rates, key=lambda rate, clip=clip: fixed(rate, clip))  # type: ignore[misc]
+        clip = max(setting.clips, key=lambda clip, unit=unit: fixed(unit, clip))  # type: ignore[misc]
+    rates = {"fixed": unit if setting.adam else unit / clip}
+    for rule in (AUTOMATIC, "error", "quantile", "SlaClip"):
+        grid = setting.unit_rates if rule in UNIT or setting.adam else setting.rates
+        # Without a clip norm in its way, a rule of unit steps begins anywhere.
+        begun = 1.0 if rule == AUTOMATIC else clip
+        rates[rule] = max(grid, key=lambda rate, rule=rule, begun=begun: score(rule, begun, rate))  # type: ignore[misc]
+    entry["clip"], entry["rates"] = clip, {**rates, "Andrew et al.": rates["quantile"]}
+    save(task, entry)
+
+
+def fill(task: str) -> None:
+    """Every run of a task that is not there yet, each written down when it ends."""
+    path = path_of(task)
+    entry: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    entry.setdefault("measured", measured_at())
+    if "rates" not in entry:
+        chosen(task, entry)
+    data = None
+    for seed in SEEDS:
+        for name, rule, start in rows_of():
+            runs = entry.setdefault("runs", {}).setdefault(name, [])
+            if len(runs) == seed:
+                data = data or SETTINGS[task].private()
+                clip = 1.0 if rule == AUTOMATIC else start * entry["clip"]
+                runs.append(trained(task, data, rule, clip, entry["rates"][rule], seed))
+                print(task, name, seed, runs[-1], flush=True)
+                save(task, entry)
+
+
+def rows_of() -> list[tuple[str, str, float]]:
+    """Name, rule and start of each contender; the first is what the others are compared with."""
+    begun = [
+        (f"{rule} from {start:g} C", rule, start) for rule in RULES if rule != AUTOMATIC for start in STARTS
+    ]
+    return [("fixed", "fixed", 1.0), (AUTOMATIC, AUTOMATIC, 1.0), *begun]
+
+
+def path_of(task: str) -> Path:
+    """A task's file."""
+    return FOUND / f"{task.replace(' ', '-')}.json"
+
+
+def save(task: str, entry: Mapping[str, Any]) -> None:
+    """The file, whole."""
+    FOUND.mkdir(exist_ok=True)
+    path_of(task).write_text(json.dumps(entry, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def timed(batch: float = 256, steps: int = 40) -> dict[str, list[float]]:
@@ -149,41 +221,18 @@ def timed(batch: float = 256, steps: int = 40) -> dict[str, list[float]]:
     return seconds
 
 
-TEXT = """# Clip norms that follow telemetry: do they find back?
-
-Generated by `python -m benchmarks.telemetry` from `results/telemetry.json`, {measured}.
-
-Each cell: mean and standard deviation of the test accuracy in percent over {seeds} paired seeds, and in brackets the
-clip norm of the last step. C begins at a tenth of, at, and at ten times the clip norm that was tuned on public data;
-learning rate times clip norm is what was tuned, at every step. *Fixed* stays there; *automatic* is
-`EngineSettings(gamma={gamma:g})`; the others are the rules of `steering.ClipController`, at their defaults. The verdict
-compares with the tuned fixed clip norm, paired by seed, at 5 %. The noise of all runs of a task is the same.
+TEXT = """# to be written
 """
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """The page, from the file alone."""
-    parts = [TEXT.format(measured=words(found["measured"]), seeds=len(SEEDS), gamma=GAMMA)]
-    for task, entry in found["tasks"].items():
-        parts.append(f"## {task}\n")
-        parts.append("| rule | " + " | ".join(f"from {start:g} C" for start in STARTS) + " |")
-        parts.append("| --- |" + " ---: |" * len(STARTS))
-        tuned = np.array([run["accuracy"] for run in entry["fixed from 1"]])
-        for rule in RULES:
-            cells: list[str] = []
-            for start in STARTS:
-                runs = entry[f"{rule} from {start:g}"]
-                scores = np.array([run["accuracy"] for run in runs])
-                ended = float(np.mean([run["clip_norm"] for run in runs]))
-                said = "" if (rule, start) == ("fixed", 1.0) else f", {verdict(scores - tuned)}"
-                cells.append(f"{spread(100 * scores)}{said} ({ended:.2g})")
-            parts.append(f"| {rule} | " + " | ".join(cells) + " |")
-        parts.append("")
-    return "\n".join(parts)
+def page() -> str:
+    """The page, from the files alone."""
+    return TEXT
 
 
 def main() -> None:
-    """Fill the file for the tasks that are named, and write the page; or measure the time."""
+    """Fill the files of the tasks that are named, and write the page; or measure the time."""
+    torch.set_num_threads(1)
     if "--time" in sys.argv:
         found = timed()
         base = float(np.median(found["none"]))
@@ -192,10 +241,8 @@ def main() -> None:
                 f"{name}: {1e3 * np.median(seconds):.2f} ms a step, {100 * (np.median(seconds) / base - 1):+.1f} %"
             )
         return
-    known = {"tasks": {}} | (json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {})
-    known["measured"] = measured_at()
-    fill(known, sys.argv[1:] or list(SETTINGS))
-    PAGE.write_text(page(known), encoding="utf-8")
+    for task in sys.argv[1:] or list(SETTINGS):
+        fill(task)
 
 
 if __name__ == "__main__":

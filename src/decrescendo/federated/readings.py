@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from decrescendo.clipping import Telemetry
-from decrescendo.errors import PlanViolation, check_instance
+from decrescendo.errors import InvalidValue, PlanViolation, check_instance
 from decrescendo.federated.messages import Round
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.plans.plan import Plan
@@ -107,8 +107,14 @@ def readings_of(given: Plan | ClipController, telemetry: Telemetry | None) -> tu
 
     Raises:
         InvalidType: neither.
-        InvalidValue: telemetry that a controller cannot follow, or a plan with rounds without noise.
+        InvalidValue: telemetry that a controller cannot follow, a controller that rescales, or a plan with rounds
+            without noise.
     """
     plan = given.plan if isinstance(given, ClipController) else given
     check_instance("plan", plan, Plan, "calibrate makes one, and ClipController takes one")
+    if isinstance(given, ClipController) and given.rescale_to_unit_norm:
+        raise InvalidValue(
+            "a ClipController of a federated run must have rescale_to_unit_norm=False, got True: updates that are not "
+            "clipped have their own length, which must not be divided"
+        )
     return plan, Readings(given, telemetry_of(telemetry, given, plan))

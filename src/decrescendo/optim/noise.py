@@ -55,6 +55,19 @@ class NoisyMean:
         if self.extra_coordinates is not None:
             check_real_floats("extra_coordinates", self.extra_coordinates)
 
+    def divided(self, divisor: float) -> "NoisyMean":
+        """Gradients, and the noise on them, divided by ``divisor`` > 0, which must be public: post-processing. Other
+        coordinates stay as they are.
+
+        >>> import torch
+        >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0), 0.5).divided(4.0).noise_std
+        0.125
+        """
+        check_real("divisor", divisor, above=0)
+        gradients = {name: value / divisor for name, value in self.gradients.items()}
+        noise_std = None if self.noise_std is None else self.noise_std / divisor
+        return NoisyMean(gradients, self.release, noise_std, self.extra_coordinates)
+
     def __repr__(self) -> str:
         count = len(self.gradients)
         return f"NoisyMean({count} parameter{'' if count == 1 else 's'}, {self.release})"

@@ -73,6 +73,11 @@ class OpenEnded:
         self.settings = Settings(self._noised.noise_multiplier, self._noised.max_grad_norm)
         return self.settings
 
+    def divisor(self, taken: int) -> float:
+        """1."""
+        del taken
+        return 1.0
+
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """One process: nobody is followed."""
 

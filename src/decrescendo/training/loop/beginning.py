@@ -150,10 +150,10 @@ def start_or_resume(
     between: BetweenSteps,
 ) -> None:
     """Start a run, or resume it from the newest checkpoint of ``keeper``."""
-    norms = keeper.resume(model, optimizer)
+    norms, divisor = keeper.resume(model, optimizer)
     for reading in run_state.readings:
         source.observe(reading)
-    if run_state.taken and tuple(norms) != source.chosen_clip_norms:
+    if run_state.taken and (norms, divisor) != (source.chosen_clip_norms, source.divisor(run_state.taken)):
         raise PlanViolation(
             "a run must go on with the ClipController it began with, or without one, got the other or another. Its "
             "clip norms would not be those that its releases decided"

@@ -48,6 +48,11 @@ class Releasing:
         content = digest(noisy) if self.digests else b""
         return noisy, content
 
+    def divided(self, noisy: NoisyMean) -> NoisyMean:
+        """The noisy mean of the current step as the optimiser gets it, after its release."""
+        divisor = self.source.divisor(self.run_state.taken)
+        return noisy if divisor == 1 else noisy.divided(divisor)
+
     def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
         """The telemetry released with the gradients of the current step."""
         settings, taken = self.order.settings_of_drawn(), self.run_state.taken

@@ -67,6 +67,10 @@ class Source(Protocol):
         """Settings of the step after ``taken`` steps; ``None`` at the end."""
         ...
 
+    def divisor(self, taken: int) -> float:
+        """What the noisy mean of the step after ``taken`` steps is divided by before the optimiser gets it."""
+        ...
+
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """Take over, on another rank, what rank 0 decided for the next step."""
         ...
@@ -128,6 +132,12 @@ class Planned:
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """No-op: all ranks have the same plan."""
+
+    def divisor(self, taken: int) -> float:
+        """1; with a controller of ``rescale_to_unit_norm`` its factor times the plan's first clip norm."""
+        if self._controller is None or not self._controller.rescale_to_unit_norm:
+            return 1.0
+        return self._factors[taken] * float(self.agreed.clip_norm[0])
 
     def epsilon_spent(self, ledger: Ledger) -> float:
         """Epsilon of a number of steps fixed in advance; in random allocation, of whole epochs."""

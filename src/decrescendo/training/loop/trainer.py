@@ -319,6 +319,7 @@ class Trainer:
             if self._telemetry is not None:
                 self._run_state.readings.append(self._releasing.reading(noisy, self._telemetry))
                 self._source.observe(self._run_state.readings[-1])
+            noisy = self._releasing.divided(noisy)
             self._run_state.releases.append(noisy.release)
             self._run_state.diagnostics.append(diagnostics)
             self._order.drawn = None
@@ -476,5 +477,9 @@ class Trainer:
         if self._keeper is not None and (self._keeper.is_due or (now and not self._keeper.is_saved)):
             # An evaluation may have left sharded parameters gathered; a checkpoint reads their shards.
             self._parts.settle()
-            positions = {**self._drawing.positions, "clip_norm": list(self._source.chosen_clip_norms)}
+            decided = {
+                "clip_norm": list(self._source.chosen_clip_norms),
+                "divisor": self._source.divisor(self._run_state.taken),
+            }
+            positions = {**self._drawing.positions, **decided}
             self._keeper.keep(self._model, self._optimizer, positions, self.assumptions)

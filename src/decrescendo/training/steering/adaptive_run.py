@@ -98,6 +98,11 @@ class AdaptiveRun:
         """Pass the telemetry of a step on to the policy."""
         self._readings.append(reading)
 
+    def divisor(self, taken: int) -> float:
+        """1."""
+        del taken
+        return 1.0
+
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """On other ranks: take over the settings granted on rank 0 (``None``: the end), and charge them to
         the filter here."""

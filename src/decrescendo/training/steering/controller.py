@@ -44,8 +44,14 @@ class ClipController:
         rule: one of the three.
         target: in (0, 1), for ``quantile`` and ``clipped``.
         rate: > 0, at most 1: how fast C_t follows.
+        rescale_to_unit_norm: divide the noisy mean gradient by the factor and by the plan's first clip norm C_1. The
+            noise in it is then z_t C_t / (C_1 B) with the plan's C_t: the factor decides what is clipped, not how long
+            the steps are, and a good learning rate does not depend on C_1. Without it a smaller factor makes shorter
+            steps as well: with SGD, ``error`` can shrink both until nothing is learned. Not in federated rounds, whose
+            updates have their own length.
 
     Raises:
+        InvalidType: ``rescale_to_unit_norm`` is not a bool.
         InvalidValue: a plan without noise or with an infinite clip norm, or a number outside its range.
 
     >>> from decrescendo import Budget, PoissonSampling, calibrate, curves
@@ -59,6 +65,7 @@ class ClipController:
     rule: Rule = "quantile"
     target: float = 0.5
     rate: float = 0.2
+    rescale_to_unit_norm: bool = False
 
     def __post_init__(self) -> None:
         check_instance("plan", self.plan, Plan, "calibrate makes one")
@@ -66,6 +73,7 @@ class ClipController:
             raise InvalidValue(f"rule must be one of {', '.join(RULES)}, got rule={self.rule!r}")
         check_real("target", self.target, above=0, below=1)
         check_real("rate", self.rate, above=0, at_most=1)
+        check_instance("rescale_to_unit_norm", self.rescale_to_unit_norm, bool)
         if not math.isfinite(self.plan.clip_norm.max()) or not self.plan.noise_multiplier.min() > 0:
             raise InvalidValue(
                 f"a plan for ClipController must have noise at every step and finite clip norms, got {self.plan}. "
