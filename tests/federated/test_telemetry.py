@@ -1,6 +1,7 @@
 """Facts: what is released of the updates' norms is within C_t with them, costs nothing, is right, can be followed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,10 @@ class TestController:
     def controller(self, clip: float, rounds: int = 60) -> ClipController:
         plan = make_plan([0.5] * rounds, [clip] * rounds, cohort=CLIENTS / 2)
         return ClipController(plan, "quantile", target=0.5, rate=0.5)
+
+    def test_steps_of_unit_norm_are_refused(self) -> None:
+        with pytest.raises(InvalidValue, match="rescale_to_unit_norm=False"):
+            run_of(replace(self.controller(1.0), rescale_to_unit_norm=True))
 
     @pytest.mark.parametrize("off", [0.05, 20.0])
     def test_the_clip_norm_goes_to_the_quantile(self, off: float) -> None:

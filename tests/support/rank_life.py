@@ -109,7 +109,8 @@ def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | ClipController:
     sampling = PoissonSampling(ROWS, batch, 6 if kind == "cut" else None)
     if kind == "quantile":
         noise = Schedule(np.linspace(1.5, 0.8, STEPS), np.full(STEPS, 0.7))
-        return ClipController(Plan(Budget(1.0, 1e-5), sampling, noise, STAND_IN))
+        plan = Plan(Budget(1.0, 1e-5), sampling, noise, STAND_IN)
+        return ClipController(plan, rescale_to_unit_norm=True)
     if kind == "adaptive":
         scores: Iterator[float] = iter([0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6])
         policy = ValidationDecay(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decrescendo.clipping import Engine, EngineSettings, Reference, Telemetry
 from decrescendo.clipping.clipped import clip_factors
-from decrescendo.errors import InvalidValue, PlanViolation
+from decrescendo.errors import InvalidType, InvalidValue, PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Checkpoints, Run, Trainer, train
@@ -51,6 +51,36 @@ def test_each_clip_norm_is_the_curve_times_a_factor_by_what_was_released_before(
     assert run.guarantee == fixed.guarantee
     # (The first step is the same, of all bits: nothing of the gradients was taken for the norms.)
     assert fixed.clip_norm == ()
+
+
+def test_steps_of_unit_norm_are_the_release_divided_by_factor_and_first_clip_norm(data: Pair) -> None:
+    means: dict[bool, list[Tensor]] = {False: [], True: []}
+    for unit, found in means.items():
+        model = make_model()
+        still = torch.optim.SGD(model.parameters(), lr=1e-12)
+        trainer = Trainer(model, loss, controller(rate=1.0, rescale_to_unit_norm=unit), still, seed=5)
+        for batch in trainer.batches(data):
+            trainer.fill_gradients(batch)
+            found.append(torch.cat([weights.grad.flatten() for weights in model.parameters()]))  # type: ignore[union-attr]
+            still.step()
+            still.zero_grad()
+        run = trainer.finish()
+    for step, (plain, divided) in enumerate(zip(means[False], means[True], strict=True)):
+        factor = run.clip_norm[step] / MOVING["clip"][step]
+        torch.testing.assert_close(divided * factor * MOVING["clip"][0], plain, rtol=1e-5, atol=1e-9)
+    assert abs(factor - 1) > 0.1  # or nothing would have been compared
+
+
+def test_steps_of_unit_norm_do_not_depend_on_where_the_clip_norm_begins(data: Pair) -> None:
+    """As long as every gradient is clipped, a ten times smaller C_1 trains the same weights."""
+    ended: list[Tensor] = []
+    for start in (1e-3, 1e-4):
+        model, plan = make_model(), make_plan(**{**MOVING, "clip": (start,) * 4})
+        run = train(
+            model, loss, data, ClipController(plan, rate=0.01, rescale_to_unit_norm=True), sgd(model), seed=2
+        )
+        ended.append(torch.cat([weights.flatten() for weights in run.weights.values()]))
+    torch.testing.assert_close(*ended, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +133,7 @@ def test_a_run_that_is_resumed_has_the_same_clip_norms_and_the_same_bits(data: P
         return Trainer(
             model,
             loss,
-            plan or controller(),
+            plan or controller(rescale_to_unit_norm=True),
             sgd(model),
             seed=4,
             checkpoints=kept,
@@ -112,7 +142,7 @@ def test_a_run_that_is_resumed_has_the_same_clip_norms_and_the_same_bits(data: P
 
     whole = stepped(trainer("whole", resume=False), data, 9).finish()
     stepped(trainer("cut", resume=False), data, 3)
-    for other in (make_plan(**MOVING), controller(target=0.9)):
+    for other in (make_plan(**MOVING), controller(target=0.9, rescale_to_unit_norm=True), controller()):
         with pytest.raises(PlanViolation, match="ClipController it began with"):
             trainer("cut", resume=True, plan=other)
     cut = stepped(trainer("cut", resume=True), data, 9).finish()
@@ -140,6 +170,7 @@ def test_the_run_and_its_statement_say_how_the_clip_norm_was_decided(data: Pair,
         (lambda: controller("median"), "rule must be one of quantile, clipped, error"),
         (lambda: controller(target=1.0), "target must be > 0 and < 1"),
         (lambda: controller(rate=0), "rate must be > 0"),
+        (lambda: controller(rescale_to_unit_norm=1), "rescale_to_unit_norm must be a bool"),
         (
             lambda: ClipController(Plan.without_privacy(PoissonSampling(ROWS, 8), steps=3, clip=[1.0] * 3)),
             "must have noise at every step",
@@ -153,7 +184,7 @@ def test_the_run_and_its_statement_say_how_the_clip_norm_was_decided(data: Pair,
     ],
 )
 def test_what_could_not_be_kept_is_refused(make: Any, words: str) -> None:
-    with pytest.raises(InvalidValue, match=words):
+    with pytest.raises((InvalidValue, InvalidType), match=words):
         make()
 
 

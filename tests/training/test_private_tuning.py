@@ -23,17 +23,29 @@ from decrescendo.accounting import Pld, Selection, Trials
 from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, Streams
+from decrescendo.clipping import Telemetry
 from decrescendo.errors import ImpossibleBudget, InvalidType, InvalidValue
 from decrescendo.plans.calibration import calibrate_selection
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
-from decrescendo.training import Among, Between, Settings, Space, Task, accuracy, cross_entropy, initialised
+from decrescendo.training import (
+    Among,
+    Between,
+    Settings,
+    Space,
+    Task,
+    accuracy,
+    cross_entropy,
+    cross_entropy_and_accuracy,
+    initialised,
+)
 from decrescendo.training.search import private_search, private_tuning
 from decrescendo.training.search.private_search import FREE, PrivateSearch, parse_trials
 from decrescendo.training.search.private_tuning import REPLAYED, Tried, search_privately, train_and_score
 from decrescendo.training.search.winner import check_fresh, save_winner
 from decrescendo.training.store import Store
+from decrescendo.training.tasks.fitting import fit
 
 EPSILON, GEOMETRIC = 4.0, Trials(mean=3, shape=1)
 SPACE = Space(
@@ -225,8 +237,8 @@ class TestTheGuarantee:
         assert 0 <= tried.score <= 1
         real = private_tuning.train_with
 
-        def short(*arguments: Any) -> Any:
-            run, model = real(*arguments)
+        def short(*arguments: Any, **named: Any) -> Any:
+            run, model = real(*arguments, **named)
             object.__setattr__(run, "ledger", run.ledger.first(2))
             return run, model
 
@@ -246,6 +258,38 @@ class TestTheGuarantee:
         assert float((model(inputs).argmax(1) == targets).float().mean()) == pytest.approx(tried.score)
         plain = train_and_score(toy_task(), dataclasses.replace(spec, averaging=0.0), plan, toy_task().load())
         assert not torch.equal(plain.weights["0.weight"], tried.weights["0.weight"])
+
+
+class TestRankedByWhatWasReleased:
+    TOLD = Telemetry(norms=0, accuracy=True, loss=True)
+
+    def test_no_score_is_needed_and_nothing_else_changes(self) -> None:
+        bare = replace(toy_task(), score=None)
+        with pytest.raises(InvalidValue, match="without public data"):
+            asked(task=bare)
+        found = search_privately(asked(task=bare, telemetry=self.TOLD), 3)
+        assert found.guarantee == asked().calibrated()[1]
+        assert found.score is not None
+        assert "by the released accuracy, mean of the last 20 steps" in found.describe()
+
+    @pytest.mark.parametrize("told", [TOLD, replace(TOLD, accuracy=False)])
+    def test_the_score_is_the_mean_of_the_readings_of_the_trial(self, told: Telemetry) -> None:
+        task, settings = toy_task(), asked().settings({"clip": 1.0, "stride": 0.5, "optimizer": "sgd"})
+        plan, _ = asked().calibrated()
+        tried = train_and_score(task, settings.seeded(8), plan, toy_rows(0), None, told)
+        run, _ = fit(
+            task.fresh(8, toy_rows(0)), cross_entropy_and_accuracy if told.accuracy else cross_entropy, toy_rows(0),
+            plan, seed=8, optimizer="sgd", learning_rate=settings.learning_rate, telemetry=told,
+        )  # fmt: skip
+        found = [one.accuracy if told.accuracy else one.loss for one in run.telemetry]
+        values, noise = np.array([(one.value, one.noise_std) for one in found if one is not None]).T
+        assert len(values) == plan.steps
+        sign = 1 if told.accuracy else -1
+        assert tried.score == pytest.approx(sign * np.average(values, weights=noise**-2.0))
+
+    def test_norms_alone_rank_nothing(self) -> None:
+        with pytest.raises(InvalidValue, match="must have loss or accuracy"):
+            asked(telemetry=Telemetry(norms=10))
 
 
 def test_weights_in_any_memory_layout_can_win(tmp_path: Path) -> None:
@@ -423,8 +467,8 @@ class TestWhatIsSaidOfTheTrials:
         """Whether replays pay is measured in each trial: a search ended without a winner by how long its steps took."""
         turns, made = iter([(), (REPLAYED,), ()]), private_tuning.train_with
 
-        def train_with(*arguments: Any) -> Any:
-            run, model = made(*arguments)
+        def train_with(*arguments: Any, **named: Any) -> Any:
+            run, model = made(*arguments, **named)
             return SimpleNamespace(ledger=run.ledger, assumptions=next(turns)), model
 
         monkeypatch.setattr(private_tuning, "train_with", train_with)

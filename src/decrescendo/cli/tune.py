@@ -44,6 +44,14 @@ def tune_command(
             "from the operating system, and not shown."
         ),
     ] = None,
+    rank_by: Annotated[
+        str,
+        typer.Option(
+            "--rank-by",
+            help="Private: accuracy or loss. Rank trials by what their last 20 steps release of it, not by a score "
+            "on public data. Losses above 10 count as 10.",
+        ),
+    ] = "",
     accountant: options.Accountant = None,
     examples_per_person: options.ExamplesPerPerson = None,
     store: options.StoreFile = None,
@@ -84,8 +92,10 @@ def tune_command(
                 f"{', '.join(surplus)} must be left out with --private, got it: a trial has one seed, a secret one, "
                 "and the search has an accountant of its own (Selection), for one example"
             )
-        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], only, seed, out, store)
+        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], only, rank_by, seed, out, store)
         return
+    if rank_by:
+        raise InvalidValue("--rank-by must be left out with --on, got it: the public task has a score")
     if store is not None:
         raise InvalidValue(
             "--store must be left out with --on, got it: a search on public data costs nothing"
@@ -126,11 +136,13 @@ def _privately(
     vary: list[str],
     fix: list[str],
     only: bool,
+    rank_by: str,
     seed: int | None,
     out: Path,
     store: Path | None,
 ) -> None:
     from decrescendo.base import Secure
+    from decrescendo.clipping import Telemetry
     from decrescendo.training import (
         PrivateSearch,
         Store,
@@ -143,10 +155,13 @@ def _privately(
 
     if not trials:
         raise InvalidValue("--trials must be given with --private, like geometric:10, got none")
+    if rank_by not in ("", "accuracy", "loss"):
+        raise InvalidValue(f"--rank-by must be accuracy or loss, got {rank_by!r}")
+    told = Telemetry(norms=0, loss=rank_by == "loss", accuracy=rank_by == "accuracy") if rank_by else None
     check_fresh(out)
     asked = PrivateSearch(
         task=task, epsilon=epsilon, delta=delta, space=_changed(free_space(task), vary, fix, only),
-        trials=parse_trials(trials),
+        trials=parse_trials(trials), telemetry=told,
     )  # fmt: skip
 
     def announce(text: str) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from decrescendo.accounting import Budget, Guarantee, Trials
+from decrescendo.clipping import Telemetry
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.plans import AdaptivePlan, Plan, PoissonSampling, calibrate_selection
 from decrescendo.training.search.settings import Settings
 from decrescendo.training.search.space import Space, Value
+from decrescendo.training.steering.reading import WINDOW
 from decrescendo.training.tasks.task import Task
 
 # The settings that may differ between trials: none changes the noise multipliers or the sampling.
@@ -31,9 +33,12 @@ class PrivateSearch:
     the theorem is about independent trials.
 
     Args:
-        task: what is trained; it must have a score, and no people: a guarantee for people is not proven for a search.
+        task: what is trained. It must have no people: a guarantee for people is not proven for a search.
         epsilon: of the whole search, the winner included.
         delta: of the whole search; default: the task's.
+        telemetry: what trials are ranked by: the released accuracy, if it has accuracy, else the released loss (the
+            smallest wins), each the mean of the last 20 steps. Every trial releases it with its gradients, so that it
+            costs only its ``share`` of C. ``None``: trials are ranked by the task's score, on public data.
         space: what moves, of `FREE` only. Batch, steps, schedule and rho_mu are fixed: they decide the noise, and all
             trials must spend the same.
         trials: the distribution of the number of trials.
@@ -49,11 +54,22 @@ class PrivateSearch:
     space: Space
     trials: Trials
     delta: float | None = None
+    telemetry: Telemetry | None = None
 
     def __post_init__(self) -> None:
         check_instance("task", self.task, Task)
-        if self.task.score is None:
-            raise InvalidValue("task must have a score, got none. It is what trials are compared by")
+        if self.telemetry is not None:
+            check_instance("telemetry", self.telemetry, Telemetry)
+            if not self.telemetry.scalars:
+                raise InvalidValue(
+                    f"telemetry of a private search must have loss or accuracy, got {self.telemetry}: trials are "
+                    "ranked by it"
+                )
+        elif self.task.score is None:
+            raise InvalidValue(
+                "task must have a score on public data, got none. It is what trials are ranked by; without public data "
+                "rank them by what they release: telemetry=Telemetry(accuracy=True)"
+            )
         if self.task.people is not None:
             raise InvalidValue(
                 "a private search must be of examples, got a task with people: the theorem on the best of many "
@@ -94,6 +110,14 @@ class PrivateSearch:
             Budget(self.epsilon, self.task.delta if self.delta is None else self.delta), sampling,
             steps=settings.steps, privacy=privacy, clip=clip, trials=self.trials,
         )  # fmt: skip
+
+    @property
+    def ranked_by(self) -> str:
+        """What the score of a trial is, in words."""
+        if self.telemetry is None:
+            return "on declared public data"
+        what = "the released accuracy" if self.telemetry.accuracy else "minus the released loss"
+        return f"by {what}, mean of the last {WINDOW} steps"
 
     def agreed(self, guarantee: Guarantee) -> AdaptivePlan:
         """The whole search as a store counts it: one release with the cost of ``guarantee`` from

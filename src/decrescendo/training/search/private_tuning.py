@@ -17,17 +17,18 @@ from decrescendo.accounting import Guarantee
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, Streams
-from decrescendo.clipping import EngineSettings
+from decrescendo.clipping import EngineSettings, Telemetry
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans import Plan, Schedule
 from decrescendo.plans.curves import evaluate
 from decrescendo.training.processes.bits import fingerprint
-from decrescendo.training.run import cpu_weights
+from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.search.private_search import PrivateSearch
 from decrescendo.training.search.settings import Settings
 from decrescendo.training.search.tuning import machine, train_with
 from decrescendo.training.search.winner import Winner, describe_promise, weights_content
 from decrescendo.training.statement import SECURE, SEEDED, UNRECORDED
+from decrescendo.training.steering.reading import smoothed
 from decrescendo.training.store import Account, Store
 from decrescendo.training.tasks.task import Task, first_of
 
@@ -36,8 +37,8 @@ ATTEMPTED, REPLAYED = assumed("own-attempt"), assumed("replayed-passes")
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The result of a trial: its weights, their score on declared public data, and its assumptions
-    (`training.run.Run.assumptions`)."""
+    """The result of a trial: its weights, their score on declared public data or of what the trial released, and its
+    assumptions (`training.run.Run.assumptions`)."""
 
     score: float
     weights: Mapping[str, Tensor]
@@ -75,7 +76,8 @@ def search_privately(
 
     Guarantee:
         that of `accounting.Selection` at the ledger of the plan, which is the ledger of every trial to the bit.
-        It assumes that the seed and the time that the search took stay secret, that the task's test rows are public,
+        It assumes that the seed and the time that the search took stay secret, that the task's test rows (where trials
+        are ranked by its score) are public,
         and that nothing else of the process (its memory, its temperature, the time of an interruption) is observed.
         It does not cover an error in a trial that depends on the data (a batch too large for the memory): the error
         is seen, and more trials make it likelier. Settings that fail on any data are refused before the data are
@@ -97,7 +99,7 @@ def search_privately(
     _check_store(store, seed)
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
-    if attempt is None:  # a score that fails must fail before the budget is spent
+    if attempt is None and asked.telemetry is None:  # a score that fails must fail before the budget is spent
         first_of(asked.task.scores(asked.task.fresh(0)))
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
@@ -117,7 +119,12 @@ def search_privately(
             own_plan = _with_clip_of(plan, settings, asked.task.count)
             tried = (
                 train_and_score(
-                    asked.task, settings, own_plan, data, seed if isinstance(seed, Secure) else None
+                    asked.task,
+                    settings,
+                    own_plan,
+                    data,
+                    seed if isinstance(seed, Secure) else None,
+                    asked.telemetry,
                 )
                 if attempt is None
                 else attempt(settings, own_plan)
@@ -204,11 +211,17 @@ def _rank(tried: Tried) -> tuple[float, str]:
 
 
 def train_and_score(
-    task: Task, settings: Settings, plan: Plan, data: object, seed: Secure | None = None
+    task: Task,
+    settings: Settings,
+    plan: Plan,
+    data: object,
+    seed: Secure | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Tried:
-    """One trial: train by ``plan`` on the private rows ``data``, score on public data. Random streams come
-    from the settings' seed; or only the initial weights from it, and the rest from ``seed``."""
-    run, tested = train_with(task, settings, plan, data, seed)
+    """One trial: train by ``plan`` on the private rows ``data``, score on public data or by what ``telemetry`` has
+    released. Random streams come from the settings' seed; or only the initial weights from it, and the rest from
+    ``seed``."""
+    run, tested = train_with(task, settings, plan, data, seed, telemetry=telemetry)
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
     weights = cpu_weights(tested)  # before the score, which might write into them what it knows of others
@@ -216,7 +229,17 @@ def train_and_score(
     # Whether a pass was replayed hangs on the time it took, in each trial by itself.
     may_replay = engine.capture is not False and not engine.one_example_a_pass
     assumptions = {*run.assumptions, *([REPLAYED] if may_replay else [])}
-    return Tried(task.first_score(tested), weights, tuple(sorted(assumptions)))
+    score = task.first_score(tested) if telemetry is None else _released_score(run)
+    return Tried(score, weights, tuple(sorted(assumptions)))
+
+
+def _released_score(run: Run) -> float:
+    """The mean accuracy that the last steps released, or minus the loss. Post-processing of the trial's release."""
+    accuracy, loss = smoothed(run.telemetry, "accuracy"), smoothed(run.telemetry, "loss")
+    if accuracy is not None:
+        return accuracy.value
+    assert loss is not None
+    return -loss.value
 
 
 def _with_clip_of(plan: Plan, settings: Settings, rows: int) -> Plan:

@@ -14,6 +14,7 @@ from torch import nn
 
 from decrescendo.accounting import Accountant, Budget, Unit
 from decrescendo.base.rng import Secure, Streams
+from decrescendo.clipping import Telemetry
 from decrescendo.errors import (
     ImpossibleBudget,
     InvalidValue,
@@ -30,7 +31,7 @@ from decrescendo.training.run import Run, versions
 from decrescendo.training.search.recipe import Recipe, Trial, plan_of
 from decrescendo.training.search.settings import Settings
 from decrescendo.training.search.space import Space, Value, starting_values
-from decrescendo.training.tasks.fitting import fit
+from decrescendo.training.tasks.fitting import fit, loss_of
 from decrescendo.training.tasks.task import Task
 
 
@@ -145,6 +146,7 @@ def train_with(
     data: object,
     seed: Secure | None = None,
     people: object = None,
+    telemetry: Telemetry | None = None,
 ) -> tuple[Run, nn.Module]:
     """Train a fresh model of ``task`` on ``data``, with random streams from the settings' seed or from
     ``seed``.
@@ -153,10 +155,11 @@ def train_with(
         The run, and the model to score.
     """
     return fit(
-        task.fresh(settings.seed, data), task.loss, data, plan, seed=settings.seed if seed is None else seed,
+        task.fresh(settings.seed, data), loss_of(task, telemetry), data, plan,
+        seed=settings.seed if seed is None else seed,
         optimizer=settings.optimizer, learning_rate=settings.learning_rate, momentum=settings.momentum,
         lr_decay=settings.lr_decay, averaging=settings.averaging, settings=task.engine, people=people,
-        collate_fn=task.collate_fn,
+        collate_fn=task.collate_fn, telemetry=telemetry,
     )  # fmt: skip
 
 

@@ -33,7 +33,8 @@ class Winner:
         guarantee: of the whole search: covers weights, settings and score together.
         settings: of the winner, seed 0 in place of its own, which is secret; ``None`` if there was no trial
             (a Poisson number can be 0).
-        score: on declared public data. The best of several, so a little too good.
+        score: on declared public data, or of what the trial released (`PrivateSearch.ranked_by`). The best of several,
+            so a little too good.
         weights: of the winner.
         machine: hardware and software that computed it.
         assumptions: what must be true for the guarantee to hold, in every trial alike; see
@@ -69,7 +70,7 @@ class Winner:
             (
                 lines,
                 f"winner     {self.settings.describe()}",
-                f"score      {self.score:.4g} on declared public data, which also chose it: a little too good",
+                f"score      {self.score:.4g} {self.asked.ranked_by}, which also chose it: a little too good",
             )
         )
 
@@ -112,6 +113,7 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
         "settings": None if winner.settings is None else winner.settings.written(),
         # (JSON has no NaN and no infinity.)
         "score": winner.score if winner.score is not None and math.isfinite(winner.score) else None,
+        "score_is": asked.ranked_by,
         "weights_sha256": hashlib.sha256(content).hexdigest() if winner.weights else None,
         "machine": dict(winner.machine),
         "provenance": {

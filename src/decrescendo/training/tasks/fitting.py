@@ -67,6 +67,12 @@ def cross_entropy_and_accuracy(model: nn.Module, batch: Batch) -> tuple[Tensor, 
     return losses, outputs.argmax(dim=1) == targets
 
 
+def loss_of(task: Task, telemetry: Telemetry | None) -> Loss:
+    """The task's loss; with accuracy in ``telemetry``, `cross_entropy_and_accuracy` for `cross_entropy`."""
+    with_score = telemetry is not None and telemetry.accuracy and task.loss is cross_entropy
+    return cross_entropy_and_accuracy if with_score else task.loss
+
+
 def make_optimizer(
     model: nn.Module, name: str, learning_rate: float, momentum: float = 0.0
 ) -> torch.optim.Optimizer:
@@ -140,11 +146,8 @@ def train_task(
     data = task.load()
     model = task.fresh(secrets.randbits(32) if isinstance(seed, Secure) else seed, data)
     task.scores(model)
-    loss = task.loss
-    if telemetry is not None and telemetry.accuracy and loss is cross_entropy:
-        loss = cross_entropy_and_accuracy
     run, tested = fit(
-        model, loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
+        model, loss_of(task, telemetry), data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
         lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store,
         name=name, checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
