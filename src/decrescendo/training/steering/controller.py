@@ -36,8 +36,9 @@ class ClipController:
         (A - N) / (A + N): C_t goes to where bias and noise of the mean gradient have the least sum of squares. With d
         coordinates N = d z^2 C^2 / B^2 is the squared noise (with correlated noise: about what later steps leave of
         it). A = C s E is what a larger C takes off the squared bias,
-        with s the share clipped and E = s C / log(1/s) the mean length cut off, if norms beyond C, which are not
-        released, fall off exponentially; clipped gradients are assumed to point one way, which bounds the bias.
+        with s the share clipped and E = s C (1 - 1/K) / log(r/s) the mean length cut off, if norms beyond C, which are
+        not released, fall off as those between C / K and C do (r is the share beyond C / K, K the number of bins);
+        clipped gradients are assumed to point one way, which bounds the bias.
 
     Args:
         plan: from `calibrate`; noise, batches and clip norms may move.
@@ -49,6 +50,9 @@ class ClipController:
             the steps are, and a good learning rate does not depend on C_1. Without it a smaller factor makes shorter
             steps as well: with SGD, ``error`` can shrink both until nothing is learned. Not in federated rounds, whose
             updates have their own length.
+        min_clip_norm: >= 0: C_t does not fall below it, unless the plan's own C_t is below it. Where most examples are
+            learned, their gradients are nearly 0, and so would C_t be: an example with a loss of 0.01 would count as
+            much as one with a loss of 1. (0.01 is the gamma of automatic clipping, for losses of classification.)
 
     Raises:
         InvalidType: ``rescale_to_unit_norm`` is not a bool.
@@ -66,6 +70,7 @@ class ClipController:
     target: float = 0.5
     rate: float = 0.2
     rescale_to_unit_norm: bool = False
+    min_clip_norm: float = 0.01
 
     def __post_init__(self) -> None:
         check_instance("plan", self.plan, Plan, "calibrate makes one")
@@ -73,6 +78,7 @@ class ClipController:
             raise InvalidValue(f"rule must be one of {', '.join(RULES)}, got rule={self.rule!r}")
         check_real("target", self.target, above=0, below=1)
         check_real("rate", self.rate, above=0, at_most=1)
+        check_real("min_clip_norm", self.min_clip_norm, at_least=0)
         check_instance("rescale_to_unit_norm", self.rescale_to_unit_norm, bool)
         if not math.isfinite(self.plan.clip_norm.max()) or not self.plan.noise_multiplier.min() > 0:
             raise InvalidValue(
@@ -100,16 +106,20 @@ class ClipController:
         """
         within = min(max(reading.norms[-1].value, 0.0), 1.0)
         if self.rule == "error":
-            moved = _balance(min(max(1 - within, _LEAST), 1 - _LEAST), reading, coordinates)
+            moved = _balance(reading, coordinates)
         else:
             moved = (self.target if self.rule == "quantile" else 1 - self.target) - within
         # No C_t of the plan times the factor may be so small that the engine refuses it.
         least = max(1 / _MOST, 2 * SMALLEST_CLIP_NORM / float(self.plan.clip_norm.min()))
+        least = max(least, self.min_clip_norm / float(self.plan.clip_norm[min(reading.step, self.steps - 1)]))
         return min(max(factor * math.exp(self.rate * moved), min(least, 1.0)), _MOST)
 
 
-def _balance(clipped: float, reading: Reading, coordinates: int) -> float:
+def _balance(reading: Reading, coordinates: int) -> float:
     """(A - N) / (A + N) of the rule ``error``, from A / C^2 and N / C^2."""
     noise = coordinates * (reading.noise_multiplier / reading.expected_batch_size) ** 2
-    bias = clipped**2 / -math.log(clipped)
+    # The shares of norms beyond the middles of the first bin and of the last.
+    beyond, clipped = (min(max(1 - reading.norms[k].value, _LEAST), 1.0) for k in (0, -1))
+    fall = max(math.log(beyond / clipped), _LEAST)
+    bias = clipped**2 * (1 - 1 / len(reading.norms)) / fall
     return (bias - noise) / (bias + noise)
