@@ -25,6 +25,7 @@ from decrescendo.federated.messages import Round, run_id
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.simulation import simulate
 from decrescendo.plans.plan import Plan
+from decrescendo.training.steering import ClipController
 
 from .conftest import CLIENTS, loss, make_model, make_plan, momentum, records
 
@@ -78,7 +79,7 @@ def grid_of(
 
 def deploy(
     grid: LocalGrid,
-    plan: Plan,
+    plan: Plan | ClipController,
     placement: Placement = Placement.CENTRAL,
     *,
     journal: Path | None = None,
@@ -103,7 +104,9 @@ def deploy(
 
 
 def simulated(
-    plan: Plan, placement: Placement = Placement.CENTRAL, dropouts: Callable[..., bool] | None = None
+    plan: Plan | ClipController,
+    placement: Placement = Placement.CENTRAL,
+    dropouts: Callable[..., bool] | None = None,
 ) -> Outcome:
     model = make_model()
     clients = Clients.equal((INPUTS, LABELS), records=1)
@@ -381,6 +384,34 @@ def test_a_server_that_leaves_its_own_plan_is_declined(tmp_path: Path) -> None:
     _, deliveries = deploy(grid, plan)
     for delivery in deliveries:
         assert delivery.report.verdicts == {Verdict.DECLINED: delivery.report.cohort}
+
+
+def test_nodes_answer_a_clip_norm_that_follows_up_to_their_own_limit(tmp_path: Path) -> None:
+    plan = make_plan([1.5] * 8, [0.05] * 8, cohort=CLIENTS / 2)
+    following = ClipController(plan, target=0.9, rate=1.0)
+    outcome, deliveries = deploy(grid_of(tmp_path / "free"), following)
+    assert_same(outcome, simulated(following))
+    assert outcome.clip_norm[-1] > 2 * plan.clip_norm[-1]
+    assert sum(d.report.verdicts.get(Verdict.DECLINED, 0) for d in deliveries) == 0
+    limited = Policy(max_clip_norm=0.06, min_noise_multiplier=0.1, max_rounds=1000)
+    _, deliveries = deploy(grid_of(tmp_path / "limited", limited), following)
+    assert deliveries[0].report.verdicts.get(Verdict.DECLINED, 0) == 0
+    assert deliveries[2].report.verdicts == {Verdict.DECLINED: deliveries[2].report.cohort}
+
+
+def test_a_clip_norm_follows_only_where_that_was_agreed_and_the_server_adds_the_noise(tmp_path: Path) -> None:
+    keeper, plan = keeper_at(tmp_path, 101), long_plan(2)
+    for placement in (Placement.LOCAL, Placement.DISTRIBUTED):
+        assert "must be the plan's" in keeper.agree(Proposal(plan, placement, "", follows=True)).refused
+    asked = Round(
+        run_id(plan, Placement.CENTRAL), 1, 2, 1.0, float(plan.noise_multiplier[0]), Placement.CENTRAL, 0.0
+    )
+    assert not keeper.agree(Proposal(plan, Placement.CENTRAL, "")).refused
+    assert "has clip_norm 0.5" in keeper.admit(asked, [0]).declined[0][1]
+    assert not keeper.agree(Proposal(plan, Placement.CENTRAL, "", follows=True)).refused
+    assert keeper.admit(asked, [0]).clients == (0,)
+    less = Round(asked.run, 2, 2, 1.0, 0.9 * asked.noise_multiplier, Placement.CENTRAL, 0.0)
+    assert "noise_multiplier" in keeper.admit(less, [0]).declined[0][1]
 
 
 @pytest.mark.parametrize("placement", [Placement.LOCAL, Placement.DISTRIBUTED])

@@ -70,11 +70,6 @@ class Deployment:
             check_real(name, getattr(self, name), above=0)
         if self.wait_for is not None:
             check_integer("wait_for", self.wait_for)
-        if self.server.follows:
-            raise InvalidValue(
-                "a server of Flower nodes must have the clip norms of its plan, got a ClipController: nodes agree to a "
-                "plan and refuse other norms. Give the plan, with telemetry=dc.Telemetry() to see the norms"
-            )
 
 
 def drive(grid: Grid, deployment: Deployment) -> Outcome:
@@ -139,7 +134,8 @@ class _Federation:
     def __init__(self, grid: Grid, deployment: Deployment) -> None:
         self._grid, self._deployment, self._server = grid, deployment, deployment.server
         self._hosting = Hosting(self._server.plan.sampling.dataset_size)
-        self._proposal = Proposal(self._server.plan, self._server.placement, self._server.name)
+        about = (self._server.plan, self._server.placement, self._server.name, self._server.follows)
+        self._proposal = Proposal(*about)
         self._proposed: dict[str, int] = {}  # message to node
         self._refused: set[int] = set()
         self._looked = -float("inf")

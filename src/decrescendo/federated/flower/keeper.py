@@ -16,6 +16,7 @@ from decrescendo.base.rng import SecureStream, Streams
 from decrescendo.errors import FileRefused, InvalidValue, check_integer
 from decrescendo.federated.flower.wire import Agreement, Proposal, spans_of
 from decrescendo.federated.messages import Round, run_id
+from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
 from decrescendo.federated.update import prepare
 from decrescendo.plans.plan import Plan
@@ -27,6 +28,7 @@ _SECRET = re.compile(rf"{_KEYED}[0-9a-f]{{64}}|[0-9]{{1,4000}}", re.ASCII)
 _TABLES = """
 create table if not exists secret (one integer primary key check (one = 1), seed text not null);
 create table if not exists plans (run text primary key, plan text not null, placement text not null);
+create table if not exists following (run text primary key);
 create table if not exists memory (client integer primary key, content text not null);
 """
 
@@ -119,10 +121,15 @@ class Keeper:
     def agree(self, proposal: Proposal) -> Agreement:
         """Look at a whole plan before its first round; note it if every round of it can be allowed.
 
-        Of DISTRIBUTED the client's own share is not known yet: it is looked at in each round.
+        Of DISTRIBUTED the client's own share is not known yet: it is looked at in each round. Where C_t follows the
+        updates' norms (CENTRAL only: the server sees each of them, and adds all of the noise), so is C_t.
         """
         plan, policy = proposal.plan, self._policy
         run = run_id(plan, proposal.placement, proposal.name)
+        if proposal.follows and proposal.placement is not Placement.CENTRAL:
+            return Agreement(
+                run, (), f"clip norms of a run with {proposal.placement} noise must be the plan's"
+            )
         if self._spans[-1][1] > plan.sampling.dataset_size:
             return Agreement(run, (), f"the plan has {plan.sampling.dataset_size} clients, more live here")
         noise = plan.noise_multiplier * plan.clip_norm
@@ -137,6 +144,8 @@ class Keeper:
         with self._open() as store:
             agreed = (run, plan.to_json(), proposal.placement.value)
             store.execute("insert or ignore into plans values (?, ?, ?)", agreed)
+            if proposal.follows:
+                store.execute("insert or ignore into following values (?)", (run,))
         return Agreement(run, self._spans)
 
     def admit(self, asked: Round, clients: Sequence[int]) -> Admitted:
@@ -184,7 +193,8 @@ class Keeper:
             return f"the plan has {plan.steps} rounds, the server says {asked.rounds}"
         c = float(plan.clip_norm[asked.number - 1])
         z = float(plan.noise_multiplier[asked.number - 1])
-        if (asked.clip_norm, asked.noise_multiplier) != (c, z):
+        follows = store.execute("select 1 from following where run = ?", (asked.run,)).fetchone() is not None
+        if asked.noise_multiplier != z or (asked.clip_norm != c and not follows):
             return (
                 f"round {asked.number} of the plan has clip_norm {c:g} and noise_multiplier {z:g}, "
                 f"the server asks for {asked.clip_norm:g} and {asked.noise_multiplier:g}"

@@ -131,11 +131,13 @@ class Proposal:
         plan: what is decided.
         placement: who adds the noise.
         name: the public name that tells runs of one plan apart.
+        follows: whether C_t follows the updates' norms, and so differs from the plan's.
     """
 
     plan: Plan
     placement: Placement
     name: str
+    follows: bool = False
 
     def to_content(self) -> RecordDict:
         """As records; the plan as its own JSON.
@@ -145,16 +147,23 @@ class Proposal:
         >>> Proposal.from_content(proposal.to_content()) == proposal
         True
         """
-        facts = {"plan": self.plan.to_json(), "placement": self.placement.value, "name": self.name}
-        return RecordDict({_PLAN: ConfigRecord(dict(facts))})
+        facts = ConfigRecord(
+            {
+                "plan": self.plan.to_json(),
+                "placement": self.placement.value,
+                "name": self.name,
+                "follows": self.follows,
+            }
+        )
+        return RecordDict({_PLAN: facts})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> "Proposal":
         """What `to_content` gave, or `FileRefused`."""
-        facts = _facts(content, _PLAN, {"plan": str, "placement": str, "name": str})
+        facts = _facts(content, _PLAN, {"plan": str, "placement": str, "name": str, "follows": bool})
         plan = Plan.from_json(facts["plan"], source="the proposed plan")
         try:
-            return cls(plan, Placement(facts["placement"]), facts["name"])
+            return cls(plan, Placement(facts["placement"]), facts["name"], facts["follows"])
         except ValueError as error:
             raise FileRefused(f"a proposal must name a placement, got {error}") from None
 
