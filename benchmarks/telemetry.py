@@ -265,11 +265,12 @@ def page() -> str:
         runs = {name: found[:seeds] for name, found in entry["runs"].items()}
         tuned = scores_of(runs["fixed"])
         edges = [rule for rule, rate in entry["rates"].items() if is_edge(setting, entry["clip"], rule, rate)]
+        rates = ", ".join(f"{rule} {rate:.3g}" for rule, rate in entry["rates"].items())
         parts += [
             f"## {task}", "",
             f"Epsilon {setting.epsilon:g}, {setting.steps} steps of {setting.batch:g} expected examples, "
             f"{'Adam' if setting.adam else 'SGD'}, {seeds} seeds, {words(entry['measured'])}. "
-            f"Tuned: C = {entry['clip']:g}, **{spread(tuned)}**. Rates: {', '.join(f'{rule} {rate:.3g}' for rule, rate in entry['rates'].items())}"
+            f"Tuned: C = {entry['clip']:g}, **{spread(tuned)}**. Rates: {rates}"
             + (f" (at an end of the grid: {', '.join(edges)})." if edges else "."), "",
             "| rule | from C / 10 | minus tuned | from 10 C | minus tuned |",
             "| --- | ---: | ---: | ---: | ---: |",
