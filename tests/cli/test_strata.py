@@ -1,10 +1,14 @@
 """Strata from the command line."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import decrescendo as dc
+from decrescendo.training import Task, cross_entropy
 
 from .conftest import Invoke, facts
 
@@ -40,3 +44,29 @@ def test_what_says_it_twice_or_wrongly_is_refused(more: list[object], words: str
     result = invoke(*ASKED, *more)
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
+
+
+def test_a_task_trains_with_the_rates_of_its_strata(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = torch.tensor([1] * 30 + [0] * 90)
+
+    def toy() -> Task:
+        data = torch.randn(120, 3, generator=torch.Generator().manual_seed(0)), labels
+        names = ["rare" if label else "common" for label in labels.tolist()]
+        return Task(model=torch.nn.Linear(3, 2), loss=cross_entropy, data=data, strata=names, batch=40)
+
+    monkeypatch.setitem(sys.modules, "hospital", SimpleNamespace(toy=toy))
+    asked = ["train", "hospital:toy", "--epsilon", 3, "--steps", 2, "--seed", 1]
+    two = ["--stratum", "common:90:9", "--stratum", "rare:30:15"]
+    result = invoke(*asked, *two, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+    run = dc.Run.load(tmp_path / "run")
+    assert run.plan.sampling == dc.StratifiedPoissonSampling({"common": (90, 9.0), "rare": (30, 15.0)})
+    for more, words in (
+        ([*two, "--batch", 9], "--stratum must come without --batch"),
+        (two[:2], "--stratum must name all 120 rows of the task, got 90"),
+    ):
+        result = invoke(*asked, *more)
+        assert result.exit_code == 2
+        assert words in " ".join(result.stderr.split())

@@ -201,17 +201,21 @@ def population(
     return cast(int, many), cast(float, few)
 
 
-def strata_of(given: list[str]) -> "StratifiedPoissonSampling":
-    """The sampling that NAME:RECORDS:EXPECTED describe, one text a stratum.
+def strata_of(given: list[str], **others: object) -> "StratifiedPoissonSampling":
+    """The sampling that NAME:RECORDS:EXPECTED describe, one text a stratum; ``others`` are options that say who is in a
+    batch too.
 
-    >>> strata_of(["common:900:9", "rare:100:10"]).stratum_rates
+    >>> strata_of(["common:900:9", "rare:100:10"], batch=None).stratum_rates
     {'common': 0.01, 'rare': 0.1}
 
     Raises:
-        InvalidValue: another form, a name that comes twice, or a number outside its range.
+        InvalidValue: another form, a name that comes twice, a number outside its range, or another option.
     """
     from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 
+    if surplus := [name for name, value in others.items() if value is not None]:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in surplus)
+        raise InvalidValue(f"--stratum must come without {names}: it says who is in a batch")
     strata: dict[str, tuple[int, float]] = {}
     for text in given:
         try:
@@ -251,10 +255,17 @@ def agreed_plan(task: "Task | None", file: Path | None, asked: Asked) -> "Plan":
         return found
     if asked.epsilon is None or task is None:
         raise InvalidValue("--plan or --epsilon must be given, got neither. A budget has no default")
+    batch = task.expected_batch if asked.batch is None else asked.batch
+    if asked.stratum is not None:
+        batch = asked.stratum.expected_batch_size
+        if asked.stratum.dataset_size != task.count:
+            raise InvalidValue(
+                f"--stratum must name all {task.count} rows of the task, got {asked.stratum.dataset_size}"
+            )
     whole = dataclasses.replace(
         asked,
         delta=task.delta if asked.delta is None else asked.delta,
-        batch=task.expected_batch if asked.batch is None else asked.batch,
+        batch=batch,
         epochs=task.epochs if asked.steps is None and asked.epochs is None else asked.epochs,
         clip=task.clip if asked.clip is None else asked.clip,
     )

@@ -68,14 +68,11 @@ def plan_command(
     several = _bands(bands, schedule, compute)
     strata = None
     if stratum:
-        others = {
-            "--dataset-size": dataset_size, "--batch": batch, "--batch-end": batch_end, "--compute": compute,
-            "--max-batch-size": max_batch_size, "--random-allocation": random_allocation, "--bands": bands,
-            **dict.fromkeys(known.given(), True),
-        }  # fmt: skip
-        if given := [name for name, value in others.items() if value is not None]:
-            raise InvalidValue(f"--stratum must come without {', '.join(given)}: it says who is in a batch")
-        strata = strata_of(stratum)
+        strata = strata_of(
+            stratum, dataset_size=dataset_size, batch=batch, batch_end=batch_end, compute=compute,
+            max_batch_size=max_batch_size, random_allocation=random_allocation, bands=bands,
+            **{name.removeprefix("--"): True for name in known.given()},
+        )  # fmt: skip
         dataset_size, batch = strata.dataset_size, strata.expected_batch_size
     if compute is not None:
         batch = _mean_batch(compute, schedule, steps, batch, batch_end, epochs, unit)

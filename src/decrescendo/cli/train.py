@@ -9,7 +9,7 @@ import typer
 
 from decrescendo.cli import options
 from decrescendo.cli.app import err, one_line_errors, print_json, say, working
-from decrescendo.cli.asked import Asked, agreed_plan, judge_of
+from decrescendo.cli.asked import Asked, agreed_plan, judge_of, strata_of
 from decrescendo.cli.facts import plan_facts
 from decrescendo.errors import InvalidValue
 
@@ -32,6 +32,7 @@ def train_command(
     batch_end: options.BatchEnd = None,
     max_batch_size: options.MaxBatchSize = None,
     random_allocation: options.RandomAllocation = None,
+    stratum: options.Strata = None,
     examples_per_person: options.ExamplesPerPerson = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
@@ -95,9 +96,11 @@ def train_command(
     chosen = find_task(task)
     if folder is not None:
         check_free(folder)  # before the training, not after it
+    sizes = {"batch": batch, "batch_end": batch_end, "max_batch_size": max_batch_size}
+    strata = strata_of(stratum, **sizes, random_allocation=random_allocation) if stratum else None
     asked = Asked(
         epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, max_batch_size=max_batch_size,
-        random_allocation=random_allocation, steps=steps, epochs=epochs,
+        random_allocation=random_allocation, stratum=strata, steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
         examples_per_person=examples_per_person,
     )  # fmt: skip
@@ -120,22 +123,15 @@ def train_command(
         err.print(f"seed {seed}: whoever knows it knows the noise. For weights that are published give none")
     with nullcontext() if store is None else closing(Store(store)) as opened:
         run = train_task(
-            chosen,
-            followed,
-            seed=Secure() if seed is None else seed,
+            chosen, followed, seed=Secure() if seed is None else seed,
             **(
                 _given(optimizer=optimizer, learning_rate=lr, momentum=momentum, lr_decay=lr_decay)
                 if found is None
                 else _said(found.settings)
             ),
-            settings=_engine(chosen.engine, capture, memory, microbatch_size),
-            store=opened,
-            name=name,
-            checkpoints=checkpoints,
-            resume=resume,
-            progress=not as_json,
-            telemetry=told,
-        )
+            settings=_engine(chosen.engine, capture, memory, microbatch_size), store=opened, name=name,
+            checkpoints=checkpoints, resume=resume, progress=not as_json, telemetry=told,
+        )  # fmt: skip
         left = None if opened is None else f"{opened.dataset}: {opened.describe()}"
     if folder is not None:
         run.save(folder)

@@ -117,18 +117,11 @@ def search_privately(
             if attempt is None:
                 _check_start(asked.task, settings, starts[number])
             own_plan = _with_clip_of(plan, settings, asked.task.count)
-            tried = (
-                train_and_score(
-                    asked.task,
-                    settings,
-                    own_plan,
-                    data,
-                    seed if isinstance(seed, Secure) else None,
-                    asked.telemetry,
-                )
-                if attempt is None
-                else attempt(settings, own_plan)
-            )
+            if attempt is None:
+                own_seed = seed if isinstance(seed, Secure) else None
+                tried = train_and_score(asked.task, settings, own_plan, data, own_seed, asked.telemetry)
+            else:
+                tried = attempt(settings, own_plan)
             check_instance("what a trial gives", tried, Tried)
             met.add(tried.assumptions)
             rank = _rank(tried)

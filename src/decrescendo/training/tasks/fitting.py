@@ -17,6 +17,7 @@ from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.optim import AdamBC, MomentumBC, averaged
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training.data.examples import Collate
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE, note_trained
 from decrescendo.training.loop.loop import train
@@ -152,6 +153,7 @@ def train_task(
         lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store,
         name=name, checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
         collate_fn=task.collate_fn, telemetry=telemetry,
+        strata=task.load_strata() if isinstance(plan.sampling, StratifiedPoissonSampling) else None,
     )  # fmt: skip
     if averaging:
         run = replace(run, weights=cpu_weights(tested))
@@ -186,6 +188,7 @@ def fit(
     collate_fn: Collate | None = None,
     require_finite: bool | None = None,
     telemetry: Telemetry | None = None,
+    strata: object = None,
 ) -> tuple[Run, nn.Module]:
     """Train ``model`` in place on ``data`` by ``plan``, with optimiser, learning-rate decay and weight
     average by name.
@@ -215,7 +218,7 @@ def fit(
     run = train(
         model, loss, data, plan, chosen, seed=seed, scheduler=scheduler, settings=settings, store=store,
         callback=[follow, *callbacks_of(callback)], name=name, checkpoints=kept, progress=progress, people=people,
-        collate_fn=collate_fn, require_finite=require_finite, telemetry=telemetry,
+        collate_fn=collate_fn, require_finite=require_finite, telemetry=telemetry, strata=strata,
     )  # fmt: skip
     if average is None:
         return run, model

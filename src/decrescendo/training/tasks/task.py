@@ -43,6 +43,7 @@ class Task:
         data: the private rows, as `train` takes them; or a function without arguments that loads them.
         collate_fn: from a list of one example to a batch, as `train` takes it: for text that needs padding.
         people: the id of each row's person, or a function that loads the ids; for plans that protect people.
+        strata: the stratum of each row (its class, its source), or a function that loads them; for plans with strata.
         rows: their number, a public fact; needed if ``data`` is a function, so that plans are made without loading.
         score: from a trained model to scores by name, on *public* data: they are printed and written into the run.
             The first is what a search compares.
@@ -70,6 +71,7 @@ class Task:
     collate_fn: Collate | None = None
     rows: int | None = None
     people: Any = None
+    strata: Any = None
     score: Callable[[nn.Module], Mapping[str, float]] | None = None
     batch: float | None = None
     epochs: float = 20.0
@@ -118,6 +120,10 @@ class Task:
     def load_people(self) -> Any:
         """The id of each row's person; ``None`` if the task has no people."""
         return self.people() if callable(self.people) else self.people
+
+    def load_strata(self) -> Any:
+        """The stratum of each row; ``None`` if the task has no strata."""
+        return self.strata() if callable(self.strata) else self.strata
 
     def fresh(self, seed: int, data: object = None) -> nn.Module:
         """A new model to train on ``data``; of a given module, a copy. A ``seed`` too large for the model
