@@ -104,7 +104,8 @@ def trained(task: str, data: Any, rule: str, clip: float, rate: float, seed: int
     elif rule == "SlaClip":
         given = SlaClip(plan)
     elif rule in ("quantile", "error"):
-        given = ClipController(plan, rule, rescale_to_unit_norm=rule == "error")  # type: ignore[arg-type]
+        also = {"rescale_to_unit_norm": True, "min_clip_norm": 0.01} if rule == "error" else {}
+        given = ClipController(plan, rule, **also)  # type: ignore[arg-type]
     weights = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.Adam(weights, lr=rate) if setting.adam else torch.optim.SGD(weights, lr=rate)
     run = dc.train(
@@ -239,7 +240,7 @@ where it is at least minus one standard error. In brackets: C at the last step.
 | Andrew et al. | C goes to the median norm, by a noisy count (B / 20) that is paid for with noise on the gradients |
 | SlaClip | the controller of the paper that telemetry comes from, with its settings: rate 0.5, C from 0.1 to 50 |
 | quantile | `ClipController(plan, "quantile")`: the median, from telemetry |
-| error | `ClipController(plan, "error", rescale_to_unit_norm=True)` |
+| error | `ClipController(plan, "error", rescale_to_unit_norm=True, min_clip_norm=0.01)` |
 
 Each rule has its own learning rate, the best on the public data when it begins at the tuned C (that of Andrew et al. is
 quantile's). For *automatic* and *error* it is the rate of gradients clipped to 1. All settings are in

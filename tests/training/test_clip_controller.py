@@ -170,6 +170,7 @@ def test_the_run_and_its_statement_say_how_the_clip_norm_was_decided(data: Pair,
         (lambda: controller("median"), "rule must be one of quantile, clipped, error"),
         (lambda: controller(target=1.0), "target must be > 0 and < 1"),
         (lambda: controller(rate=0), "rate must be > 0"),
+        (lambda: controller(min_clip_norm=-1.0), "min_clip_norm must be >= 0"),
         (lambda: controller(rescale_to_unit_norm=1), "rescale_to_unit_norm must be a bool"),
         (
             lambda: ClipController(Plan.without_privacy(PoissonSampling(ROWS, 8), steps=3, clip=[1.0] * 3)),
@@ -197,6 +198,19 @@ def test_no_noise_carries_the_clip_norm_to_where_there_is_none(
     for _ in range(3):
         factor = given_.next_factor(factor, reading, 1000)
         assert 0.5 <= factor <= 1e6  # times 1.2e-12 it is a clip norm still
+
+
+def test_no_clip_norm_falls_below_the_least_one(data: Pair) -> None:
+    model = make_model()
+    asked = controller("clipped", target=0.999, rate=1.0, min_clip_norm=0.25)
+    run = train(model, loss, data, asked, sgd(model), seed=0)
+    # (The plan's own last C_t is 0.2.)
+    assert run.clip_norm[0] == 0.5
+    assert min(run.clip_norm[:3]) >= 0.25 - 1e-12
+    assert run.clip_norm[3] == pytest.approx(0.2)
+    model = make_model()
+    free = train(model, loss, data, replace(asked, min_clip_norm=0.0), sgd(model), seed=0)
+    assert free.clip_norm[3] < 0.15
 
 
 def test_other_numbers_may_stand_beside_the_norms(data: Pair) -> None:

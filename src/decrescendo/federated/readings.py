@@ -98,7 +98,11 @@ class Readings:
     @property
     def _settings(self) -> str:
         following = self._controller
-        rule = "" if following is None else f"{following.rule} {following.target!r} {following.rate!r}"
+        rule = (
+            ""
+            if following is None
+            else f"{following.rule} {following.target!r} {following.rate!r} {following.min_clip_norm!r}"
+        )
         return f"{self.telemetry!r} {rule}".strip()
 
 

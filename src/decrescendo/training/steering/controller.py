@@ -51,8 +51,9 @@ class ClipController:
             steps as well: with SGD, ``error`` can shrink both until nothing is learned. Not in federated rounds, whose
             updates have their own length.
         min_clip_norm: >= 0: C_t does not fall below it, unless the plan's own C_t is below it. Where most examples are
-            learned, their gradients are nearly 0, and so would C_t be: an example with a loss of 0.01 would count as
-            much as one with a loss of 1. (0.01 is the gamma of automatic clipping, for losses of classification.)
+            learned, their gradients are nearly 0, and ``error`` would follow them: an example with a loss of 0.01
+            would count as much as one with a loss of 1. For losses of classification 0.01 does (the gamma of automatic
+            clipping).
 
     Raises:
         InvalidType: ``rescale_to_unit_norm`` is not a bool.
@@ -70,7 +71,7 @@ class ClipController:
     target: float = 0.5
     rate: float = 0.2
     rescale_to_unit_norm: bool = False
-    min_clip_norm: float = 0.01
+    min_clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         check_instance("plan", self.plan, Plan, "calibrate makes one")
