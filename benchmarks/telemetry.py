@@ -1,6 +1,6 @@
 """A clip norm that is ten times off: do the controllers find back? And what telemetry costs in time.
 
-    python -m benchmarks.telemetry "IMDB 1" ..      # what results/telemetry/ lacks of these tasks, then the page
+    python -m benchmarks.telemetry "IMDB 1" .. [--seeds 3]   # what results/telemetry/ lacks of these, then the page
     python -m benchmarks.telemetry --time           # seconds of a step with and without telemetry
 
 Every run of a task has one certified budget, batches and steps, and constant noise. On public data (one seed) are
@@ -36,7 +36,7 @@ from decrescendo.training.steering.reading import Reading
 
 ROOT = Path(__file__).resolve().parents[1]
 FOUND, PAGE = ROOT / "results/telemetry", ROOT / "docs/reference/telemetry.md"
-SEEDS, PUBLIC_SEED = range(5), 99
+SEEDS, PUBLIC_SEED = 5, 99
 STARTS = (0.1, 10.0)
 GAMMA = 0.01
 # Whose clip norm, and whose step, does not depend on where C begins.
@@ -152,7 +152,7 @@ def chosen(task: str, entry: dict[str, Any]) -> None:
     save(task, entry)
 
 
-def fill(task: str) -> None:
+def fill(task: str, seeds: int) -> None:
     """Every run of a task that is not there yet, each written down when it ends."""
     path = path_of(task)
     entry: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -160,7 +160,7 @@ def fill(task: str) -> None:
     if "rates" not in entry:
         chosen(task, entry)
     data = None
-    for seed in SEEDS:
+    for seed in range(seeds):
         for name, rule, start in rows_of():
             runs = entry.setdefault("runs", {}).setdefault(name, [])
             if len(runs) == seed:
@@ -321,8 +321,10 @@ def main() -> None:
                 f"{name}: {1e3 * np.median(seconds):.2f} ms a step, {100 * (np.median(seconds) / base - 1):+.1f} %"
             )
         return
-    for task in sys.argv[1:] or list(SETTINGS):
-        fill(task)
+    asked = sys.argv[1:]
+    seeds = int(asked.pop(asked.index("--seeds") + 1)) if "--seeds" in asked else SEEDS
+    for task in [word for word in asked if word != "--seeds"] or list(SETTINGS):
+        fill(task, seeds)
     PAGE.write_text(page(), encoding="utf-8")
 
 

@@ -37,8 +37,8 @@ class ClipController:
         coordinates N = d z^2 C^2 / B^2 is the squared noise (with correlated noise: about what later steps leave of
         it). A = C s E is what a larger C takes off the squared bias,
         with s the share clipped and E = s C (1 - 1/K) / log(r/s) the mean length cut off, if norms beyond C, which are
-        not released, fall off as those between C / K and C do (r is the share beyond C / K, K the number of bins);
-        clipped gradients are assumed to point one way, which bounds the bias.
+        not released, fall off as those between C / K and C do (r is the share beyond the middle of the first of K
+        bins); clipped gradients are assumed to point one way, which bounds the bias.
 
     Args:
         plan: from `calibrate`; noise, batches and clip norms may move.
@@ -119,8 +119,10 @@ class ClipController:
 def _balance(reading: Reading, coordinates: int) -> float:
     """(A - N) / (A + N) of the rule ``error``, from A / C^2 and N / C^2."""
     noise = coordinates * (reading.noise_multiplier / reading.expected_batch_size) ** 2
-    # The shares of norms beyond the middles of the first bin and of the last.
-    beyond, clipped = (min(max(1 - reading.norms[k].value, _LEAST), 1.0) for k in (0, -1))
-    fall = max(math.log(beyond / clipped), _LEAST)
-    bias = clipped**2 * (1 - 1 / len(reading.norms)) / fall
+    # The shares of norms beyond the middles of the first bin and of the last. Where they cannot be told apart, nearly all
+    # norms are either clipped or near 0; of the latter the fall since 0 tells.
+    bins = len(reading.norms)
+    beyond, clipped = (min(max(1 - reading.norms[k].value, _LEAST), 1 - _LEAST) for k in (0, -1))
+    fall = max(math.log(beyond / clipped), -math.log(clipped) / bins)
+    bias = clipped**2 * (1 - 1 / bins) / fall
     return (bias - noise) / (bias + noise)
