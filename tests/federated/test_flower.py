@@ -1,7 +1,9 @@
 """The Flower adapter within one process: Flower's messages and serialisation are real, only the network is not."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -388,30 +390,35 @@ def test_a_server_that_leaves_its_own_plan_is_declined(tmp_path: Path) -> None:
 
 def test_nodes_answer_a_clip_norm_that_follows_up_to_their_own_limit(tmp_path: Path) -> None:
     plan = make_plan([1.5] * 8, [0.05] * 8, cohort=CLIENTS / 2)
-    following = ClipController(plan, target=0.9, rate=1.0)
+    following = ClipController(plan, target=0.9, rate=1.0, max_clip_norm=0.12)
     outcome, deliveries = deploy(grid_of(tmp_path / "free"), following)
     assert_same(outcome, simulated(following))
-    assert outcome.clip_norm[-1] > 2 * plan.clip_norm[-1]
+    assert outcome.clip_norm[-1] == pytest.approx(0.12)
     assert sum(d.report.verdicts.get(Verdict.DECLINED, 0) for d in deliveries) == 0
-    limited = Policy(max_clip_norm=0.06, min_noise_multiplier=0.1, max_rounds=1000)
-    _, deliveries = deploy(grid_of(tmp_path / "limited", limited), following)
-    assert deliveries[0].report.verdicts.get(Verdict.DECLINED, 0) == 0
-    assert deliveries[2].report.verdicts == {Verdict.DECLINED: deliveries[2].report.cohort}
+    limited = Policy(max_clip_norm=0.1, min_noise_multiplier=0.1, max_rounds=1000)
+    with pytest.raises(InvalidValue, match=r"got 0 on 0 nodes \(3 refused\)"):  # before anything is spent
+        deploy(grid_of(tmp_path / "limited", limited), following)
+    with pytest.raises(InvalidValue, match="must have a max_clip_norm"):
+        deploy(grid_of(tmp_path / "boundless"), replace(following, max_clip_norm=math.inf))
 
 
 def test_a_clip_norm_follows_only_where_that_was_agreed_and_the_server_adds_the_noise(tmp_path: Path) -> None:
     keeper, plan = keeper_at(tmp_path, 101), long_plan(2)
     for placement in (Placement.LOCAL, Placement.DISTRIBUTED):
-        assert "must be the plan's" in keeper.agree(Proposal(plan, placement, "", follows=True)).refused
-    asked = Round(
-        run_id(plan, Placement.CENTRAL), 1, 2, 1.0, float(plan.noise_multiplier[0]), Placement.CENTRAL, 0.0
-    )
-    assert not keeper.agree(Proposal(plan, Placement.CENTRAL, "")).refused
+        assert "must be the plan's" in keeper.agree(Proposal(plan, placement, "", 2.0)).refused
+    z = float(plan.noise_multiplier[0])
+    for name, largest in (("fixed", 0.0), ("moving", 2.0)):
+        assert not keeper.agree(Proposal(plan, Placement.CENTRAL, name, largest)).refused
+        assert "another max_clip_norm" in keeper.agree(Proposal(plan, Placement.CENTRAL, name, 3.0)).refused
+    asked = Round(run_id(plan, Placement.CENTRAL, "fixed"), 1, 2, 1.0, z, Placement.CENTRAL, 0.0)
     assert "has clip_norm 0.5" in keeper.admit(asked, [0]).declined[0][1]
-    assert not keeper.agree(Proposal(plan, Placement.CENTRAL, "", follows=True)).refused
+    asked = replace(asked, run=run_id(plan, Placement.CENTRAL, "moving"))
     assert keeper.admit(asked, [0]).clients == (0,)
-    less = Round(asked.run, 2, 2, 1.0, 0.9 * asked.noise_multiplier, Placement.CENTRAL, 0.0)
-    assert "noise_multiplier" in keeper.admit(less, [0]).declined[0][1]
+    assert "clip_norm" in keeper.admit(replace(asked, number=2, clip_norm=2.1), [0]).declined[0][1]
+    assert (
+        "noise_multiplier"
+        in keeper.admit(replace(asked, number=2, noise_multiplier=0.9 * z), [0]).declined[0][1]
+    )
 
 
 @pytest.mark.parametrize("placement", [Placement.LOCAL, Placement.DISTRIBUTED])

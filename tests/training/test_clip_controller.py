@@ -142,12 +142,20 @@ def test_a_run_that_is_resumed_has_the_same_clip_norms_and_the_same_bits(data: P
 
     whole = stepped(trainer("whole", resume=False), data, 9).finish()
     stepped(trainer("cut", resume=False), data, 3)
-    for other in (make_plan(**MOVING), controller(target=0.9, rescale_to_unit_norm=True), controller()):
+    changes = (
+        {"target": 0.9},
+        {"rescale_to_unit_norm": False},
+        {"min_clip_norm": 1e-9},
+        {"max_clip_norm": 9.0},
+    )
+    usual = {"rescale_to_unit_norm": True}
+    for other in (make_plan(**MOVING), *(controller(**{**usual, **change}) for change in changes)):
         with pytest.raises(PlanViolation, match="ClipController it began with"):
             trainer("cut", resume=True, plan=other)
     cut = stepped(trainer("cut", resume=True), data, 9).finish()
     assert cut.clip_norm == whole.clip_norm
     assert all(torch.equal(cut.weights[name], weight) for name, weight in whole.weights.items())
+    assert cut.provenance.optimizer.endswith("on mean gradients rescaled to unit norm")
 
 
 def test_the_run_and_its_statement_say_how_the_clip_norm_was_decided(data: Pair, tmp_path: Path) -> None:
@@ -171,6 +179,7 @@ def test_the_run_and_its_statement_say_how_the_clip_norm_was_decided(data: Pair,
         (lambda: controller(target=1.0), "target must be > 0 and < 1"),
         (lambda: controller(rate=0), "rate must be > 0"),
         (lambda: controller(min_clip_norm=-1.0), "min_clip_norm must be >= 0"),
+        (lambda: controller(min_clip_norm=1.0, max_clip_norm=0.5), "max_clip_norm must be >= 1"),
         (lambda: controller(rescale_to_unit_norm=1), "rescale_to_unit_norm must be a bool"),
         (
             lambda: ClipController(Plan.without_privacy(PoissonSampling(ROWS, 8), steps=3, clip=[1.0] * 3)),
@@ -211,6 +220,42 @@ def test_no_clip_norm_falls_below_the_least_one(data: Pair) -> None:
     model = make_model()
     free = train(model, loss, data, replace(asked, min_clip_norm=0.0), sgd(model), seed=0)
     assert free.clip_norm[3] < 0.15
+
+
+def test_norms_near_zero_do_not_make_error_raise_the_clip_norm() -> None:
+    """Where nothing is clipped, C_t falls; where everything is, it rises: also if noise is all that is read."""
+    asked = ClipController(make_plan((1.0,) * 3, (1.0,) * 3, judge=False), "error")
+    told = Telemetry(norms=10)
+    unit, _ = told.units(1.0)
+    for share, rises in ((1.0, False), (0.0, True)):
+        for seed in range(20):
+            noise = 0.003 * np.random.default_rng(seed).standard_normal(10)
+            sums = tuple(float(unit * (share + one)) for one in noise)
+            reading = Reading(told, 1, 1.0, 1.0, 0.1, 1000.0, 0, 0.0, sums)
+            assert (asked.next_factor(1.0, reading, 1000) > 1) == rises
+
+
+def test_no_release_is_left_out_of_the_ledger_where_the_step_fails_behind_it(
+    data: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model()
+    trainer = Trainer(model, loss, controller(rescale_to_unit_norm=True), sgd(model), seed=5)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    batches = trainer.batches(data)
+    with monkeypatch.context() as patched:
+        patched.setattr("decrescendo.optim.noise.NoisyMean.divided", fail)
+        batch = next(batches)
+        with pytest.raises(MemoryError):
+            trainer.step(batch)
+    assert trainer.ledger.steps == 1
+    with pytest.raises(PlanViolation, match="each step must take a batch of its own"):
+        trainer.step(batch)
+    for batch in batches:
+        trainer.step(batch)
+    assert trainer.ledger == trainer.finish().ledger == controller().plan.ledger
 
 
 def test_other_numbers_may_stand_beside_the_norms(data: Pair) -> None:

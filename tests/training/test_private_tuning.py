@@ -263,16 +263,22 @@ class TestTheGuarantee:
 class TestRankedByWhatWasReleased:
     TOLD = Telemetry(norms=0, accuracy=True, loss=True)
 
-    def test_no_score_is_needed_and_nothing_else_changes(self) -> None:
+    def test_no_score_is_needed_and_nothing_else_changes(self, tmp_path: Path) -> None:
         bare = replace(toy_task(), score=None)
         with pytest.raises(InvalidValue, match="without public data"):
             asked(task=bare)
         found = search_privately(asked(task=bare, telemetry=self.TOLD), 3)
-        assert found.guarantee == asked().calibrated()[1]
-        assert found.score is not None
-        assert "by the released accuracy, mean of the last 20 steps" in found.describe()
+        plan, guarantee = asked().calibrated()
+        assert found.guarantee == guarantee
+        noise = asked(telemetry=self.TOLD).score_noise(plan)
+        words = f"by the released accuracy, mean of the last 3 steps with noise of {noise:.2g}"
+        assert found.describe().count(words) == 2  # the promise, and the score
+        save_winner(tmp_path / "found.json", found)
+        facts = json.loads((tmp_path / "found.json").read_text())
+        assert facts["score_is"] == words
+        assert facts["telemetry"]["share"] == 0.005
 
-    @pytest.mark.parametrize("told", [TOLD, replace(TOLD, accuracy=False)])
+    @pytest.mark.parametrize("told", [TOLD, replace(TOLD, accuracy=False, loss_range=(0.0, 4.0))])
     def test_the_score_is_the_mean_of_the_readings_of_the_trial(self, told: Telemetry) -> None:
         task, settings = toy_task(), asked().settings({"clip": 1.0, "stride": 0.5, "optimizer": "sgd"})
         plan, _ = asked().calibrated()
@@ -286,10 +292,43 @@ class TestRankedByWhatWasReleased:
         assert len(values) == plan.steps
         sign = 1 if told.accuracy else -1
         assert tried.score == pytest.approx(sign * np.average(values, weights=noise**-2.0))
+        assert asked(telemetry=told).score_noise(plan) == pytest.approx((noise**-2.0).sum() ** -0.5)
 
-    def test_norms_alone_rank_nothing(self) -> None:
-        with pytest.raises(InvalidValue, match="must have loss or accuracy"):
-            asked(telemetry=Telemetry(norms=10))
+    @pytest.mark.parametrize("told", [TOLD, replace(TOLD, accuracy=False)])
+    def test_a_trial_that_diverged_is_the_worst(self, told: Telemetry) -> None:
+        """Its gradients count as zero, from the second of three steps on; its accuracy must not count as a half."""
+        plan, task = asked().calibrated()[0], toy_task()
+        quiet = replace(plan, schedule=Schedule(np.full(3, 0.1), np.full(3, 1.0)))
+        scores = [
+            train_and_score(
+                task, replace(asked().settings({"clip": 1.0, "optimizer": "sgd"}), learning_rate=rate, seed=8),
+                quiet, toy_rows(0), None, told,
+            ).score
+            for rate in (0.1, 1e38)
+        ]  # fmt: skip
+        assert scores[1] < scores[0] - (0.2 if told.accuracy else 4)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"telemetry": Telemetry(norms=10)}, "must have loss or accuracy"),
+            (
+                {"telemetry": TOLD, "space": replace(SPACE, fixed={**SPACE.fixed, "averaging": 0.9})},
+                "averaging must be 0",
+            ),
+            (
+                {"telemetry": TOLD, "task": replace(toy_task(), loss=lambda model, batch: batch)},
+                "loss of its own",
+            ),
+        ],
+    )
+    def test_what_would_rank_by_something_else_is_refused(self, changes: Any, words: str) -> None:
+        with pytest.raises(InvalidValue, match=words):
+            asked(**changes)
+
+    def test_an_attempt_has_a_score_of_its_own(self) -> None:
+        with pytest.raises(InvalidValue, match="attempt must be omitted"):
+            search_privately(asked(telemetry=self.TOLD), 3, attempt=Recorded())
 
 
 def test_weights_in_any_memory_layout_can_win(tmp_path: Path) -> None:

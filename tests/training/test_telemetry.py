@@ -122,7 +122,10 @@ def test_gradient_and_numbers_of_one_example_are_together_at_most_the_clip_norm_
     stored = float(length) * (1 + torch.finfo(dtype).eps) if bool(counted) else 0.0
     assert math.fsum(x * x for x in (stored, *row)) <= clip * clip
     if not bool(counted):
-        assert row == [0.0] * telemetry.size
+        assert row[: telemetry.norms] == [0.0] * telemetry.norms
+        worst = telemetry.units(clip)[1] / 2
+        wanted = [worst] * telemetry.loss + [-worst] * telemetry.accuracy
+        assert row[telemetry.norms :] == pytest.approx(wanted)
 
 
 def test_the_room_is_used_and_no_more(data: Pair) -> None:

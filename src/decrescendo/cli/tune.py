@@ -157,7 +157,10 @@ def _privately(
         raise InvalidValue("--trials must be given with --private, like geometric:10, got none")
     if rank_by not in ("", "accuracy", "loss"):
         raise InvalidValue(f"--rank-by must be accuracy or loss, got {rank_by!r}")
-    told = Telemetry(norms=0, loss=rank_by == "loss", accuracy=rank_by == "accuracy") if rank_by else None
+    told = None
+    if rank_by:
+        told = Telemetry(norms=0, loss=rank_by == "loss", accuracy=rank_by == "accuracy")
+        fix = ["averaging=0", *fix]  # what is released is of the weights of each step
     check_fresh(out)
     asked = PrivateSearch(
         task=task, epsilon=epsilon, delta=delta, space=_changed(free_space(task), vary, fix, only),

@@ -81,7 +81,7 @@ def factors_of(
     limit = clip_norm
     if telemetry is not None and telemetry.scalars:
         limit = clip_norm * (1 - telemetry.share)
-    own, finite = norms, torch.isfinite(losses)
+    own, finite, first = norms, torch.isfinite(losses), None
     if isinstance(rows, Tensor) or rows < len(norms):
         first = torch.arange(len(norms), device=norms.device) < rows
         own, finite = torch.where(first, norms, torch.inf), finite & first
@@ -102,7 +102,7 @@ def factors_of(
     if telemetry is not None:
         scores = None if done.scores is None else done.scores.to(norms.device)
         lengths = factors.to(norms.dtype) * norms
-        extra = telemetry.coordinates(lengths, losses, scores, counted, clip_norm)
+        extra = telemetry.coordinates(lengths, losses, scores, counted, clip_norm, first)
         stacked = torch.cat([stacked, extra.sum(0, dtype=added)])
     return Factors(counted, torch.where(counted, factors, torch.zeros_like(factors)), stacked)
 

@@ -79,11 +79,13 @@ class Reference:
             norm = _norm(example)
             narrow = any(gradient.dtype != torch.float64 for gradient in example.values())
             factor = clip_factors(norm, limit, torch.float32 if narrow else torch.float64, gamma=self._gamma)
+            told_of = math.inf, math.nan, math.nan
             if bool(torch.isfinite(norm)):
                 for name, gradient in example.items():
                     gradients[name] += gradient * factor.to(gradient.dtype).reshape(())
-                if told is not None and extra is not None:
-                    extra += extra_one(told, float(factor) * float(norm), float(value), score, whole)
+                told_of = float(factor) * float(norm), float(value), score
+            if told is not None and extra is not None:
+                extra += extra_one(told, *told_of, whole)
             diagnostics += Diagnostics(
                 examples=1,
                 nonfinite=int(not torch.isfinite(norm)),
@@ -130,8 +132,9 @@ def extra_one(
     left = telemetry.norms * (1 - min(length / telemetry.gradient_limit(clip_norm), 1.0))
     found = [norm_unit * min(max(left - j, 0.0), 1.0) for j in range(telemetry.norms)]
     low, high = telemetry.loss_range
-    values = [(loss - low) / (high - low)] * telemetry.loss + [score] * telemetry.accuracy
-    found += [0.0 if math.isnan(value) else unit * (min(max(value, 0.0), 1.0) - 0.5) for value in values]
+    values = [(1.0 if math.isnan(loss) else (loss - low) / (high - low))] * telemetry.loss
+    values += [0.0 if math.isnan(score) else score] * telemetry.accuracy
+    found += [unit * (min(max(value, 0.0), 1.0) - 0.5) for value in values]
     return torch.tensor(found, dtype=torch.float64, device="cpu")
 
 

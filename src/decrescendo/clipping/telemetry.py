@@ -119,15 +119,18 @@ class Telemetry:
         scores: Tensor | None,
         counted: Bool[Tensor, " batch"],
         clip_norm: float | Float64[Tensor, ""],
+        real: Bool[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch size"]:
-        """Telemetry coordinates s per example, |s|^2 <= C^2 - n^2; zero if not counted.
+        """Telemetry coordinates s per example, |s|^2 <= C^2 - n^2; zero for padding.
 
         Args:
             lengths: n, norms of the clipped gradients: upper bounds up to rounding.
-            losses: one per example; NaN counts as the middle of the range.
-            scores: one per example, with ``accuracy``; clipped to [0, 1], NaN as 1/2.
-            counted: which examples count.
+            losses: one per example; NaN counts as the upper end of the range.
+            scores: one per example, with ``accuracy``; clipped to [0, 1], NaN as 0.
+            counted: which examples have a finite gradient. Of the others, whose gradients count as 0, no norm is known,
+                and loss and score are the worst: a model that diverged must not look better than one that did not.
             clip_norm: C.
+            real: which rows are examples, and not padding; ``None`` for all.
         """
         limit: float | Tensor = clip_norm * (1 - self.share) if self.scalars else clip_norm
         parts: list[Tensor] = []
@@ -135,17 +138,21 @@ class Telemetry:
             left = (1 - lengths * (1 + _ROOM) / limit).clamp(0, 1) * self.norms
             bins = torch.arange(self.norms, dtype=left.dtype, device=left.device)
             unit = limit * ((1 - _ROOM) / math.sqrt(self.norms))
-            parts.append((left[:, None] - bins).clamp(0, 1) * unit)
+            filled = (left[:, None] - bins).clamp(0, 1) * unit
+            parts.append(torch.where(counted[:, None], filled, torch.zeros_like(filled)))
         weight = 2 * self.part * (1 - _ROOM) * clip_norm
         if self.loss:
             low, high = self.loss_range
-            parts.append(_centred((losses.to(lengths.dtype) - low) / (high - low))[:, None] * weight)
+            parts.append(_centred((losses.to(lengths.dtype) - low) / (high - low), counted, 1.0) * weight)
         if self.accuracy and scores is not None:
-            parts.append(_centred(scores.to(lengths.dtype))[:, None] * weight)
+            parts.append(_centred(scores.to(lengths.dtype), counted, 0.0) * weight)
         rows = torch.cat(parts, dim=1)
-        return torch.where(counted[:, None], rows, torch.zeros_like(rows))
+        return rows if real is None else torch.where(real[:, None], rows, torch.zeros_like(rows))
 
 
-def _centred(values: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """Values clipped to [0, 1], minus 1/2; NaN becomes 0. The magnitude is at most 1/2."""
-    return torch.where(torch.isnan(values), 0.5, values.clamp(0, 1)) - 0.5
+def _centred(
+    values: Float[Tensor, " batch"], counted: Bool[Tensor, " batch"], worst: float
+) -> Float[Tensor, "batch 1"]:
+    """Values clipped to [0, 1], minus 1/2: the ``worst`` where they are NaN or do not count. The magnitude is at most
+    1/2."""
+    return (torch.where(counted & ~torch.isnan(values), values.clamp(0, 1), worst) - 0.5)[:, None]

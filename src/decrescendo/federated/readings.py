@@ -38,9 +38,9 @@ class Readings:
         self._factors = [1.0]
 
     @property
-    def follows(self) -> bool:
-        """Whether there is a controller."""
-        return self._controller is not None
+    def max_clip_norm(self) -> float:
+        """The controller's; 0 without one."""
+        return 0.0 if self._controller is None else self._controller.max_clip_norm
 
     @property
     def factor(self) -> float:
@@ -98,11 +98,7 @@ class Readings:
     @property
     def _settings(self) -> str:
         following = self._controller
-        rule = (
-            ""
-            if following is None
-            else f"{following.rule} {following.target!r} {following.rate!r} {following.min_clip_norm!r}"
-        )
+        rule = "" if following is None else following.settings
         return f"{self.telemetry!r} {rule}".strip()
 
 

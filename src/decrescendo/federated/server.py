@@ -157,9 +157,9 @@ class Server:
         return tuple(self._rounds.replies.reports)
 
     @property
-    def follows(self) -> bool:
-        """Whether a `ClipController` moves the clip norms."""
-        return self._rounds.readings.follows
+    def max_clip_norm(self) -> float:
+        """The largest clip norm that a `ClipController` may choose; 0 without one."""
+        return self._rounds.readings.max_clip_norm
 
     @property
     @one_at_a_time

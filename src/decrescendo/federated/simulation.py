@@ -146,7 +146,7 @@ def simulate(
             server.release(total, len(present), clipped.diagnostics, clipped.extra_coordinates)
             seconds, seen = time.monotonic() - start, clipped.diagnostics
             about = (server.spent, plan.steps, seconds, seen, spent, server.read)
-            followed = opened.round.clip_norm if server.follows else None
+            followed = opened.round.clip_norm if server.max_clip_norm else None
             now = Progress(*about, clip_norm=followed, readings=server.telemetry)
             ends = [one(now) for one in told]
             if any(ends):

@@ -119,13 +119,18 @@ class StratifiedPoissonSampling:
         """
         if strata is None:
             raise InvalidValue(
-                "a plan with strata must be told which row is in which, got strata=None. Give train a name a row"
+                "a plan with strata must be told which row is in which, got strata=None. Give train, or the Task, "
+                "a name for each row: strata=names"
             )
         names = np.array([str(name) for name in np.asarray(strata).tolist()])
         unknown = sorted(set(names.tolist()) - set(self.strata))
         if unknown:
             raise InvalidValue(
                 f"each row must be in one of {sorted(self.strata)}, got {unknown[0]!r}. Declare a stratum of that name"
+            )
+        if len(names) != self.dataset_size:
+            raise InvalidValue(
+                f"strata must have a name for each of {self.dataset_size} rows, got {len(names)}"
             )
         found = [np.flatnonzero(names == name) for name in self.strata]
         for (name, (records, _)), rows in zip(self.strata.items(), found, strict=True):

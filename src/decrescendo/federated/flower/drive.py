@@ -6,6 +6,7 @@ anew, and polls every three seconds. What it offers on top, averages by example 
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,11 @@ class Deployment:
             check_real(name, getattr(self, name), above=0)
         if self.wait_for is not None:
             check_integer("wait_for", self.wait_for)
+        if math.isinf(self.server.max_clip_norm):
+            raise InvalidValue(
+                "a ClipController for Flower nodes must have a max_clip_norm, got none: a node that declines a C_t "
+                "above its own limit would look like one whose update was clipped, and C_t would rise for ever"
+            )
 
 
 def drive(grid: Grid, deployment: Deployment) -> Outcome:
@@ -134,7 +140,7 @@ class _Federation:
     def __init__(self, grid: Grid, deployment: Deployment) -> None:
         self._grid, self._deployment, self._server = grid, deployment, deployment.server
         self._hosting = Hosting(self._server.plan.sampling.dataset_size)
-        about = (self._server.plan, self._server.placement, self._server.name, self._server.follows)
+        about = (self._server.plan, self._server.placement, self._server.name, self._server.max_clip_norm)
         self._proposal = Proposal(*about)
         self._proposed: dict[str, int] = {}  # message to node
         self._refused: set[int] = set()

@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -28,7 +28,7 @@ _SECRET = re.compile(rf"{_KEYED}[0-9a-f]{{64}}|[0-9]{{1,4000}}", re.ASCII)
 _TABLES = """
 create table if not exists secret (one integer primary key check (one = 1), seed text not null);
 create table if not exists plans (run text primary key, plan text not null, placement text not null);
-create table if not exists following (run text primary key);
+create table if not exists following (run text primary key, largest real not null);
 create table if not exists memory (client integer primary key, content text not null);
 """
 
@@ -46,8 +46,9 @@ class Keeper:
     """Stands between the clients of a node and whatever a server asks of them.
 
     A round is answered only if its plan was shown and agreed to before, the round is the plan's to the last digit (and
-    a share of its noise what it is in a cohort of all the plan's clients, or more), the client lives here, and its
-    `Policy` and `Memory` allow it. What was answered is on disk before the reply leaves.
+    a share of its noise what it is in a cohort of all the plan's clients, or more; the clip norm may move up to
+    what was agreed), the client lives here, and its `Policy` and `Memory` allow it. What was answered is on disk before
+    the reply leaves.
 
     Args:
         folder: of this node alone; it must outlive the processes (Flower starts one for each message). A node that
@@ -121,12 +122,14 @@ class Keeper:
     def agree(self, proposal: Proposal) -> Agreement:
         """Look at a whole plan before its first round; note it if every round of it can be allowed.
 
-        Of DISTRIBUTED the client's own share is not known yet: it is looked at in each round. Where C_t follows the
-        updates' norms (CENTRAL only: the server sees each of them, and adds all of the noise), so is C_t.
+        Of DISTRIBUTED the client's own share is not known yet: it is looked at in each round. C_t may follow the
+        updates' norms in CENTRAL only, where the server sees each of them and adds all of the noise, up to the
+        `max_clip_norm` of the first proposal: a run that was agreed to without one cannot be given one.
         """
         plan, policy = proposal.plan, self._policy
         run = run_id(plan, proposal.placement, proposal.name)
-        if proposal.follows and proposal.placement is not Placement.CENTRAL:
+        largest = max(proposal.max_clip_norm, float(plan.clip_norm.max()))
+        if proposal.max_clip_norm and proposal.placement is not Placement.CENTRAL:
             return Agreement(
                 run, (), f"clip norms of a run with {proposal.placement} noise must be the plan's"
             )
@@ -138,14 +141,20 @@ class Keeper:
         ):
             # The largest share that DISTRIBUTED can ask for is all of the noise; of the actual one each round tells.
             asked = Round.of(plan, proposal.placement, run, index, 1)
+            if proposal.max_clip_norm:
+                asked = replace(asked, clip_norm=largest)
             reason = policy.refusal(asked, Memory())
             if reason is not None:
                 return Agreement(run, (), f"round {index + 1} of the plan: {reason}")
         with self._open() as store:
             agreed = (run, plan.to_json(), proposal.placement.value)
-            store.execute("insert or ignore into plans values (?, ?, ?)", agreed)
-            if proposal.follows:
-                store.execute("insert or ignore into following values (?)", (run,))
+            new = store.execute("insert or ignore into plans values (?, ?, ?)", agreed).rowcount
+            if new and proposal.max_clip_norm:
+                store.execute("insert into following values (?, ?)", (run, largest))
+            if _largest(store, run) != (largest if proposal.max_clip_norm else 0.0):
+                return Agreement(
+                    run, (), "the run was agreed to with another max_clip_norm: give it another name"
+                )
         return Agreement(run, self._spans)
 
     def admit(self, asked: Round, clients: Sequence[int]) -> Admitted:
@@ -193,8 +202,8 @@ class Keeper:
             return f"the plan has {plan.steps} rounds, the server says {asked.rounds}"
         c = float(plan.clip_norm[asked.number - 1])
         z = float(plan.noise_multiplier[asked.number - 1])
-        follows = store.execute("select 1 from following where run = ?", (asked.run,)).fetchone() is not None
-        if asked.noise_multiplier != z or (asked.clip_norm != c and not follows):
+        moved = asked.clip_norm <= _largest(store, asked.run)
+        if asked.noise_multiplier != z or (asked.clip_norm != c and not moved):
             return (
                 f"round {asked.number} of the plan has clip_norm {c:g} and noise_multiplier {z:g}, "
                 f"the server asks for {asked.clip_norm:g} and {asked.noise_multiplier:g}"
@@ -217,6 +226,12 @@ class Keeper:
                 yield store
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite quotes what it cannot read
             raise FileRefused(f"{self._file} must be a keeper's file, got: {error}. It is damaged") from error
+
+
+def _largest(store: sqlite3.Connection, run: str) -> float:
+    """The largest C_t of a run whose C_t moves; 0 for others."""
+    found = store.execute("select largest from following where run = ?", (run,)).fetchone()
+    return 0.0 if found is None else float(found[0])
 
 
 def _remembered(store: sqlite3.Connection, client: int) -> Memory:

@@ -131,13 +131,13 @@ class Proposal:
         plan: what is decided.
         placement: who adds the noise.
         name: the public name that tells runs of one plan apart.
-        follows: whether C_t follows the updates' norms, and so differs from the plan's.
+        max_clip_norm: the largest C_t of a run whose C_t follows the updates' norms; 0: C_t is the plan's.
     """
 
     plan: Plan
     placement: Placement
     name: str
-    follows: bool = False
+    max_clip_norm: float = 0.0
 
     def to_content(self) -> RecordDict:
         """As records; the plan as its own JSON.
@@ -152,7 +152,7 @@ class Proposal:
                 "plan": self.plan.to_json(),
                 "placement": self.placement.value,
                 "name": self.name,
-                "follows": self.follows,
+                "max_clip_norm": self.max_clip_norm,
             }
         )
         return RecordDict({_PLAN: facts})
@@ -160,10 +160,10 @@ class Proposal:
     @classmethod
     def from_content(cls, content: RecordDict) -> "Proposal":
         """What `to_content` gave, or `FileRefused`."""
-        facts = _facts(content, _PLAN, {"plan": str, "placement": str, "name": str, "follows": bool})
+        facts = _facts(content, _PLAN, {"plan": str, "placement": str, "name": str, "max_clip_norm": float})
         plan = Plan.from_json(facts["plan"], source="the proposed plan")
         try:
-            return cls(plan, Placement(facts["placement"]), facts["name"], facts["follows"])
+            return cls(plan, Placement(facts["placement"]), facts["name"], facts["max_clip_norm"])
         except ValueError as error:
             raise FileRefused(f"a proposal must name a placement, got {error}") from None
 

@@ -38,7 +38,7 @@ class Noised(Protocol):
 class OpenEnded:
     """In place of a plan: nothing is promised before the run, each release is accounted as it was made."""
 
-    stopped = ended = ""
+    stopped = ended = controlled = ""
     steps = _MANY
     correlation: Strategy | None = None
     chosen_clip_norms: tuple[float, ...] = ()

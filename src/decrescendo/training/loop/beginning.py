@@ -150,13 +150,13 @@ def start_or_resume(
     between: BetweenSteps,
 ) -> None:
     """Start a run, or resume it from the newest checkpoint of ``keeper``."""
-    norms, divisor = keeper.resume(model, optimizer)
+    norms, controlled = keeper.resume(model, optimizer)
     for reading in run_state.readings:
         source.observe(reading)
-    if run_state.taken and (norms, divisor) != (source.chosen_clip_norms, source.divisor(run_state.taken)):
+    if run_state.taken and (norms, controlled) != (source.chosen_clip_norms, source.controlled):
         raise PlanViolation(
-            "a run must go on with the ClipController it began with, or without one, got the other or another. Its "
-            "clip norms would not be those that its releases decided"
+            f"a run must go on with the ClipController it began with, {controlled or 'none'}, and by the same version, "
+            f"got {source.controlled or 'none'}. Its clip norms would not be those that its releases decided"
         )
     if run_state.taken:
         noisy = all(release.noise_multiplier for release in run_state.releases)
@@ -190,12 +190,14 @@ def training_facts(
     store: Store | None,
     checkpoints: Checkpoints | None,
     telemetry: Telemetry | None,
+    controlled: str,
 ) -> dict[str, str]:
     """The facts on which several processes must agree before the first step."""
     others: dict[str, object] = {
         "code of the loss": function_digest(loss),
         "settings of the engine": settings,
         "telemetry": telemetry,
+        "clip controller": controlled,
         "kind of seed": type(seed).__name__,
         "scheduler": type(scheduler).__name__,
         "use of a store": store is not None,

@@ -49,15 +49,16 @@ class Releasing:
         return noisy, content
 
     def divided(self, noisy: NoisyMean) -> NoisyMean:
-        """The noisy mean of the current step as the optimiser gets it, after its release."""
-        divisor = self.source.divisor(self.run_state.taken)
+        """The noisy mean of the step just released as the optimiser gets it."""
+        divisor = self.source.divisor(self.run_state.taken - 1)
         return noisy if divisor == 1 else noisy.divided(divisor)
 
     def reading(self, noisy: NoisyMean, telemetry: Telemetry) -> Reading:
-        """The telemetry released with the gradients of the current step."""
-        settings, taken = self.order.settings_of_drawn(), self.run_state.taken
-        size = float(self.source.sampling.at(taken).expected_batch_size)
-        return reading_of(noisy, telemetry, taken + 1, settings.clip_norm, settings.noise_multiplier, size)
+        """The telemetry released with the gradients of the step just released."""
+        settings, step = self.order.settings, self.run_state.taken
+        assert settings is not None
+        size = float(self.source.sampling.at(step - 1).expected_batch_size)
+        return reading_of(noisy, telemetry, step, settings.clip_norm, settings.noise_multiplier, size)
 
     def record(self, release: Release, content: bytes) -> None:
         """Record a release, on rank 0. A crash may waste a release, never hide one. A repeated step's digest is

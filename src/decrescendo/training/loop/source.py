@@ -59,6 +59,11 @@ class Source(Protocol):
         ...
 
     @property
+    def controlled(self) -> str:
+        """The settings of the `ClipController`; empty without one."""
+        ...
+
+    @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What is assumed about user code that decides settings; empty if there is none."""
         ...
@@ -107,6 +112,7 @@ class Planned:
 
     def __init__(self, plan: Plan, controller: ClipController | None = None, size: int = 0) -> None:
         self._controller, self._size, self._factors = controller, size, [1.0]
+        self.controlled = "" if controller is None else controller.settings
         # Refuse a tiny clip norm here: the engine would do so only at its step.
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
         self.agreed = plan

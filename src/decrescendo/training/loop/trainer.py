@@ -161,12 +161,17 @@ class Trainer:
         if checkpoints is not None:
             self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._run_state)
         given = (seed, self._scheduler, settings, store, checkpoints, telemetry)
-        self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
+        self._world.agree(
+            lambda: beginning.training_facts(model, loss, agreed, optimizer, *given, source.controlled)
+        )
         if self._keeper is not None:
             beginning.start_or_resume(
                 self._keeper, model, optimizer, self._source, self._run_state, self._between
             )
-        self._moved_by = ending.describe_optimizer(optimizer)
+        unit = (
+            ", on mean gradients rescaled to unit norm" if "rescale_to_unit_norm" in source.controlled else ""
+        )
+        self._moved_by = ending.describe_optimizer(optimizer) + unit
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
@@ -316,13 +321,14 @@ class Trainer:
             noisy, diagnostics = self._world.release(
                 lambda: self._clip(batch), self._releasing.noised, self._releasing.record
             )
+            # Before all that may fail: the step cannot be taken again, and the ledger has its release.
+            self._run_state.releases.append(noisy.release)
+            self._run_state.diagnostics.append(diagnostics)
+            self._order.drawn = None
             if self._telemetry is not None:
                 self._run_state.readings.append(self._releasing.reading(noisy, self._telemetry))
                 self._source.observe(self._run_state.readings[-1])
             noisy = self._releasing.divided(noisy)
-            self._run_state.releases.append(noisy.release)
-            self._run_state.diagnostics.append(diagnostics)
-            self._order.drawn = None
         self._between.released(noisy=noisy.release.noise_multiplier > 0)
         if diagnostics.examples and diagnostics.nonfinite == diagnostics.examples:
             self._warn(
@@ -477,9 +483,7 @@ class Trainer:
         if self._keeper is not None and (self._keeper.is_due or (now and not self._keeper.is_saved)):
             # An evaluation may have left sharded parameters gathered; a checkpoint reads their shards.
             self._parts.settle()
-            decided = {
-                "clip_norm": list(self._source.chosen_clip_norms),
-                "divisor": self._source.divisor(self._run_state.taken),
-            }
+            source = self._source
+            decided = {"clip_norm": list(source.chosen_clip_norms), "controller": source.controlled}
             positions = {**self._drawing.positions, **decided}
             self._keeper.keep(self._model, self._optimizer, positions, self.assumptions)

@@ -125,9 +125,8 @@ class Keeper:
         }
         self._checkpoints.save(Checkpoint(run_state.taken, state))
 
-    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[tuple[float, ...], float]:
-        """Restore the newest checkpoint, if any; returns the clip norms that a clip controller chose, and what the next
-        noisy mean is to be divided by.
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[tuple[float, ...], str]:
+        """Restore the newest checkpoint, if any; returns the clip norms that a clip controller chose, and its settings.
 
         Raises:
             FileRefused: the file is no training's checkpoint, or does not fit model and optimiser.
@@ -137,7 +136,7 @@ class Keeper:
         handed = self._world.draw(partial(self._newest, model))
         step, state, run_state = handed["step"], handed["state"], self._run_state
         if step is None:
-            return (), 1.0
+            return (), ""
         with _fitting():
             kind = name_of(optimizer)
             if state["kind"] != kind:
@@ -177,7 +176,7 @@ class Keeper:
                 run_state.accumulate = FLOAT32
             place = state["place"]
             run_state.place = None if place is None else check_integer("place", place)
-            return tuple(float(norm) for norm in state["clip_norm"]), float(state.get("divisor", 1.0))
+            return tuple(float(norm) for norm in state["clip_norm"]), str(state.get("controller", ""))
 
     def _earlier(self, state: Mapping[str, Any], step: int) -> None:
         """Restore the state of correlated noise (noise of past steps) after ``step``."""

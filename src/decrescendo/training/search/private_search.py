@@ -10,9 +10,11 @@ from decrescendo.clipping import Telemetry
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.plans import AdaptivePlan, Plan, PoissonSampling, calibrate_selection
+from decrescendo.plans.sampling_refusals import only_constant
 from decrescendo.training.search.settings import Settings
 from decrescendo.training.search.space import Space, Value
 from decrescendo.training.steering.reading import WINDOW
+from decrescendo.training.tasks.fitting import cross_entropy, cross_entropy_and_accuracy
 from decrescendo.training.tasks.task import Task
 
 # The settings that may differ between trials: none changes the noise multipliers or the sampling.
@@ -37,8 +39,10 @@ class PrivateSearch:
         epsilon: of the whole search, the winner included.
         delta: of the whole search; default: the task's.
         telemetry: what trials are ranked by: the released accuracy, if it has accuracy, else the released loss (the
-            smallest wins), each the mean of the last 20 steps. Every trial releases it with its gradients, so that it
-            costs only its ``share`` of C. ``None``: trials are ranked by the task's score, on public data.
+            smallest wins), each the mean of the last 20 steps, of the weights before each step (in training mode, and
+            not averaged). Every trial releases it with its gradients, so that it costs only its ``share`` of C; a
+            larger share has less noise (`score_noise`). ``None``: trials are ranked by the task's score, on public
+            data.
         space: what moves, of `FREE` only. Batch, steps, schedule and rho_mu are fixed: they decide the noise, and all
             trials must spend the same.
         trials: the distribution of the number of trials.
@@ -46,7 +50,7 @@ class PrivateSearch:
     Raises:
         InvalidType: a fixed number of trials.
         InvalidValue: a setting moves that changes what a trial spends; settings that no run could have; a task with
-            people.
+            people; telemetry with averaged weights, or with accuracy of a loss that may not return scores.
     """
 
     task: Task
@@ -65,10 +69,20 @@ class PrivateSearch:
                     f"telemetry of a private search must have loss or accuracy, got {self.telemetry}: trials are "
                     "ranked by it"
                 )
+            if self.telemetry.accuracy and self.task.loss not in (cross_entropy, cross_entropy_and_accuracy):
+                raise InvalidValue(
+                    "telemetry must be of the loss where the task has a loss of its own, got accuracy: whether it "
+                    "returns scores would show only after the budget is spent. Take Telemetry(loss=True)"
+                )
+            if self.space.moving.get("averaging") or self.space.fixed.get("averaging", 0.0):
+                raise InvalidValue(
+                    "averaging must be 0 with telemetry, got something else: what is released is of the weights of "
+                    "each step, and not of their average. Fix averaging=0"
+                )
         elif self.task.score is None:
             raise InvalidValue(
                 "task must have a score on public data, got none. It is what trials are ranked by; without public data "
-                "rank them by what they release: telemetry=Telemetry(accuracy=True)"
+                "rank them by what they release: telemetry=Telemetry(accuracy=True), or --rank-by accuracy"
             )
         if self.task.people is not None:
             raise InvalidValue(
@@ -111,13 +125,24 @@ class PrivateSearch:
             steps=settings.steps, privacy=privacy, clip=clip, trials=self.trials,
         )  # fmt: skip
 
-    @property
-    def ranked_by(self) -> str:
+    def ranked_by(self, plan: Plan) -> str:
         """What the score of a trial is, in words."""
         if self.telemetry is None:
             return "on declared public data"
         what = "the released accuracy" if self.telemetry.accuracy else "minus the released loss"
-        return f"by {what}, mean of the last {WINDOW} steps"
+        noise = self.score_noise(plan)
+        return f"by {what}, mean of the last {min(WINDOW, plan.steps)} steps with noise of {noise:.2g}"
+
+    def score_noise(self, plan: Plan) -> float:
+        """The standard deviation of the noise on a trial's released score; 0 for scores on public data."""
+        if self.telemetry is None:
+            return 0.0
+        low, high = self.telemetry.loss_range
+        _, unit = self.telemetry.units(1.0)
+        wide = 1.0 if self.telemetry.accuracy else high - low
+        batch = only_constant(plan.sampling, "a private search").expected_batch_size
+        noise = wide * plan.noise_multiplier[-WINDOW:] / (unit * batch)
+        return float((noise**-2.0).sum() ** -0.5)
 
     def agreed(self, guarantee: Guarantee) -> AdaptivePlan:
         """The whole search as a store counts it: one release with the cost of ``guarantee`` from

@@ -95,6 +95,10 @@ def search_privately(
         no trial at all (Poisson): a `Winner` without settings, which says so.
     """
     check_instance("asked", asked, PrivateSearch)
+    if attempt is not None and asked.telemetry is not None:
+        raise InvalidValue(
+            "attempt must be omitted with telemetry, got both: an attempt has a score of its own"
+        )
     secure = isinstance(seed, Secure)
     _check_store(store, seed)
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)

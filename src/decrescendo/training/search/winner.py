@@ -1,5 +1,6 @@
 """`Winner`: the released result of a search on private data, and its files."""
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Mapping
@@ -70,7 +71,8 @@ class Winner:
             (
                 lines,
                 f"winner     {self.settings.describe()}",
-                f"score      {self.score:.4g} {self.asked.ranked_by}, which also chose it: a little too good",
+                f"score      {self.score:.4g} {self.asked.ranked_by(self.plan)}, which also chose it: a little too "
+                "good",
             )
         )
 
@@ -82,6 +84,7 @@ def describe_promise(asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> 
         (
             f"guarantee  {guarantee}: the whole search, its winner's weights, settings and score",
             f"trials     {asked.trials}, each with z {noise[0]:.4g} -> {noise[-1]:.4g} over {plan.steps} steps",
+            f"ranking    {asked.ranked_by(plan)}",
             "secret     the seed, the number of trials, and so how long the search takes",
         )
     )
@@ -113,7 +116,8 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
         "settings": None if winner.settings is None else winner.settings.written(),
         # (JSON has no NaN and no infinity.)
         "score": winner.score if winner.score is not None and math.isfinite(winner.score) else None,
-        "score_is": asked.ranked_by,
+        "score_is": asked.ranked_by(plan),
+        "telemetry": None if asked.telemetry is None else dataclasses.asdict(asked.telemetry),
         "weights_sha256": hashlib.sha256(content).hexdigest() if winner.weights else None,
         "machine": dict(winner.machine),
         "provenance": {

@@ -52,7 +52,7 @@ class AdaptiveRun:
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
         self.correlation: Strategy | None = None
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
-        self.stopped = ""
+        self.stopped = self.controlled = ""
         known = type(adaptive.filter) in (GdpFilter, RenyiFilter, ZcdpFilter)
         self.assumptions: tuple[Assumption, ...] = (
             *(() if type(adaptive.policy) is FromSchedule else (OWN_POLICY,)),

@@ -14,7 +14,7 @@ Rule = Literal["quantile", "clipped", "error"]
 RULES: tuple[Rule, ...] = ("quantile", "clipped", "error")
 # The factor stays between 1 / _MOST and _MOST: sums of noise alone must not move it without limit.
 _MOST = 1e6
-# The clipped share is taken to be between _LEAST and 1 - _LEAST.
+# Shares of norms are taken to be between _LEAST and 1 - _LEAST.
 _LEAST = 1e-3
 
 
@@ -54,6 +54,8 @@ class ClipController:
             learned, their gradients are nearly 0, and ``error`` would follow them: an example with a loss of 0.01
             would count as much as one with a loss of 1. For losses of classification 0.01 does (the gamma of automatic
             clipping).
+        max_clip_norm: C_t does not rise above it, unless the plan's own C_t is above it. Nodes of Flower must be told
+            one, and refuse to take part if it is above their own limit.
 
     Raises:
         InvalidType: ``rescale_to_unit_norm`` is not a bool.
@@ -72,6 +74,7 @@ class ClipController:
     rate: float = 0.2
     rescale_to_unit_norm: bool = False
     min_clip_norm: float = 0.0
+    max_clip_norm: float = math.inf
 
     def __post_init__(self) -> None:
         check_instance("plan", self.plan, Plan, "calibrate makes one")
@@ -80,6 +83,10 @@ class ClipController:
         check_real("target", self.target, above=0, below=1)
         check_real("rate", self.rate, above=0, at_most=1)
         check_real("min_clip_norm", self.min_clip_norm, at_least=0)
+        if self.max_clip_norm != math.inf:
+            check_real(
+                "max_clip_norm", self.max_clip_norm, at_least=max(self.min_clip_norm, SMALLEST_CLIP_NORM)
+            )
         check_instance("rescale_to_unit_norm", self.rescale_to_unit_norm, bool)
         if not math.isfinite(self.plan.clip_norm.max()) or not self.plan.noise_multiplier.min() > 0:
             raise InvalidValue(
@@ -97,6 +104,15 @@ class ClipController:
         """The plan's number of steps."""
         return self.plan.steps
 
+    @property
+    def settings(self) -> str:
+        """All but the plan, as text; what is left at its default since the first version is not in it."""
+        more = {"rescale_to_unit_norm": False, "min_clip_norm": 0.0, "max_clip_norm": math.inf}
+        also = [
+            f" {name}={getattr(self, name)!r}" for name, usual in more.items() if getattr(self, name) != usual
+        ]
+        return f"{self.rule} {self.target!r} {self.rate!r}" + "".join(also)
+
     def next_factor(self, factor: float, reading: Reading, coordinates: int) -> float:
         """The factor of the next step, from ``factor`` and ``reading`` of this one.
 
@@ -112,15 +128,16 @@ class ClipController:
             moved = (self.target if self.rule == "quantile" else 1 - self.target) - within
         # No C_t of the plan times the factor may be so small that the engine refuses it.
         least = max(1 / _MOST, 2 * SMALLEST_CLIP_NORM / float(self.plan.clip_norm.min()))
-        least = max(least, self.min_clip_norm / float(self.plan.clip_norm[min(reading.step, self.steps - 1)]))
-        return min(max(factor * math.exp(self.rate * moved), min(least, 1.0)), _MOST)
+        following = float(self.plan.clip_norm[min(reading.step, self.steps - 1)])
+        least, most = max(least, self.min_clip_norm / following), min(_MOST, self.max_clip_norm / following)
+        return min(max(factor * math.exp(self.rate * moved), min(least, 1.0)), max(most, 1.0))
 
 
 def _balance(reading: Reading, coordinates: int) -> float:
     """(A - N) / (A + N) of the rule ``error``, from A / C^2 and N / C^2."""
     noise = coordinates * (reading.noise_multiplier / reading.expected_batch_size) ** 2
-    # The shares of norms beyond the middles of the first bin and of the last. Where they cannot be told apart, nearly all
-    # norms are either clipped or near 0; of the latter the fall since 0 tells.
+    # The shares of norms beyond the middles of the first bin and of the last. Where they cannot be told apart, nearly
+    # all norms are either clipped or near 0; of the latter the fall since 0 tells.
     bins = len(reading.norms)
     beyond, clipped = (min(max(1 - reading.norms[k].value, _LEAST), 1 - _LEAST) for k in (0, -1))
     fall = max(math.log(beyond / clipped), -math.log(clipped) / bins)
