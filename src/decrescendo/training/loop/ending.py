@@ -20,12 +20,15 @@ from decrescendo.training.statement import SECURE, SEEDED, Provenance
 from decrescendo.training.store import Account
 
 
-def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
-    """The optimizer's class and its nonzero numeric settings, as text.
+def describe_optimizer(optimizer: torch.optim.Optimizer, controlled: str = "") -> str:
+    """The optimizer's class and its nonzero numeric settings, as text; and what a `ClipController` of these settings
+    does to the gradients before.
 
     Parameter groups with different values are joined by "/", combined optimizers by " + ". Learning rates are
     the initial ones, before any scheduler.
     """
+    if "rescale_to_unit_norm" in controlled:
+        return f"{describe_optimizer(optimizer)}, on mean gradients rescaled to unit norm"
     if len(parts := parts_of(optimizer)) > 1:
         return " + ".join(map(describe_optimizer, parts))
     (optimizer,) = parts

@@ -160,18 +160,13 @@ class Trainer:
         self._keeper: Keeper | None = None
         if checkpoints is not None:
             self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._run_state)
-        given = (seed, self._scheduler, settings, store, checkpoints, telemetry)
-        self._world.agree(
-            lambda: beginning.training_facts(model, loss, agreed, optimizer, *given, source.controlled)
-        )
+        given = (seed, self._scheduler, settings, store, checkpoints, telemetry, source.controlled)
+        self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
         if self._keeper is not None:
             beginning.start_or_resume(
                 self._keeper, model, optimizer, self._source, self._run_state, self._between
             )
-        unit = (
-            ", on mean gradients rescaled to unit norm" if "rescale_to_unit_norm" in source.controlled else ""
-        )
-        self._moved_by = ending.describe_optimizer(optimizer) + unit
+        self._moved_by = ending.describe_optimizer(optimizer, source.controlled)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
