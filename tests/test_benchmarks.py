@@ -49,6 +49,11 @@ def test_the_page_of_an_experiment_is_that_of_its_result(name: str) -> None:
     assert benchmark.PAGE.read_text(encoding="utf-8") == benchmark.page(found)
 
 
+def test_the_page_of_the_controllers_is_that_of_their_results() -> None:
+    benchmark = importlib.import_module("benchmarks.telemetry")
+    assert benchmark.PAGE.read_text(encoding="utf-8") == benchmark.page()
+
+
 def test_a_verdict_is_that_of_paired_differences() -> None:
     benchmark = importlib.import_module("benchmarks.batch_curves")
     assert benchmark.verdict(np.array([1.0, 1.1, 0.9, 1.0, 1.05])) == "better"
