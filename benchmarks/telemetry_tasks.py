@@ -9,7 +9,6 @@ The diamonds and the language model come out of packages, of which nothing is ru
 import csv
 import hashlib
 import importlib.util
-import math
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -203,11 +202,6 @@ SETTINGS: dict[str, Setting] = {
         adapted, 3.0, 128, 30, (0.01, 0.1, 1.0), (0.03, 0.1, 0.3), (), adam=True, loss=review_loss, score=review_score,
     ),
 }  # fmt: skip
-
-
-def dimension(model: nn.Module) -> int:
-    """The number of trained parameters."""
-    return sum(math.prod(weights.shape) for weights in model.parameters() if weights.requires_grad)
 
 
 if __name__ == "__main__":

@@ -47,9 +47,9 @@ class ClipController:
         rate: > 0, at most 1: how fast C_t follows.
         rescale_to_unit_norm: divide the noisy mean gradient by the factor and by the plan's first clip norm C_1. The
             noise in it is then z_t C_t / (C_1 B) with the plan's C_t: the factor decides what is clipped, not how long
-            the steps are, and a good learning rate does not depend on C_1. Without it a smaller factor makes shorter
-            steps as well: with SGD, ``error`` can shrink both until nothing is learned. Not in federated rounds, whose
-            updates have their own length.
+            the steps are, and a good learning rate does not depend on C_1, but for the steps until C_t has found the
+            norms. Without it a smaller factor makes shorter steps as well: with SGD, ``error`` can shrink both until
+            nothing is learned. Not in federated rounds, whose updates have their own length.
         min_clip_norm: >= 0: C_t does not fall below it, unless the plan's own C_t is below it. Where most examples are
             learned, their gradients are nearly 0, and ``error`` would follow them: an example with a loss of 0.01
             would count as much as one with a loss of 1. For losses of classification 0.01 does (the gamma of automatic
