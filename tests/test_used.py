@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from nodes import nodes
+
 ROOT = Path(__file__).resolve().parents[1]
 CLIENTS = ("src", "papers/src", "examples", "benchmarks")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "papers/docs").rglob("*.md")]
@@ -31,16 +33,20 @@ def defined(tree: ast.Module) -> Iterator[str]:
 
 def used(tree: ast.Module, *, door: bool) -> Iterator[str]:
     """Names that are read, attributes, keywords; imports and texts that are a name, unless it is a package's door."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
-                yield name
-            case ast.alias(name=name) | ast.keyword(arg=str(name)) if not door:
-                yield name
-            case ast.Constant(value=str(text)) if not door and re.fullmatch(r"[\w.:]+", text):
-                yield from re.split(r"[.:]", text)
-            case _:
-                pass
+    for node in nodes(tree):
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif door:
+            continue
+        elif isinstance(node, ast.alias):
+            yield node.name
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield node.arg
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"[\w.:]+", str(node.value)):
+            yield from re.split(r"[.:]", str(node.value))
 
 
 def unused(sources: dict[Path, str], pages: str) -> list[str]:

@@ -120,23 +120,21 @@ def check_real(
     Traceback (most recent call last):
     decrescendo.errors.InvalidValue: delta must be > 0 and < 1, got delta=2
     """
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise InvalidType(f"{name} must be a real number, got {name}={value!r} ({type(value).__name__})")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
-    conditions: list[tuple[str, float | None, Callable[[float, float], bool]]] = [
-        (">", above, lambda x, limit: x > limit),
-        (">=", at_least, lambda x, limit: x >= limit),
-        ("<", below, lambda x, limit: x < limit),
-        ("<=", at_most, lambda x, limit: x <= limit),
-    ]
-    asked = [(sign, limit, holds) for sign, limit, holds in conditions if limit is not None]
-    if not math.isfinite(number) or not all(holds(number, limit) for _, limit, holds in asked):
-        wanted = " and ".join(f"{sign} {limit:g}" for sign, limit, _ in asked) or "finite"
-        if not math.isfinite(number) and asked:
-            wanted = f"finite, {wanted}"
+    if not (
+        math.isfinite(number)
+        and (above is None or number > above) and (at_least is None or number >= at_least)
+        and (below is None or number < below) and (at_most is None or number <= at_most)
+    ):  # fmt: skip
+        limits = ((">", above), (">=", at_least), ("<", below), ("<=", at_most))
+        wanted = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+        if not math.isfinite(number):
+            wanted = f"finite, {wanted}" if wanted else "finite"
         raise InvalidValue(f"{name} must be {wanted}, got {name}={value}" + (f". {hint}" if hint else ""))
     return number
 

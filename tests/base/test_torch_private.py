@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from nodes import nodes
 from torch import nn
 
 from decrescendo.base import torch_private as private
@@ -18,7 +19,8 @@ OPERATORS = re.compile(r"\.ops\.|_foreach_|\._ctc_loss")
 def names_in(text: str) -> list[str]:
     """Private names of modules of torch, whatever a file calls these: imported, or asked for as attributes."""
     tree, roots, found = ast.parse(text), set[str](), list[str]()
-    for node in ast.walk(tree):
+    every = list(nodes(tree))
+    for node in every:
         if isinstance(node, ast.Import):
             found += [
                 name.name for name in node.names if name.name.startswith("torch.") and "._" in name.name
@@ -28,7 +30,7 @@ def names_in(text: str) -> list[str]:
             named = [f"{node.module}.{name.name}" for name in node.names]
             found += [name for name in named if "._" in name]
             roots |= {name.asname or name.name for name in node.names}
-    asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    asked = [node for node in every if isinstance(node, ast.Attribute)]
     private = [node for node in asked if re.match("_[A-Za-z]", node.attr) and root_of(node) in roots]
     return [*found, *(name for name in map(ast.unparse, private) if not OPERATORS.search(name))]
 

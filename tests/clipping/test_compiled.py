@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
-NAMES = ["deep", "transformer layer", "tied embedding", "self attention", "weight norm", "checkpointed"]
+NAMES = ["weight norm", "deep", "transformer layer", "tied embedding", "self attention", "checkpointed"]
 
 
 class Counter:

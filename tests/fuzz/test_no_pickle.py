@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from nodes import nodes
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("src", "papers/src") for path in (ROOT / folder).rglob("*.py"))
@@ -31,7 +32,7 @@ FORBIDDEN_METHODS = {
 def dangers(text: str) -> list[str]:
     """What a source does that could run, or place, what a file says."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(ast.parse(text)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             module = node.module if isinstance(node, ast.ImportFrom) else None
             names = [module or ""] if module else [alias.name for alias in node.names]

@@ -69,7 +69,7 @@ def accountant_of(event: "DpEvent") -> "RdpAccountant":
 
     An order at which it has no number it leaves out, which is sound; the line it logs of each is not shown.
     """
-    from decrescendo.accounting.renyi_orders import ExactOrders  # slow to load
+    from decrescendo.accounting.exact_orders import ExactOrders  # slow to load
 
     log = logging.getLogger("absl")
     level = log.level

@@ -16,16 +16,13 @@ Used in the place of dp-accounting's series, which does not converge for all rat
 import math
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, PrivacyAccountant
-from dp_accounting.rdp import RdpAccountant
 from jaxtyping import Float
 from scipy.special import gammaln, logsumexp
 
 _EXPONENT, _TAIL = 80.0, 12.0
 _MOST = 1 << 21  # points
 _SMALL, _TERMS = 0.3, 40  # the series reaches so far: 0.3^40 is 1e-21
-_TINY = 1e-9  # log A of a step, below which dp-accounting's whole orders lose digits
-_MARGIN = 1e-10  # relative: sums of positive terms, each right to some 1e-12
+MARGIN = 1e-10  # relative: sums of positive terms, each right to some 1e-12
 
 
 def log_moment(sample_rate: float, noise_multiplier: float, order: float) -> float:
@@ -46,11 +43,11 @@ def log_moment(sample_rate: float, noise_multiplier: float, order: float) -> flo
     if not (right + _TAIL) / step < _MOST:
         # So little noise: (1 - q + q l)^alpha is at most (1 - q) + q l^alpha.
         high = math.log(sample_rate) + order * (order - 1) * mu * mu / 2
-        return float(np.logaddexp(math.log1p(-sample_rate), high)) * (1 + _MARGIN)
+        return float(np.logaddexp(math.log1p(-sample_rate), high)) * (1 + MARGIN)
     t = np.arange(-_TAIL, right + step, step)
     logs = _log_excess(mu * (t - mu / 2), sample_rate, order) - t * t / 2
     excess = float(logsumexp(logs)) + math.log(step / math.sqrt(2 * math.pi))
-    return float(np.logaddexp(0.0, excess) if excess > 0 else math.log1p(math.exp(excess))) * (1 + _MARGIN)
+    return float(np.logaddexp(0.0, excess) if excess > 0 else math.log1p(math.exp(excess))) * (1 + MARGIN)
 
 
 def _log_excess(u: Float[np.ndarray, " n"], rate: float, order: float) -> Float[np.ndarray, " n"]:
@@ -100,39 +97,3 @@ def whole_moment(sample_rate: float, noise_multiplier: float, order: int) -> flo
         return math.inf  # a divergence beyond all budgets
     top = float(logs.max())
     return float(np.logaddexp(0.0, top + math.log(float(np.exp(logs - top).sum()))))
-
-
-class ExactOrders(RdpAccountant):
-    """dp-accounting's accountant, which takes the fractional orders of sampled Gaussian steps from `log_moment`. Its
-    whole orders are off by some 1e-22 a step, and may come out negative: tiny ones are taken from `whole_moment`."""
-
-    def _maybe_compose(
-        self, event: DpEvent, count: int, do_compose: bool
-    ) -> PrivacyAccountant.CompositionErrorDetails | None:
-        if (
-            isinstance(event, PoissonSampledDpEvent)
-            and isinstance(event.event, GaussianDpEvent)
-            and 0 < event.sampling_probability < 1
-            and event.event.noise_multiplier > 0
-            and do_compose
-        ):
-            rate, noise = event.sampling_probability, event.event.noise_multiplier
-            orders = np.asarray(self._orders, dtype=np.float64)
-            whole = orders == np.floor(orders)
-            inner = RdpAccountant(orders[whole].astype(int).tolist())
-            inner.compose(event, count)
-            self._rdp[whole] += [
-                self._checked(found, rate, noise, order, count)
-                for found, order in zip(inner.rdp.tolist(), orders[whole].astype(int).tolist(), strict=True)
-            ]
-            self._rdp[~whole] += [
-                count * log_moment(rate, noise, order) / (order - 1) for order in orders[~whole].tolist()
-            ]
-            return None
-        return super()._maybe_compose(event, count, do_compose)
-
-    @staticmethod
-    def _checked(found: float, rate: float, noise: float, order: int, count: int) -> float:
-        if found * (order - 1) > _TINY * count:
-            return found
-        return max(found, count * whole_moment(rate, noise, order) / (order - 1) * (1 + _MARGIN))
