@@ -1,14 +1,12 @@
 """The page of the recipes chosen after looking: how far each got, and what its search cost."""
 
 from decrescendo.base.markdown import table
-from decrescendo_papers.experiments.alike import above, first_of_most
-from decrescendo_papers.experiments.comparisons import ENOUGH
 from decrescendo_papers.experiments.pages.archive import Archive
 from decrescendo_papers.experiments.pages.scores import Score, score_of
 from decrescendo_papers.experiments.pages.settings import machines_table
 from decrescendo_papers.experiments.recipes import Recipe
 from decrescendo_papers.experiments.results import Result
-from decrescendo_papers.experiments.strong import FIRST_SEED, TARGETS, Strong, paper_of
+from decrescendo_papers.experiments.strong import FIRST_SEED, Strong, paper_of
 
 MODELS = {"paper": "the paper's", "tanh": "tanh for ReLU"}
 
@@ -24,9 +22,9 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         "Those that were written down before their first run have [a page of their own](registered.md).",
         "The same models at the same certified epsilon, with settings that a search on public data found. Test "
         "accuracy in %, mean ± sample standard deviation over fresh seeds (none that the search used), beside the best "
-        "number of the paper at the same epsilon (which the paper only claims) and the target set before the search. "
+        "number of the paper at the same epsilon (which the paper only claims). "
         "Written by `papers report` from `results/recipes.jsonl` and `results/runs`.",
-        _progress(strong, scores),
+        _in_brief(strong, scores),
         _overview(strong, scores),
         _starts(runs),
         "## What was found, and where it was looked for",
@@ -34,8 +32,8 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         "would need. What moved, within what limits, and every trial with its score is in the recipe's file. A row "
         "whose name says *-from-* has the settings that were found for a random start: nothing was searched for it. "
         "*Which* searches and starts were tried was decided by people who had "
-        "seen the scores of earlier rows on the test data, and a target counts as reached if any of its rows reached "
-        "it: with several rows a target, the best is a little flattered. All rows are shown.",
+        "seen the scores of earlier rows on the test data: of several rows at one epsilon, the best is a little "
+        "flattered. All rows are shown.",
         _settings(strong),
         _searches(strong),
         "## Hardware and versions",
@@ -52,65 +50,34 @@ def _fresh(archive: Archive, recipe: Recipe) -> dict[int, Result]:
 
 
 def recipes_in_brief(strong: Strong, archive: Archive) -> str:
-    """How many targets were reached, for the index."""
-    scores = {name: score_of(_fresh(archive, recipe)) for name, recipe in strong.recipes.items()}
-    counts = [f"{kind} {len(names)}" for kind, names in _standings(strong, scores).items() if names]
-    return f"Of {len(TARGETS)} targets: {', '.join(counts)}."
+    """How many recipes are above the paper's best number, for the index."""
+    return _in_brief(
+        strong, {name: score_of(_fresh(archive, recipe)) for name, recipe in strong.recipes.items()}
+    )
 
 
-def _progress(strong: Strong, scores: dict[str, Score]) -> str:
-    """Which targets were reached, which only from pre-trained weights, which were not (by how much, or for want of a
-    recipe), and which have no answer yet."""
-    found = _standings(strong, scores)
-    lines = [f"- {kind} ({len(names)}): {', '.join(names)}" for kind, names in found.items() if names]
-    return "\n".join((f"Of {len(TARGETS)} targets:", "", *lines))
+def _in_brief(strong: Strong, scores: dict[str, Score]) -> str:
+    gaps = [gap for name, recipe in strong.recipes.items() if (gap := _gap(recipe, scores[name])) is not None]
+    more = sum(gap > 0 for gap in gaps)
+    return f"{more} of {len(gaps)} recipes have a mean above the paper's best number."
 
 
-def _standings(strong: Strong, scores: dict[str, Score]) -> dict[str, list[str]]:
-    """Targets by what came of them."""
-    found: dict[str, list[str]] = {
-        "reached": [], "reached from weights pre-trained on public data only": [], "not reached": [], "no run yet": [],
-    }  # fmt: skip
-    for (task, epsilon, model), target in TARGETS.items():
-        kind, words = _standing(task, epsilon, model, target, strong, scores)
-        found[kind].append(words)
-    return found
-
-
-def _standing(
-    task: str, epsilon: float, model: str, target: float, strong: Strong, scores: dict[str, Score]
-) -> tuple[str, str]:
-    """What came of one target, and which recipe says so."""
-    known = {
-        name: recipe.spec.start
-        for name, recipe in strong.recipes.items()
-        if (plain_task(recipe.spec.task), recipe.spec.epsilon, recipe.spec.model) == (task, epsilon, model)
-    }
-    run = {name: start for name, start in known.items() if scores[name].seeds >= ENOUGH}
-    if not known:
-        return "not reached", f"{task}-{epsilon:g}-{model} (no recipe)"
-    if not run:
-        few = any(scores[name].seeds for name in known)
-        return "no run yet", f"{task}-{epsilon:g}-{model}" + f" (fewer than {ENOUGH} seeds)" * few
-    # A fresh start first: it needs no public data but for its settings.
-    for name, start in sorted(run.items(), key=lambda item: bool(item[1])):
-        if not above(target, scores[name].mean):
-            return "reached from weights pre-trained on public data only" if start else "reached", name
-    best = first_of_most(run, lambda name: scores[name].mean)
-    return "not reached", f"{best} ({scores[best].mean - target:+.2f})"
+def _gap(recipe: Recipe, score: Score) -> float | None:
+    """Mean accuracy minus the paper's best at the same epsilon; ``None`` where either is missing."""
+    paper = paper_of(plain_task(recipe.spec.task), recipe.spec.epsilon)
+    return None if paper is None or not score.seeds else round(score.mean - paper, 9) + 0.0
 
 
 def _overview(strong: Strong, scores: dict[str, Score]) -> str:
     rows: list[list[str]] = []
     for name, recipe in strong.recipes.items():
         spec, score = recipe.spec, scores[name]
-        task = plain_task(spec.task)
-        target, paper = TARGETS.get((task, spec.epsilon, spec.model)), paper_of(task, spec.epsilon)
+        paper, gap = paper_of(plain_task(spec.task), spec.epsilon), _gap(recipe, score)
         rows.append(
             [
                 name, spec.task, f"{spec.epsilon:g}", MODELS[spec.model] + (", pre-trained" if spec.start else ""),
-                score.shown, str(score.seeds) if score.seeds else "-", score.bracket, _number(paper), _number(target),
-                "-" if target is None or not score.seeds else f"{score.mean - target:+.2f}",
+                score.shown, str(score.seeds) if score.seeds else "-", score.bracket,
+                "-" if paper is None else f"{paper:.2f}", "-" if gap is None else f"{gap:+.2f}",
             ]
         )  # fmt: skip
     header = [
@@ -122,9 +89,9 @@ def _overview(strong: Strong, scores: dict[str, Score]) -> str:
         "seeds",
         "certified",
         "paper's best",
-        "target",
+        "difference",
     ]
-    return table([*header, "ours - target"], rows, "llrlrrrrrr")
+    return table(header, rows, "llrlrrrrr")
 
 
 def _starts(runs: dict[str, dict[int, Result]]) -> str:
@@ -188,7 +155,3 @@ def _searches(strong: Strong) -> str:
 
 def _moved(recipe: Recipe) -> str:
     return "; ".join(f"{name} {limits}" for name, limits in recipe.space.items())
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
