@@ -65,8 +65,8 @@ def imdb(optimizer: str, rates: tuple[float, ...]) -> Setting:
 SETTINGS = {
     "adam": imdb("adam", (0.04, 0.08, 0.16, 0.32)),
     "sgd": imdb("sgd", (1.0, 2.0, 4.0)),
-    "names": Setting(as_task("names"), synthetic_names, 400, 250, (1.0, 2.0, 4.0), (2.0, 4.0, 8.0), 2),
-    "fashion": Setting(as_task("fashion-mnist"), mnist, 250, 500, (0.1, 0.2, 0.4), (1.2, 2.0), 2),
+    "names": Setting(as_task("names"), synthetic_names, 400, 250, (2.0, 4.0, 8.0), (2.0, 4.0, 8.0), 2),
+    "fashion": Setting(as_task("fashion-mnist"), mnist, 250, 500, (0.2, 0.4, 0.8), (1.2, 2.0), 2),
 }
 
 
