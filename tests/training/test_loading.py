@@ -413,6 +413,24 @@ def test_data_that_change_their_length_in_a_run_are_refused(
         next(batches)
 
 
+@pytest.mark.parametrize("change", ["a list is shuffled", "a tensor is written"])
+def test_rows_that_move_in_a_run_are_refused(data: Pair, change: str) -> None:
+    """With random allocation a record could be in two batches of an epoch."""
+    inputs, labels = (column.clone() for column in data)
+    listed = list(zip(inputs, labels, strict=True))
+    rows = listed if change == "a list is shuffled" else (inputs, labels)
+    model = make_model()
+    trainer = Trainer(model, loss, make_plan(**PLAN, batch=4), sgd(model), seed=0)
+    batches = trainer.batches(rows)
+    trainer.step(next(batches))
+    if rows is listed:
+        listed.reverse()
+    else:
+        inputs.copy_(inputs.flip(0))
+    with pytest.raises(InvalidValue, match="data must stay as they are"):
+        next(batches)
+
+
 def test_tables_of_datasets_are_read_at_once_with_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     table = datasets.Dataset.from_dict(

@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,9 @@ from decrescendo_papers.experiments.figures import EPSILON, FIGURE3, TASK, grid_
 from decrescendo_papers.experiments.hong import CASES, DYNAMIC, STEPS, UNIFORM, Chosen, Loss
 from decrescendo_papers.experiments.pages.archive import Archive, Sources
 from decrescendo_papers.experiments.pages.grid_section import grid_words
-from decrescendo_papers.experiments.pages.recipes_page import _standing
-from decrescendo_papers.experiments.pages.scores import Score
-from decrescendo_papers.experiments.recipes import Recipe, Trial
+from decrescendo_papers.experiments.recipes import Trial
 from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.search import _best
-from decrescendo_papers.experiments.strong import Strong
 from decrescendo_papers.experiments.table import base_spec
 
 # Three sums of the same three numbers, in three orders.
@@ -131,19 +127,6 @@ def test_of_equal_trials_the_first_is_the_best(scores: tuple[float, ...]) -> Non
     assert best is not None
     assert best.number == 1
     assert _best([]) is None
-
-
-@pytest.mark.parametrize("mean", [UP, DOWN])
-def test_a_target_that_is_met_exactly_is_reached(mean: float) -> None:
-    spec = base_spec("mnist", epsilon=0.4, accountant="pld", settings={"method": "constant", "steps": 10})
-    recipes = {
-        name: Recipe(replace(spec, steps=10 + at), "fashion-mnist", "public", 0.8, (), {}, 1.0, "tune", {})
-        for at, name in enumerate(("first", "second"))
-    }
-    scores = {"first": Score(dict.fromkeys(range(3), mean)), "second": Score(dict.fromkeys(range(3), UP))}
-    at = ("mnist", 0.4, spec.model)
-    assert _standing(*at, UP, Strong(recipes), scores) == ("reached", "first")
-    assert _standing(*at, 2 * UP, Strong(recipes), scores)[1].startswith("first ")
 
 
 @pytest.mark.parametrize(

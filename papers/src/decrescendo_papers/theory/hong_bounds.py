@@ -101,7 +101,7 @@ These are worst cases over all losses with these constants. They say how bounds 
 
 ## Table 1: empirical risk
 
-ERUB, the bound of the expected excess risk as a share of f_1; 1 is not training at all.
+The values are ERUB, the upper bound on the expected excess risk divided by f_1. Not training at all has the value 1.
 
 {first}
 
@@ -126,9 +126,9 @@ assumes that every f(.; x) is convex and M-smooth; its T minimises the whole bou
 
 {second}
 
-The paper chooses T for the empirical bound alone and drops the additive term. With it kept and that T, at
-N = {one.examples:,}, the dynamic schedule has the *larger* bound, {_at_their_steps(one, best_dynamic(one)):.3g} against
-{_at_their_steps(one, best_uniform(one)):.3g}: it takes more steps. With T chosen for the sum it has the smaller one, as
+The paper chooses T for the empirical bound alone and drops the additive term. If one keeps this term
+and the paper's T, then at N = {one.examples:,}, the dynamic schedule has the *larger*
+bound, {_at_their_steps(one, best_dynamic(one)):.3g} against {_at_their_steps(one, best_uniform(one)):.3g}: it takes more steps. With T chosen for the sum it has the smaller one, as
 the table shows.
 """
 

@@ -24,6 +24,7 @@ from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training.data.examples import Draw, Examples
 from decrescendo.training.data.loading import made
 from decrescendo.training.data.rows import Rows
+from decrescendo.training.data.unmoved import Unmoved
 from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.checkpoint.streams import copied, stream_at, stream_state
 from decrescendo.training.processes.world import Tree, World
@@ -132,16 +133,21 @@ class Drawing:
         self._streams.go_to(self.positions)
         self._epoch = None
         ahead: deque[tuple[int, dict[str, Any]]] = deque()
-        with closing(made(table, self._draws(ahead, taken), workers, self._device)) as batches:
+        with closing(
+            made(table, self._draws(ahead, taken, Unmoved(table)), workers, self._device)
+        ) as batches:
             for batch in batches:
                 yield None if batch is None else self._to_device(batch), *ahead.popleft()
 
-    def _draws(self, ahead: deque[tuple[int, dict[str, Any]]], taken: int) -> Iterator[Draw]:
+    def _draws(
+        self, ahead: deque[tuple[int, dict[str, Any]]], taken: int, unmoved: Unmoved
+    ) -> Iterator[Draw]:  # fmt: skip
         """The draws of the remaining steps, with this rank's rows; ``ahead`` gets the size of each and the
         stream positions after it."""
         for step in range(taken, self._source.steps):
             drawn = self._world.draw(partial(self._drawn, step))
             indices = self._world.share(drawn["indices"])
+            unmoved.check(indices)
             ahead.append((len(indices), self._streams.positions()))
             yield Draw(indices, drawn["key"])
 
