@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from decrescendo.errors import InvalidValue
 from decrescendo.training import Run, Trainer, train
 
 from .conftest import loss, make_model, make_plan, sgd
@@ -80,5 +81,6 @@ def test_what_an_optimiser_remembers_and_its_hooks_are_not_seen(
     assert run_of(data, lambda _, optimizer: change(optimizer, data[0])).assumptions == ()
 
 
-def test_rows_of_the_data_that_are_written_over_are_not_seen(data: Data) -> None:
-    assert run_of(data, lambda *_: data[0].sub_(data[0].mean(0))).assumptions == ()
+def test_rows_of_the_data_that_are_written_over_are_refused(data: Data) -> None:
+    with pytest.raises(InvalidValue, match="do not shuffle, sort or overwrite"):
+        run_of(data, lambda *_: data[0].sub_(data[0].mean(0)))

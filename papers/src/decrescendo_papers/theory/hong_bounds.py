@@ -128,7 +128,8 @@ assumes that every f(.; x) is convex and M-smooth; its T minimises the whole bou
 
 The paper chooses T for the empirical bound alone and drops the additive term. If one keeps this term
 and the paper's T, then at N = {one.examples:,}, the dynamic schedule has the *larger*
-bound, {_at_their_steps(one, best_dynamic(one)):.3g} against {_at_their_steps(one, best_uniform(one)):.3g}: it takes more steps. With T chosen for the sum it has the smaller one, as
+bound, {_at_their_steps(one, best_dynamic(one)):.3g} against {_at_their_steps(one, best_uniform(one)):.3g}:
+it takes more steps. With T chosen for the sum it has the smaller one, as
 the table shows.
 """
 
