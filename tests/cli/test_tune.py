@@ -92,6 +92,12 @@ def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: In
         ([*PRIVATE, "--trials", "geometric:3", "--seeds", 2], "--seeds must be left out with --private"),
         ([*PRIVATE, "--trials", "geometric:3", "--examples-per-person", 2], "for one example"),
         ([*PUBLIC, "--trials", 3, "--store", "s.db"], "a search on public data costs nothing"),
+        ([*PUBLIC, "--trials", 3, "--rank-by", "loss"], "the public task has a score"),
+        ([*PRIVATE, "--trials", "geometric:3", "--rank-by", "luck"], "must be accuracy or loss, got 'luck'"),
+        (
+            [*PRIVATE, "--trials", "geometric:3", "--rank-by", "accuracy", "--largest-loss", 5],
+            "must come with --rank-by loss",
+        ),
         (
             [*PRIVATE, "--trials", "geometric:3", "--vary", "batch=100,200"],
             "got batch: it changes what a trial spends",
@@ -158,6 +164,7 @@ def test_a_private_search_is_counted_in_the_ledger_of_the_data(invoke: Invoke, t
     )
     assert made.exit_code == 0, made.output
     options = ["--trials", "geometric:1", "--fix", "steps=2", "--fix", "batch=1438", "--store", "ledger.db"]
+    options += ["--rank-by", "loss", "--largest-loss", 3]
     result = invoke(*PRIVATE, *options)
     assert result.exit_code == 0, result.output
     facts = json.loads((tmp_path / "found.json").read_text())

@@ -212,6 +212,12 @@ ScheduleName = Annotated[
     Schedule | None,
     typer.Option(metavar="NAME", help=f"Schedule: {', '.join(Schedule)}. Default: dynamic."),
 ]
+LargestLoss = Annotated[
+    float | None,
+    typer.Option(
+        help="For a loss that is released: losses above count as this. Known without the data. Default 10."
+    ),
+]
 RhoMu = Annotated[
     float | None,
     typer.Option(

@@ -52,12 +52,7 @@ def train_command(
             "separated by commas. Norms cost nothing, the others half a percent of the clip norm."
         ),
     ] = None,
-    largest_loss: Annotated[
-        float | None,
-        typer.Option(
-            help="For --telemetry loss: losses above count as this. Known without the data. Default 10."
-        ),
-    ] = None,
+    largest_loss: options.LargestLoss = None,
     rho_mu: options.RhoMu = None,
     rho_c: options.RhoC = None,
     accountant: options.Accountant = None,

@@ -12,6 +12,7 @@ from decrescendo.cli.asked import judge_of
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from decrescendo.clipping import Telemetry
     from decrescendo.training import Space, Task
 
 
@@ -49,9 +50,10 @@ def tune_command(
         typer.Option(
             "--rank-by",
             help="Private: accuracy or loss. Rank trials by what their last 20 steps release of it, not by a score "
-            "on public data. Losses above 10 count as 10.",
+            "on public data.",
         ),
     ] = "",
+    largest_loss: options.LargestLoss = None,
     accountant: options.Accountant = None,
     examples_per_person: options.ExamplesPerPerson = None,
     store: options.StoreFile = None,
@@ -84,7 +86,7 @@ def tune_command(
         )
     if threads is not None:
         torch.set_num_threads(threads)
-    chosen = find_task(task)
+    chosen, told = find_task(task), _ranking(rank_by, largest_loss)
     if private:
         given = {"--seeds": seeds, "--accountant": accountant, "--examples-per-person": examples_per_person}
         if surplus := [name for name, value in given.items() if value is not None]:
@@ -92,9 +94,9 @@ def tune_command(
                 f"{', '.join(surplus)} must be left out with --private, got it: a trial has one seed, a secret one, "
                 "and the search has an accountant of its own (Selection), for one example"
             )
-        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], only, rank_by, seed, out, store)
+        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], only, told, seed, out, store)
         return
-    if rank_by:
+    if told:
         raise InvalidValue("--rank-by must be left out with --on, got it: the public task has a score")
     if store is not None:
         raise InvalidValue(
@@ -128,6 +130,24 @@ def tune_command(
     say(f"written: {out}. To train by it: decrescendo train {task} --recipe {out}")
 
 
+def _ranking(rank_by: str, largest_loss: float | None) -> "Telemetry | None":
+    """What trials of a private search are ranked by; ``None`` for a score."""
+    from decrescendo.clipping import Telemetry
+
+    if largest_loss is not None and rank_by != "loss":
+        raise InvalidValue(
+            f"--largest-loss must come with --rank-by loss, got --largest-loss {largest_loss:g}"
+        )
+    if rank_by not in ("", "accuracy", "loss"):
+        raise InvalidValue(f"--rank-by must be accuracy or loss, got {rank_by!r}")
+    if not rank_by:
+        return None
+    return Telemetry(
+        norms=0, loss=rank_by == "loss", accuracy=rank_by == "accuracy",
+        loss_range=(0.0, 10.0 if largest_loss is None else largest_loss),
+    )  # fmt: skip
+
+
 def _privately(
     task: "Task",
     epsilon: float,
@@ -136,13 +156,12 @@ def _privately(
     vary: list[str],
     fix: list[str],
     only: bool,
-    rank_by: str,
+    told: "Telemetry | None",
     seed: int | None,
     out: Path,
     store: Path | None,
 ) -> None:
     from decrescendo.base import Secure
-    from decrescendo.clipping import Telemetry
     from decrescendo.training import (
         PrivateSearch,
         Store,
@@ -155,11 +174,7 @@ def _privately(
 
     if not trials:
         raise InvalidValue("--trials must be given with --private, like geometric:10, got none")
-    if rank_by not in ("", "accuracy", "loss"):
-        raise InvalidValue(f"--rank-by must be accuracy or loss, got {rank_by!r}")
-    told = None
-    if rank_by:
-        told = Telemetry(norms=0, loss=rank_by == "loss", accuracy=rank_by == "accuracy")
+    if told is not None:
         fix = ["averaging=0", *fix]  # what is released is of the weights of each step
     check_fresh(out)
     asked = PrivateSearch(
