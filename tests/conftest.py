@@ -16,9 +16,12 @@ from _pytest.mark.expression import Expression
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 
-# Of one test with more than two like cases the middle one runs every time, and all in `make test-slow`: where each
-# case says the same of another layer, law, budget or program. Not in the corpus, where each is a way past the proof,
-# nor where cases are files, pages and names.
+# Of one test with many like cases so many run every time, spread evenly, and all in `make test-slow`: where each case
+# says the same of another layer, law, budget or program. Not in the corpus, where each is a way past the proof, nor
+# where cases are files, pages and names.
+CASES = 2
+# Of four and more cases of these, which train or pass whole models, one.
+DEAR = ("clipping", "contracts", "federated", "training")
 ALIKE = (
     "accounting",
     "audit",
@@ -52,7 +55,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
         marks = [{mark.name for mark in (*definition.iter_markers(), *one.marks)} for one in calls]
         if _are_alike(definition.path):
             quick = [of for of in marks if not of & {*ELSE}]
-            kept = {id(of) for of in _middle(quick)}
+            kept = {id(of) for of in _spread(quick, definition.path)}
             for of in quick:
                 of |= set() if id(of) in kept else {"slow"}
         metafunc._calls = [
@@ -64,13 +67,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """All but one of more than two cases are slow tests, and those of other parts than ``--part`` are none."""
+    """The cases beyond `CASES` are slow tests, and those of other parts than ``--part`` are none."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if _are_alike(item.path) and not any(map(item.get_closest_marker, ELSE)):
             cases[item.path, item.nodeid.partition("[")[0]].append(item)
-    for alike in cases.values():
-        kept = _middle(alike)
+    for (path, _), alike in cases.items():
+        kept = _spread(alike, path)
         for item in alike:
             if item not in kept:
                 item.add_marker(pytest.mark.slow)
@@ -85,8 +88,12 @@ def _are_alike(path: Path) -> bool:
     return path.parent.name in ALIKE and path.name != "test_corpus.py"
 
 
-def _middle(cases: list[Any]) -> list[Any]:
-    return cases if len(cases) <= 2 else [cases[len(cases) // 2]]
+def _spread(cases: list[Any], path: Path) -> list[Any]:
+    """`CASES` of them, or all where there are no more; one in the middle where each is dear."""
+    if path.parent.name in DEAR and len(cases) >= 4:
+        return [cases[len(cases) // 2]]
+    number = min(CASES, len(cases))
+    return [cases[at * len(cases) // number] for at in range(number)]
 
 
 def pytest_runtest_setup() -> None:

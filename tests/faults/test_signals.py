@@ -15,7 +15,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training.run import Run
 from decrescendo.training.store import Store
 
-STEPS = 15
+STEPS = 20
 LIFE = Path(__file__).with_name("life.py")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from decrescendo.accounting import Budget, Ledger, RenyiFilter
 from decrescendo.clipping import Engine
-from decrescendo.errors import PlanViolation
+from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.plans import BatchSchedule, PoissonSampling, RandomAllocation, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train
@@ -178,6 +178,14 @@ class TestAllocation:
         for batch in trainer.batches((data[0].flip(0), data[1].flip(0))):
             trainer.step(batch)
         assert trainer.finish().assumptions == (SAME_ORDER,)
+
+    def test_a_list_that_is_reordered_in_the_midst_of_an_epoch_is_refused(self, data: Data) -> None:
+        listed = list(zip(*data, strict=True))
+        trainer = self.trainer(make_model())
+        trainer.step(next(trainer.batches(listed)))
+        listed.reverse()
+        with pytest.raises(InvalidValue, match="do not shuffle"):
+            list(trainer.batches(listed))
 
     def test_the_same_rows_and_rows_of_another_epoch_are_nothing_to_say(self, data: Data) -> None:
         trainer = self.trainer(make_model())

@@ -70,7 +70,8 @@ class Paired:
         """Of the two-sided paired t-test; ``None`` for fewer than two pairs, or pairs that all differ by the same."""
         if self.seeds < 2 or self._equal:
             return None
-        t = np.mean(self.differences) / (np.std(self.differences, ddof=1) / math.sqrt(self.seeds))
+        with np.errstate(divide="ignore", invalid="ignore"):  # of numbers whose squares are none
+            t = np.mean(self.differences) / (np.std(self.differences, ddof=1) / math.sqrt(self.seeds))
         return float(2 * special.stdtr(self.seeds - 1, -abs(t)))
 
     @property

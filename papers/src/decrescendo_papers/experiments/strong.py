@@ -19,7 +19,8 @@ FILE = Path("results/recipes.jsonl")
 FIRST_SEED = 100
 
 # By task and model. Where no stand-in is left to search on, as all its public data are needed for the start: what was
-# found for a random start is run from pre-trained weights too, as a row of its own.
+# found for a random start is run from pre-trained weights too, as a row of its own. Decided after the runs from random
+# starts had been seen, and before any such run.
 STARTS = {("fashion-mnist", "paper"): "mnist"}
 
 

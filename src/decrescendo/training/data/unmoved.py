@@ -1,42 +1,48 @@
 """`Unmoved`: whether rows in memory stay where they are while they are drawn from."""
 
+from collections.abc import Iterable
+
 import numpy as np
-from jaxtyping import Int
 from torch import Tensor
 
-from decrescendo.base.batches import leaves_of
 from decrescendo.errors import InvalidValue
 from decrescendo.training.data.examples import Examples
 from decrescendo.training.data.rows import Rows, held_by
 
 
 class Unmoved:
-    """What costs nothing to see of rows that change: a list with another object at an index, a tensor that was written.
+    """What costs next to nothing to see of rows that change: a list with another object at an index, a column that was
+    written, if it is a tensor of its own and not a view of another.
 
-    Written arrays and data frames, and what other code makes the rows of, are not seen.
+    Not seen: writes to arrays, data frames and what the objects of a list hold, and rows that other code makes.
 
     Args:
         table: the rows, as they are when the drawing begins.
 
-    >>> Unmoved(Examples([1.0, 2.0], None)).check(np.array([1]))
+    >>> Unmoved(Examples([1.0, 2.0], None)).check([1])
     """
 
     def __init__(self, table: Rows | Examples) -> None:
         held = held_by(table)
-        self._items = held if isinstance(table, Examples) and type(held) is list else []
+        self._items: list[object] = held if isinstance(table, Examples) and isinstance(held, list) else []
         self._ids = np.fromiter(map(id, self._items), np.int64, len(self._items))
-        tensors = leaves_of(held) if isinstance(table, Rows) and held is not None else ()
+        columns = held if isinstance(table, Rows) and isinstance(held, list) else []
+        # (Views count the writes of each other: rows of a split are not written where the other rows are.)
         self._versions = [
-            (one, one._version) for one in tensors if type(one) is Tensor and not one.is_inference()
+            (one, one._version)
+            for one in columns
+            if type(one) is Tensor and not (one.is_inference() or one._is_view())
         ]
 
-    def check(self, indices: Int[np.ndarray, " batch"]) -> None:
-        """Before the rows at ``indices`` are read.
+    def check(self, indices: Iterable[int] = ()) -> None:
+        """Of a list the items at ``indices``, of columns all rows.
 
         Raises:
-            InvalidValue: one of them is another object than before, or a tensor was written.
+            InvalidValue: one of them is another object than before, or a column was written.
         """
-        moved = self._ids.size and any(id(self._items[i]) != self._ids[i] for i in indices)
+        # Another length is refused in other words where the rows are read.
+        seen = indices if len(self._items) == len(self._ids) > 0 else ()
+        moved = any(id(self._items[i]) != self._ids[i] for i in seen)
         if moved or any(one._version != version for one, version in self._versions):
             raise InvalidValue(
                 "data must stay as they are while they are drawn from, got a list whose items were moved, or a tensor "

@@ -117,10 +117,12 @@ class Drawing:
         taken: int,
         person_of_row: Int[np.ndarray, " rows"] | None,
         strata: object = None,
+        *,
+        unmoved: Unmoved,
     ) -> Generator[tuple[Batch | None, int, dict[str, Any]]]:
         """Yield, for each step after ``taken``, this rank's part of the batch (``None`` if empty), its number of rows
         and the `positions` after it. ``person_of_row``: each row's person, if people are protected; ``strata``: each
-        row's stratum, for stratified sampling."""
+        row's stratum, for stratified sampling; ``unmoved``: the rows as they must stay."""
         if isinstance(self._source.sampling, StratifiedPoissonSampling):
             self._groups = self._source.sampling.members(strata)
         elif strata is not None:
@@ -133,10 +135,9 @@ class Drawing:
         self._streams.go_to(self.positions)
         self._epoch = None
         ahead: deque[tuple[int, dict[str, Any]]] = deque()
-        with closing(
-            made(table, self._draws(ahead, taken, Unmoved(table)), workers, self._device)
-        ) as batches:
+        with closing(made(table, self._draws(ahead, taken, unmoved), workers, self._device)) as batches:
             for batch in batches:
+                unmoved.check()  # what workers read meanwhile
                 yield None if batch is None else self._to_device(batch), *ahead.popleft()
 
     def _draws(

@@ -33,6 +33,7 @@ from decrescendo.training.data.data_memory import optimizer_tensors
 from decrescendo.training.data.data_set import DataSet, data_set_of
 from decrescendo.training.data.examples import Collate, Examples
 from decrescendo.training.data.rows import Rows
+from decrescendo.training.data.unmoved import Unmoved
 from decrescendo.training.loop import beginning, ending
 from decrescendo.training.loop.assumptions import together
 from decrescendo.training.loop.between import BetweenSteps
@@ -180,6 +181,7 @@ class Trainer:
         digests = checkpoints is not None or store is not None
         self._releasing = Releasing(source, self._order, self._streams, *to, digests=digests)
         self._data: object = None
+        self._unmoved: Unmoved | None = None
         # ``_plateau``: after how many steps a `Plateau` ended the training; -1 if none did.
         self._warned, self.spent, self._plateau = set[str](), source.spent, -1
 
@@ -216,8 +218,11 @@ class Trainer:
             check_integer("num_workers", num_workers, at_least=0)
             if require_finite is not None:
                 check_instance("require_finite", require_finite, bool)
+            is_new = data is not self._data
             known = self._known(data, collate_fn, num_workers, people)
             rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
+            if is_new or not beginning.is_order_kept(self._source.sampling, self._run_state.taken):
+                self._unmoved = Unmoved(rows)
             return self._draw(rows, num_workers, known.people, strata)
 
     def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
@@ -243,7 +248,10 @@ class Trainer:
     def _draw(
         self, table: Rows | Examples, workers: int, person_of_row: Int[np.ndarray, " rows"] | None, strata: object
     ) -> Iterator[Batch | None]:  # fmt: skip
-        drawn = self._drawing.batches(table, workers, self._run_state.taken, person_of_row, strata)
+        unmoved = self._unmoved or Unmoved(table)
+        drawn = self._drawing.batches(
+            table, workers, self._run_state.taken, person_of_row, strata, unmoved=unmoved
+        )
         self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:
