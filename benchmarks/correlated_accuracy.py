@@ -1,7 +1,7 @@
 """Accuracy by constant, moving and correlated noise, and by both: the second table of
 docs/explanation/correlated-noise.md.
 
-    python -m benchmarks.correlated_accuracy [adam|sgd|names|fashion ..] [EPSILON ..]
+    python -m benchmarks.correlated_accuracy [adam|sgd|names|fashion ..] [EPSILON ..] [rate=RATE]
 
 The tasks: IMDB as in Table 2 of Du et al. (embedding MLP, 25 epochs, batch 512, C = 2), with Adam and with SGD; NAME
 and Fashion-MNIST with the models and clip norms of Du et al., SGD, and fewer steps. The learning rate falls linearly,
@@ -10,7 +10,8 @@ variants: the workload forgets a step's noise at these shares a step (`Workload(
 network does so by its curvature. Each variant's learning rate is chosen on public data (half of the test reviews;
 made-up surnames; MNIST), by public rows that nothing is trained on; then more seeds on public data choose the variant.
 Then every contender is trained on the private rows at its own rate, and scored on test rows that no rate was fitted
-to. Adds to results/correlated-accuracy, a folder a column, and goes on where it was stopped.
+to. With a rate every contender is trained at it, in place of its own: how much of a difference is the rate's. Adds to
+results/correlated-accuracy, a folder a column, and goes on where it was stopped.
 """
 
 import json
@@ -139,18 +140,20 @@ def chosen(setting: Setting, variants: dict[str, Plan], folder: Path) -> dict[st
     return {label: rates[label] for label in best}
 
 
-def column(name: str, epsilon: float) -> None:
-    """One task and epsilon: variants and rates, then five seeds a contender."""
+def column(name: str, epsilon: float, rate: float | None) -> None:
+    """One task and epsilon: variants and rates, then five seeds a contender, at one rate if it is given."""
     setting, folder = SETTINGS[name], RESULTS / f"{name}-{epsilon:g}"
     variants = plans(setting, epsilon)
     rates = chosen(setting, variants, folder)
+    rates = rates if rate is None else dict.fromkeys(rates, rate)
     contenders = {label: variants[label] for label in rates}
     whole = compare(
         contenders, setting.private, seeds=SEEDS, learning_rate=rates, lr_decay="linear", points=1, tell=tell,
         out=folder / "private",
     )  # fmt: skip
     bands = {label: plan.bands for label, plan in contenders.items()}
-    (folder / "table.md").write_text(f"{whole.table()}\n\nBands: {bands}; rates: {rates}\n", encoding="utf-8")
+    table = "table.md" if rate is None else f"table-at-{rate:g}.md"
+    (folder / table).write_text(f"{whole.table()}\n\nBands: {bands}; rates: {rates}\n", encoding="utf-8")
     print(name, epsilon, bands, whole.table(), sep="\n", flush=True)
 
 
@@ -164,11 +167,12 @@ def tell(run: ComparedRun) -> None:
 
 def main(words: list[str]) -> None:
     """The columns that are named, or all."""
+    (rate,) = [float(word.removeprefix("rate=")) for word in words if word.startswith("rate=")] or [None]
     names = [word for word in words if word in SETTINGS] or list(SETTINGS)
-    epsilons = [float(word) for word in words if word not in SETTINGS]
+    epsilons = [float(word) for word in words if word not in SETTINGS and "=" not in word]
     for name in names:
         for epsilon in epsilons or SETTINGS[name].epsilons:
-            column(name, epsilon)
+            column(name, epsilon, rate)
 
 
 if __name__ == "__main__":
