@@ -89,7 +89,8 @@ def numbers_of(
         value = value.item() if isinstance(value, np.generic) else value
         if told is not None:
             told(name, value)
-        if isinstance(value, _NUMBERS):
+        is_number, is_choice, ends, kind = _sort_of(type(value))
+        if is_number:
             found[name] = value
             if not identities or type(value) in _NUMBERS or isinstance(value, bool):
                 continue
@@ -101,14 +102,13 @@ def numbers_of(
                 if isinstance(value, Tensor)
                 else id(value)
             )
-        elif choices and (value is None or isinstance(value, _CHOICES)):
+        elif choices and is_choice:
             found[name] = value if isinstance(value, (str, bytes)) else id(value)
         if identities and isinstance(value, Tensor) and value.__dict__:  # numbers that a user hung on it
             left += [(f"{name}.{key}", n) for key, n in value.__dict__.items() if isinstance(n, _NUMBERS)]
-        if value is None or isinstance(value, (str, bytes, Tensor, Content)) or id(value) in visited:
+        if ends or id(value) in visited:
             continue
         visited[id(value)] = value
-        kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
         if kind is not None:  # methods of the builtin class: a user's subclass runs no code of its own
             found[f"len({name})"] = size = kind.__len__(value)
             if size > _MAX_ENTRIES:
@@ -131,6 +131,18 @@ def numbers_of(
     if objects is not None:
         objects += visited.values()
     return found
+
+
+@functools.lru_cache(4096)
+def _sort_of(kind: type) -> tuple[bool, bool, bool, Any]:
+    """Of the values of a class: whether they are numbers, whether they are choices, whether nothing is searched behind
+    them, and the builtin container that they are."""
+    return (
+        issubclass(kind, _NUMBERS),
+        issubclass(kind, (*_CHOICES, type(None))),
+        issubclass(kind, (str, bytes, Tensor, Content, type(None))),
+        next((one for one in _CONTAINERS if issubclass(kind, one)), None),
+    )
 
 
 def _entries(name: str, value: Any, kind: Any) -> list[tuple[str, object]]:
