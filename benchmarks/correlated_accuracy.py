@@ -1,7 +1,7 @@
 """Accuracy by constant, moving and correlated noise, and by both: the second table of
 docs/explanation/correlated-noise.md.
 
-    python -m benchmarks.correlated_accuracy [adam|sgd|names|fashion ..] [EPSILON ..] [rate=RATE]
+    python -m benchmarks.correlated_accuracy [adam|sgd|names|fashion ..] [EPSILON ..] [rate=RATE] [jobs=2]
 
 The tasks: IMDB as in Table 2 of Du et al. (embedding MLP, 25 epochs, batch 512, C = 2), with Adam and with SGD; NAME
 and Fashion-MNIST with the models and clip norms of Du et al., SGD, and fewer steps. The learning rate falls linearly,
@@ -111,7 +111,7 @@ def public(setting: Setting) -> Task:
     )  # fmt: skip
 
 
-def chosen(setting: Setting, variants: dict[str, Plan], folder: Path) -> dict[str, float]:
+def chosen(setting: Setting, variants: dict[str, Plan], folder: Path, jobs: int) -> dict[str, float]:
     """The best variant of each contender, with its learning rate: by public data."""
     task = public(setting)
 
@@ -123,6 +123,7 @@ def chosen(setting: Setting, variants: dict[str, Plan], folder: Path) -> dict[st
             learning_rate=rates,
             lr_decay="linear",
             points=1,
+            jobs=jobs,
             tell=tell,
             out=folder / out,
         )
@@ -140,16 +141,16 @@ def chosen(setting: Setting, variants: dict[str, Plan], folder: Path) -> dict[st
     return {label: rates[label] for label in best}
 
 
-def column(name: str, epsilon: float, rate: float | None) -> None:
+def column(name: str, epsilon: float, rate: float | None, jobs: int) -> None:
     """One task and epsilon: variants and rates, then five seeds a contender, at one rate if it is given."""
     setting, folder = SETTINGS[name], RESULTS / f"{name}-{epsilon:g}"
     variants = plans(setting, epsilon)
-    rates = chosen(setting, variants, folder)
+    rates = chosen(setting, variants, folder, jobs)
     rates = rates if rate is None else dict.fromkeys(rates, rate)
     contenders = {label: variants[label] for label in rates}
     whole = compare(
-        contenders, setting.private, seeds=SEEDS, learning_rate=rates, lr_decay="linear", points=1, tell=tell,
-        out=folder / "private",
+        contenders, setting.private, seeds=SEEDS, learning_rate=rates, lr_decay="linear", points=1, jobs=jobs,
+        tell=tell, out=folder / "private",
     )  # fmt: skip
     bands = {label: plan.bands for label, plan in contenders.items()}
     table = "table.md" if rate is None else f"table-at-{rate:g}.md"
@@ -167,12 +168,13 @@ def tell(run: ComparedRun) -> None:
 
 def main(words: list[str]) -> None:
     """The columns that are named, or all."""
-    (rate,) = [float(word.removeprefix("rate=")) for word in words if word.startswith("rate=")] or [None]
+    given = dict(word.split("=") for word in words if "=" in word)
+    rate, jobs = float(given["rate"]) if "rate" in given else None, int(given.get("jobs", "1"))
     names = [word for word in words if word in SETTINGS] or list(SETTINGS)
     epsilons = [float(word) for word in words if word not in SETTINGS and "=" not in word]
     for name in names:
         for epsilon in epsilons or SETTINGS[name].epsilons:
-            column(name, epsilon, rate)
+            column(name, epsilon, rate, jobs)
 
 
 if __name__ == "__main__":
