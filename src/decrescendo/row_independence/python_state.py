@@ -95,13 +95,8 @@ def numbers_of(
             if not identities or type(value) in _NUMBERS or isinstance(value, bool):
                 continue
         elif identities:
-            found[name] = (
-                value
-                if isinstance(value, (str, Content))
-                else place_of(value)
-                if isinstance(value, Tensor)
-                else id(value)
-            )
+            plain = isinstance(value, (str, Content))
+            found[name] = value if plain else place_of(value) if isinstance(value, Tensor) else id(value)
         elif choices and is_choice:
             found[name] = value if isinstance(value, (str, bytes)) else id(value)
         if identities and isinstance(value, Tensor) and value.__dict__:  # numbers that a user hung on it
