@@ -42,10 +42,13 @@ class Unmoved:
         """
         # Another length is refused in other words where the rows are read.
         seen = indices if len(self._items) == len(self._ids) > 0 else ()
-        moved = any(id(self._items[i]) != self._ids[i] for i in seen)
-        if moved or any(one._version != version for one, version in self._versions):
-            raise InvalidValue(
-                "data must stay as they are while they are drawn from, got a list whose items were moved, or a tensor "
-                "that was written. Which records a batch has is drawn here, by their places: do not shuffle, sort or "
-                "overwrite the rows between steps"
-            )
+        if any(id(self._items[i]) != self._ids[i] for i in seen):
+            got = "a list with another object at an index"
+        elif any(one._version != version for one, version in self._versions):
+            got = "a tensor that was written"
+        else:
+            return
+        raise InvalidValue(
+            f"data must stay as they are while they are drawn from, got {got} since the drawing began. A batch is "
+            "drawn by indices: do not shuffle, sort or overwrite the rows between steps, or give a copy"
+        )
