@@ -52,6 +52,14 @@ class BatchPasses:
         with full_precision():
             return joint_norms(done)[:rows]
 
+    def before_step(
+        self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None
+    ) -> list[Tensor]:
+        """`Captures.before_step` for the pass that `clipped` would do of these rows."""
+        count = self.captures.count(rows, most, held, batch)
+        with self.captures.alone():
+            return self.captures.before_step(batch, count, limit, held)
+
     def clipped(
         self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None, *, metered: bool
     ) -> tuple[dict[str, Tensor], PassNumbers]:

@@ -12,26 +12,25 @@ Batches are padded to a few sizes, captured or not: no setting and no timing cha
 import threading
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from decrescendo.base.assumptions import assumed
-from decrescendo.base.batches import count_rows, leaves_of, map_rows
-from decrescendo.base.precision import full_precision
-from decrescendo.base.storages import key_of
+from decrescendo.base.batches import leaves_of
 from decrescendo.clipping import capture_choice
 from decrescendo.clipping.capture_choice import Choice
 from decrescendo.clipping.captured import (
+    Ahead,
     Captured,
     PassKey,
     Replayed,
+    capture_pass,
     constant_numbers,
-    fill_rows,
-    is_called_everywhere,
     pass_key,
+    why_not_around,
 )
 from decrescendo.clipping.captured_pass import CHANGES, OtherOperations, UncomputedStateKept, why_broken
 from decrescendo.clipping.checker import Checker
@@ -43,7 +42,7 @@ from decrescendo.clipping.memory import release
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError
-from decrescendo.row_independence.tracing import Numbers, changed_places, draws, without_keys
+from decrescendo.row_independence.tracing import Numbers, changed_places, without_keys
 
 # Captured passes that are kept, those used last: each has memory for its inputs and its results.
 _MOST = 32
@@ -91,6 +90,8 @@ class Captures:
     _missed: int = 0
     # Occurrences of captured passes, replayed or not, since the program was last seen to change.
     _uses: int = 0
+    # The next pass, where it was replayed before its step.
+    _ahead: Ahead | None = None
 
     @contextmanager
     def alone(self) -> Generator[None]:
@@ -154,15 +155,44 @@ class Captures:
         self._uses += 1
         if self.choice.measures and captured.times % 2 == 0:
             return None  # replays and passes in Python in turns, to time both
-        if not self.choice.measures and self._uses & (self._uses - 1) == 0:
-            return None  # uses 1, 2, 4, .. run in Python, to be compared
+        if not self.choice.measures and self._is_compared(self._uses):
+            return None
+        if (ahead := self._ahead) is not None:
+            self._ahead = None
+            if ahead.is_of(batch, limit, key, held):
+                return self._replayed(alike, ahead.found)
         if not self.workspace.borrow(captured.block):
             return None  # a `Pass` that is still referenced has it
         self._borrowed = captured.block
+        return self._replayed(alike, captured.replay(batch, limit, seed))
+
+    def _replayed(self, alike: object, found: Replayed) -> Replayed:
         self._done += 1
         self.choice.note_way(alike, replayed=True)
         self.checker.memory.assumed.add(_REPLAYED)
-        return captured.replay(batch, limit, seed)
+        return found
+
+    @staticmethod
+    def _is_compared(use: int) -> bool:
+        """Whether this occurrence of captured passes runs in Python, to be compared: 1, 2, 4, .."""
+        return use & (use - 1) == 0
+
+    def before_step(self, batch: Batch, count: int, limit: float, held: Inventory) -> list[Tensor]:
+        """Where the next `replay`, with the same arguments, would replay a pass that draws no random numbers: do it
+        now, and keep its result for that call. Returns what the loss noted (`note_byproducts`); else nothing."""
+        key, self._ahead = pass_key(batch, count, held), None
+        captured = self._captured.get(key)
+        if captured is None or captured.draws or not captured.byproducts or self.choice.measures:
+            return []
+        if self._is_compared(self._uses + 1) or self.workspace.outgrown(captured.block):
+            return []
+        if self._kept is None or self._epoch != self.checker.comparison.epoch or why_not_around(held):
+            return []
+        if changed_places(self._kept, self.checker.kept()) or not self.workspace.borrow(captured.block):
+            return []
+        self._borrowed = captured.block
+        self._ahead = Ahead.of(captured.replay(batch, limit, -1), batch, limit, key, held)
+        return self._ahead.found.byproducts
 
     def _may_replay(self, held: Inventory) -> bool:
         """Whether captured passes may be replayed: unchanged Python state, no autocast, no hooks of all modules."""
@@ -179,11 +209,7 @@ class Captures:
                 f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
             )
             return False
-        around = ""
-        if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
-            around = "autocast is on around the pass, which keeps copies of weights. Put it into the loss"
-        elif is_called_everywhere():
-            around = "hooks of all modules, or a mode of all functions, are on around the pass"
+        around = why_not_around(held)
         if around:
             self._stop(around, capture_choice.CANNOT)
         return not around
@@ -251,29 +277,14 @@ class Captures:
     def _capture(
         self, make: Callable[[], Capture], batch: Batch, count: int, held: Inventory, seed: int
     ) -> Captured | None:
-        rows = map_rows(lambda tensor: tensor.new_empty(count, *tensor.shape[1:]), batch)
-        fill_rows(rows, batch)
-        for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
-            own.requires_grad_(given.requires_grad)
+        device = next(iter(held.parameters.values())).device
+        if (block := self.workspace.reserved(device)) is None:
+            return None  # a `Pass` that is still referenced has it
+        first = self.choice.asked == "auto" and not self._captured
         try:
-            device = next(iter(held.parameters.values())).device
-            if (block := self.workspace.reserved(device)) is None:
-                return None  # a `Pass` that is still referenced has it
-            capture = make()
-            if self.choice.asked == "auto" and capture.computes_later and not self._captured:
-                # A program may keep uncomputed tensors of a capture that fails: the first time without one.
-                self.checker.capture(rows, count, held, seed, self.workspace, nullcontext)
-            own_count = torch.full((), count_rows(batch), device=device)
-            limit = torch.ones((), dtype=torch.float64, device=device)
-            found = self.checker.capture(rows, count, held, seed, self.workspace, capture.passing)
-            if found is None:
-                return None
-            done, norms, constants, known = found
-            with full_precision(), capture.summing():
-                factors = self.factors(done, norms, own_count, limit)
-                sums = done.measured.scaled_sums(factors.factors)
-            own = {key_of(tensor) for tensor in (*leaves_of(rows), own_count, limit, block)}
-            capture.finish([factors.numbers, *sums.values()], known | own)
+            captured = capture_pass(
+                self.checker, make(), batch, count, held, seed, self.workspace, block, self.factors, first=first
+            )
         except OtherOperations:
             self.count_repeat(CHANGES, capture_choice.CHANGES)
             return None
@@ -283,9 +294,9 @@ class Captures:
         except Exception as error:
             said, memory = why_broken(error)
         else:
-            self._kept = self._kept or self.checker.kept()
-            names, trace = list(sums), done.tracer.trace
-            return Captured(rows, own_count, limit, names, trace, draws(trace), capture, constants, block)
+            if captured is not None:
+                self._kept = self._kept or self.checker.kept()
+            return captured
         if memory:
             release()
         self._stop(said, capture_choice.MEMORY if memory else capture_choice.CANNOT)

@@ -1,5 +1,6 @@
 """One captured pass: its key, its memory and its results."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -8,13 +9,19 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from decrescendo.base.batches import count_rows, form_of, leaves_of, memory_order
+from decrescendo.base.batches import count_rows, form_of, leaves_of, map_rows, memory_order
+from decrescendo.base.precision import full_precision
 from decrescendo.base.rng import seeded
+from decrescendo.base.storages import key_of
 from decrescendo.base.torch_private import DeviceContext, function_modes, hooks_of_all_modules
+from decrescendo.clipping.byproducts import byproducts
+from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.device_graphs import Capture
+from decrescendo.clipping.factors import Factors
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.row_independence.tracing import Number, Trace, settings
+from decrescendo.clipping.workspace import Workspace
+from decrescendo.row_independence.tracing import Number, Trace, draws, settings
 
 # Equal for passes that run the same kernels (`pass_key`).
 PassKey: TypeAlias = tuple[object, ...]
@@ -22,21 +29,24 @@ PassKey: TypeAlias = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of a replayed pass: numbers, as `Factors` has them, and the clipped sums by name."""
+    """The result of a replayed pass: numbers, as `Factors` has them, the clipped sums by name, and what the loss
+    noted of each row (`note_byproducts`)."""
 
     numbers: Float[Tensor, " numbers"]
     sums: dict[str, Tensor]
+    byproducts: list[Tensor]
 
 
 @dataclass(slots=True)
 class Captured:
-    """A captured pass: in its own memory its rows, how many of them count, and the clip norm; the names of its sums;
-    its trace, and whether the trace draws random numbers."""
+    """A captured pass: in its own memory its rows, how many of them count, and the clip norm; the names of its sums,
+    and how many by-products follow them; its trace, and whether the trace draws random numbers."""
 
     rows: Batch
     count: Int[Tensor, ""]
     limit: Float64[Tensor, ""]
     names: list[str]
+    byproducts: int
     trace: Trace
     draws: bool
     capture: Capture
@@ -52,8 +62,76 @@ class Captured:
         self.count.fill_(count_rows(batch))
         self.limit.fill_(limit)
         with seeded(max(seed, 0), {self.limit.device}) if self.draws else nullcontext():
-            numbers, *sums = self.capture.run()
-        return Replayed(numbers, dict(zip(self.names, sums, strict=True)))
+            numbers, *found = self.capture.run()
+        sums = dict(zip(self.names, found, strict=False))
+        rows = [made[: count_rows(batch)] for made in found[len(sums) :]]
+        return Replayed(numbers, sums, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The result of a pass that was replayed before its step; of which batch, clip norm and weights."""
+
+    found: Replayed
+    batch: Batch
+    limit: float
+    key: PassKey
+    versions: list[int]
+
+    @classmethod
+    def of(cls, found: Replayed, batch: Batch, limit: float, key: PassKey, held: Inventory) -> "Ahead":
+        """``found`` as the result of the pass with this key; on a GPU its numbers lie where the next replay's do."""
+        kept = Replayed(found.numbers.clone(), found.sums, found.byproducts)
+        return cls(kept, batch, limit, key, _versions(held))
+
+    def is_of(self, batch: Batch, limit: float, key: PassKey, held: Inventory) -> bool:
+        """Whether a pass now would have the same result."""
+        same = self.batch is batch and self.limit == limit and self.key == key
+        return same and self.versions == _versions(held)
+
+
+def _versions(held: Inventory) -> list[int]:
+    return [tensor._version for _, tensor in held.tensors()]
+
+
+def capture_pass(
+    checker: Checker, capture: Capture, batch: Batch, count: int, held: Inventory, seed: int, workspace: Workspace,
+    block: Tensor, factors: Callable[..., Factors], *, first: bool,
+) -> Captured | None:  # fmt: skip
+    """Run a pass over ``batch``, padded to ``count`` rows, and record it in ``capture``; ``None`` if no pass over as
+    many was accepted yet.
+
+    Args:
+        block: the workspace's.
+        factors: computes clip factors from norms.
+        first: whether nothing was captured yet, and nobody has asked for captures.
+    """
+    rows = map_rows(lambda tensor: tensor.new_empty(count, *tensor.shape[1:]), batch)
+    fill_rows(rows, batch)
+    for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
+        own.requires_grad_(given.requires_grad)
+    device = block.device
+    if first and capture.computes_later:
+        # A program may keep uncomputed tensors of a capture that fails: the first time without one.
+        checker.capture(rows, count, held, seed, workspace, nullcontext)
+    own_count = torch.full((), count_rows(batch), device=device)
+    limit = torch.ones((), dtype=torch.float64, device=device)
+    with byproducts() as noted:
+        found = checker.capture(rows, count, held, seed, workspace, capture.passing)
+    if found is None:
+        return None
+    done, norms, constants, known = found
+    with full_precision(), capture.summing():
+        clip = factors(done, norms, own_count, limit)
+        sums = done.measured.scaled_sums(clip.factors)
+    own = {key_of(tensor) for tensor in (*leaves_of(rows), own_count, limit, block)}
+    by_row = [made.detach() for made in noted if made.is_floating_point() and made.shape[:1] == (count,)]
+    by_row = by_row if len(by_row) == len(noted) else []
+    capture.finish([clip.numbers, *sums.values(), *by_row], known | own)
+    trace = done.tracer.trace
+    return Captured(
+        rows, own_count, limit, list(sums), len(by_row), trace, draws(trace), capture, constants, block
+    )
 
 
 def fill_rows(rows: Batch, batch: Batch) -> None:
@@ -75,9 +153,13 @@ def pass_key(batch: Batch, count: int, held: Inventory) -> PassKey:
     return (form_of(batch), wanted, count, held.mode, places, settings())
 
 
-def is_called_everywhere() -> bool:
-    """Whether hooks of all modules, or modes of all functions, are on: a replay would not call them."""
-    return any(hooks_of_all_modules()) or any(type(mode) is not DeviceContext for mode in function_modes())
+def why_not_around(held: Inventory) -> str:
+    """What is on around the pass that a replay would not do; empty if nothing is."""
+    if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
+        return "autocast is on around the pass, which keeps copies of weights. Put it into the loss"
+    if any(hooks_of_all_modules()) or any(type(mode) is not DeviceContext for mode in function_modes()):
+        return "hooks of all modules, or a mode of all functions, are on around the pass"
+    return ""
 
 
 def constant_numbers(trace: Trace) -> list[object]:

@@ -177,6 +177,18 @@ class Engine:
         extra = torch.tensor(parts, dtype=torch.float64, device="cpu").sum(0) if self._telemetry else None
         return ClippedSum(gradients, limit, diagnostics, extra)
 
+    def before_step(self, batch: Batch, clip_norm: float) -> list[Tensor]:
+        """What the loss notes (`note_byproducts`) of each row. The next `clipped_sum` of the same batch and clip norm
+        then has its sum from the same pass. Nothing where it would not replay one captured pass over the whole batch,
+        or where that draws random numbers.
+        """
+        held, rows, limit = Inventory.of(self._model), count_rows(batch), check_clip_norm("clip_norm", clip_norm)
+        key = signature(held, batch)
+        whole = self._sizes.next(key, rows, self._sizes.at_once(rows)) == rows and len(parts_of(batch)) == 1
+        if rows < 2 or self._alone is not None or not whole or self._sizes.measures(key, rows):
+            return []
+        return self._passes.before_step(batch, rows, held, limit, self._sizes.most(key))
+
     def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         held = Inventory.of(self._model)

@@ -216,7 +216,9 @@ class Operations:
         self._copied = [storage_key(tensor) in kept for tensor in found]
         tape.end()
         sums = tape.needed(tape.steps[self._between :], last)
-        carried = tape.free_of(sums)
+        made = {number for step in sums for number in step.made}
+        rest = [number for number in last if number not in made and number not in tape.constants]
+        carried = list(dict.fromkeys((*tape.free_of(sums), *rest)))
         first = tape.needed(tape.steps[: self._between], carried)
         self._first = function_of(first, tape.constants, [], carried)
         self._last = function_of(sums, tape.constants, carried, last)

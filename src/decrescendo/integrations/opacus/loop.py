@@ -23,6 +23,7 @@ from decrescendo.integrations.opacus.checks import check_gradients
 from decrescendo.integrations.opacus.constants import Knowledge
 from decrescendo.integrations.opacus.evaluation import all_rows, check_one_shape, no_rows
 from decrescendo.integrations.opacus.model_state import ModelState
+from decrescendo.integrations.opacus.one_forward import OneForward
 from decrescendo.integrations.opacus.program import Program
 from decrescendo.integrations.opacus.recording import LoopRecording
 from decrescendo.integrations.opacus.reductions import program_of
@@ -97,6 +98,7 @@ class Loop:
         self._seen, self._epochs, self._taken = Knowledge(), 0, 0
         self._accepted = Accepted(alone=self._settings.one_example_a_pass)
         self._state = ModelState(module)
+        self._once = OneForward(self._state, self._before_step)
 
     @property
     def ledger(self) -> Ledger:
@@ -237,7 +239,7 @@ class Loop:
         return self.tape.batch(batch)
 
     def _tape(self, rows: int) -> LoopRecording:
-        return LoopRecording(rows, self._state, self._ended, self._seen)
+        return LoopRecording(rows, self._state, self._ended, self._seen, self._once)
 
     def _ended(self, tape: LoopRecording, loss: Ref) -> None:
         """The loop called ``backward`` of this loss."""
@@ -247,6 +249,13 @@ class Loop:
             )
         if tape.rows:
             self._program = program_of(tape, loss, self._module)
+
+    def _before_step(self) -> list[Tensor]:
+        """The pass of the step, where it can be done now, for what the model makes of the batch."""
+        whole = self._waiting and self._is_first and self._is_last and torch.is_grad_enabled()
+        if self.trainer is None or self._batch is None or self.tape is None or not whole:
+            return []
+        return self.trainer.before_step(self._batch)
 
     def step(self) -> None:
         """One step with the batch just drawn; with a part of one that is not the last, what it computes is compared."""
@@ -264,7 +273,8 @@ class Loop:
                     "private loader by the private model, got none. Use what make_private returned, and tensors only"
                 )
             check_gradients(self._module)
-            self._loss.program = self._accepted.of(program, self._seen, is_first=self._is_first)
+            accepted = self._accepted.of(program, self._seen, is_first=self._is_first)
+            self._loss.program = self._once.program = accepted
         tape.close()
         self.tape = self._program = None
         if not tape.rows or self._is_last:

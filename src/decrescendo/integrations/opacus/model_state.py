@@ -68,6 +68,11 @@ class ModelState:
             self._after = self._numbers_now()
             self._moving |= set(changed_places(numbers, self._after))
 
+    @property
+    def has_outputs(self) -> bool:
+        """Whether the last pass put tensors into attributes."""
+        return bool(self._put)
+
     def restore(self) -> None:
         """Take tensors that a pass put into attributes, and into their lists and dictionaries, out again."""
         for held, name, new, old, content in reversed(self._put):

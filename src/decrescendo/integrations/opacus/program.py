@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, map_rows
 from decrescendo.base.torch_private import tree_flatten
+from decrescendo.clipping.byproducts import note_byproducts
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
@@ -56,6 +57,8 @@ class Step:
             else:
                 found = args[0] if self.kind == "first" else _by_row(args[0], rows, self.kind)
         tensors = [leaf for leaf in leaves(found) if isinstance(leaf, Tensor)]
+        if self.call.func is None:
+            note_byproducts(tensors)
         values.update(zip(self.call.outputs, tensors, strict=True))
 
 
@@ -101,6 +104,11 @@ class Program(Content):
         found = (_differs(one, two, self.rows) for one, two in zip(self.steps, kept.steps, strict=True))
         return next(filter(None, found), "")
 
+    def call_of_model(self) -> Call | None:
+        """Its only call of the model; ``None`` if there are several, or if it changes tensors in place."""
+        calls = [step.call for step in self.steps if step.call.func is None]
+        return None if len(calls) != 1 or any(step.call.writes for step in self.steps) else calls[0]
+
     def moves_on(self, kept: "Program") -> bool:
         """Whether it is to be computed in the place of an equal one: for entries of a vector, which go on from step to
         step, and for the mode of the model."""
@@ -143,18 +151,19 @@ def _differs(one: Step, kept: Step, rows: int) -> str:
     (mine, form), (its, its_form) = tree_flatten((a.args, a.kwargs)), tree_flatten((b.args, b.kwargs))
     if form != its_form:
         return f"other arguments of {a.name}"
-    other = next((value for value, old in zip(mine, its, strict=True) if not _same(value, old, rows)), Ref)
+    other = next((value for value, old in zip(mine, its, strict=True) if not is_same(value, old, rows)), Ref)
     return (
         "" if other is Ref else f"another {'tensor' if isinstance(other, Constant) else 'number'} in {a.name}"
     )
 
 
-def _same(one: Any, kept: Any, rows: int) -> bool:
+def is_same(one: Any, kept: Any, rows: int) -> bool:
+    """Whether an argument is that of a kept call, for all that a batch of so many rows can change."""
     if isinstance(one, Constant) and isinstance(kept, Constant):
         return one.same(kept)
     if isinstance(one, slice) and isinstance(kept, slice):
         pairs = ((one.start, kept.start), (one.stop, kept.stop), (one.step, kept.step))
-        return all(_same(*pair, rows) for pair in pairs)
+        return all(is_same(*pair, rows) for pair in pairs)
     if isinstance(kept, Rows):  # another size may be that of the rows by chance
         return isinstance(one, Rows) or one == rows
     if isinstance(one, Rows):

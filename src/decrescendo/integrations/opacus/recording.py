@@ -15,6 +15,7 @@ from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, R
 from decrescendo.integrations.opacus.constants import Constant, Knowledge
 from decrescendo.integrations.opacus.lasting import BACKWARDS, Watched, check_transforms, refused_backward
 from decrescendo.integrations.opacus.model_state import ModelState
+from decrescendo.integrations.opacus.one_forward import OneForward
 from decrescendo.integrations.opacus.outputs import leaves, mapped, tree_leaves, tree_map
 from decrescendo.integrations.opacus.recorded import (
     Recorded,
@@ -54,6 +55,7 @@ class LoopRecording:
         state: of the private model.
         ended: called with the loss when the loop calls ``backward`` of it.
         seen: what the loop may know of this and of earlier batches.
+        once: gives what the model makes of this batch, where it need not be called; ``None`` if it is to be called.
 
     Attributes:
         open: whether calls are recorded.
@@ -65,6 +67,7 @@ class LoopRecording:
     state: ModelState
     ended: Callable[["LoopRecording", Ref], None]
     seen: Knowledge = field(default_factory=Knowledge)
+    once: OneForward | None = None
     calls: list[Call] = field(default_factory=list)
     values: dict[Ref, Tensor] = field(default_factory=dict)
     handed: list[Tensor] = field(default_factory=list)
@@ -223,9 +226,18 @@ class LoopRecording:
         given, _ = self._given(
             (args, kwargs), {place: leaf for place, leaf in others.items() if not isinstance(leaf, Recorded)}
         )
+        random = torch.get_rng_state()
+        found = self.once.outputs(self.calls, given, self.rows) if self.once is not None and self.rows else None
+        if found is None:
+            found = self._called(module, args, kwargs)
+        if torch.is_grad_enabled():
+            # So that the loop's own autograd functions show, which are no functions of torch's.
+            found = mapped(followed, found)
+        return self._record(None, given, found, True, random, module.training)
+
+    def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Of no rows many models make nothing: what they make of one, without it.
         own_args, own_kwargs = tree_map(self._entered if self.rows else one_row, (args, kwargs))
-        random = torch.get_rng_state()
         self._inside = True
         try:
             with torch.no_grad(), self.state.forward():
@@ -234,11 +246,10 @@ class LoopRecording:
             self._inside = False
         found = mapped(plain, found)
         if not self.rows:
-            found = mapped(without_rows, found)
-        if torch.is_grad_enabled():
-            # So that the loop's own autograd functions show, which are no functions of torch's.
-            found = mapped(followed, found)
-        return self._record(None, given, found, True, random, module.training)
+            return mapped(without_rows, found)
+        if self.once is not None:
+            self.once.note(found)
+        return found
 
     def _entered(self, value: Any) -> Any:
         if not isinstance(value, Recorded):

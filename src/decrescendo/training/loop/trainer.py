@@ -13,7 +13,7 @@ from typing import NoReturn, final
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import nn
+from torch import Tensor, nn
 
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base.assumption import Assumption
@@ -282,6 +282,12 @@ class Trainer:
 
     def _compare_weights(self, step: int = 0) -> None:
         self._world.agree(lambda: weight_facts(self._model, trained=True), step)
+
+    def before_step(self, batch: Batch) -> list[Tensor]:
+        """`Engine.before_step` with the batch just drawn and the clip norm of its step; nothing is released."""
+        if not isinstance(self._engine, Engine) or self._world.size > 1:
+            return []
+        return self._engine.before_step(batch, self._order.settings_of_drawn().clip_norm)
 
     def step(self, batch: Batch | None) -> StepResult:
         """Take the next step with the batch just drawn."""

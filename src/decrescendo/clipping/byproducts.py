@@ -1,0 +1,37 @@
+"""What a loss hands out of a pass beside its losses, so that nobody needs a second forward pass for it."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from torch import Tensor
+
+_NOTED = ContextVar[list[Tensor] | None]("byproducts", default=None)
+
+
+def note_byproducts(tensors: list[Tensor]) -> None:
+    """From within a loss: tensors with a place for each row, which `Engine.before_step` is to return.
+
+    Like a loss they are private.
+    """
+    noted = _NOTED.get()
+    if noted is not None:
+        noted += tensors
+
+
+@contextmanager
+def byproducts() -> Generator[list[Tensor]]:
+    """Inside, what a loss notes comes into the list.
+
+    >>> import torch
+    >>> with byproducts() as noted:
+    ...     note_byproducts([torch.zeros(2)])
+    >>> noted
+    [tensor([0., 0.])]
+    """
+    noted = list[Tensor]()
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
