@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from decrescendo.base.assumptions import assumed
@@ -28,7 +27,9 @@ from decrescendo.clipping.captured import (
     PassKey,
     Replayed,
     capture_pass,
-    constant_numbers,
+    does_otherwise,
+    is_compared,
+    padded,
     pass_key,
     why_not_around,
 )
@@ -48,8 +49,6 @@ from decrescendo.row_independence.tracing import Numbers, changed_places, withou
 _MOST = 32
 # Passes whose occurrences are counted.
 _SEEN = 512
-# Batches are padded to a multiple of 1/32 to 1/16 of their rows, so that few numbers of rows occur.
-_BITS = 5
 # Replays that may be repeated in Python before captures are given up, and beyond these half of all; fewer unless
 # capture=True.
 _MISSED, _MISSED_UNASKED = 8, 2
@@ -116,9 +115,7 @@ class Captures:
             self._make = capturing_on([tensor for _, tensor in held.tensors()] + leaves_of(batch))
         if self._make is None:
             return rows
-        step = 1 << max(rows.bit_length() - _BITS, 0)
-        count = -(-rows // step) * step
-        return count if most is None or count <= most else rows
+        return padded(rows, most)
 
     def replay(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> Replayed | None:
         """The replayed pass over ``batch``, padded to ``count`` rows, with sums clipped to ``limit``; ``None`` where
@@ -155,27 +152,20 @@ class Captures:
         self._uses += 1
         if self.choice.measures and captured.times % 2 == 0:
             return None  # replays and passes in Python in turns, to time both
-        if not self.choice.measures and self._is_compared(self._uses):
+        if not self.choice.measures and is_compared(self._uses):
             return None
-        if (ahead := self._ahead) is not None:
-            self._ahead = None
-            if ahead.is_of(batch, limit, key, held):
-                return self._replayed(alike, ahead.found)
-        if not self.workspace.borrow(captured.block):
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.is_of(batch, limit, key, held):
+            found = ahead.found
+        elif self.workspace.borrow(captured.block):
+            self._borrowed = captured.block
+            found = captured.replay(batch, limit, seed)
+        else:
             return None  # a `Pass` that is still referenced has it
-        self._borrowed = captured.block
-        return self._replayed(alike, captured.replay(batch, limit, seed))
-
-    def _replayed(self, alike: object, found: Replayed) -> Replayed:
         self._done += 1
         self.choice.note_way(alike, replayed=True)
         self.checker.memory.assumed.add(_REPLAYED)
         return found
-
-    @staticmethod
-    def _is_compared(use: int) -> bool:
-        """Whether this occurrence of captured passes runs in Python, to be compared: 1, 2, 4, .."""
-        return use & (use - 1) == 0
 
     def before_step(self, batch: Batch, count: int, limit: float, held: Inventory) -> list[Tensor]:
         """Where the next `replay`, with the same arguments, would replay a pass that draws no random numbers: do it
@@ -184,7 +174,7 @@ class Captures:
         captured = self._captured.get(key)
         if captured is None or captured.draws or not captured.byproducts or self.choice.measures:
             return []
-        if self._is_compared(self._uses + 1) or self.workspace.outgrown(captured.block):
+        if is_compared(self._uses + 1) or self.workspace.outgrown(captured.block):
             return []
         if self._kept is None or self._epoch != self.checker.comparison.epoch or why_not_around(held):
             return []
@@ -209,8 +199,7 @@ class Captures:
                 f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
             )
             return False
-        around = why_not_around(held)
-        if around:
+        if around := why_not_around(held):
             self._stop(around, capture_choice.CANNOT)
         return not around
 
@@ -262,11 +251,7 @@ class Captures:
                 )
         made = self.choice.on and self._captured
         captured = self._captured.get(pass_key(batch, done.tracer.count, held)) if made else None
-        if captured is None:
-            return
-        trace, now = captured.trace, done.tracer.trace
-        otherwise = trace.compared != now.compared or bool(now.differs(trace))
-        if otherwise or (captured.capture.bakes_numbers and constant_numbers(trace) != constant_numbers(now)):
+        if captured is not None and does_otherwise(captured, done.tracer.trace):
             before = f"; at most {self._done} passes of this training were done as the ones before it changed"
             self._stop(
                 f"{CHANGES}, by what it does not keep where it can be seen{before if self._done else ''}",
@@ -284,7 +269,7 @@ class Captures:
         try:
             captured = capture_pass(
                 self.checker, make(), batch, count, held, seed, self.workspace, block, self.factors, first=first
-            )
+            )  # fmt: skip
         except OtherOperations:
             self.count_repeat(CHANGES, capture_choice.CHANGES)
             return None

@@ -25,6 +25,8 @@ from decrescendo.row_independence.tracing import Number, Trace, draws, settings
 
 # Equal for passes that run the same kernels (`pass_key`).
 PassKey: TypeAlias = tuple[object, ...]
+# Batches are padded to a multiple of 1/32 to 1/16 of their rows, so that few numbers of rows occur.
+_BITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Ahead:
     batch: Batch
     limit: float
     key: PassKey
-    versions: list[int]
+    versions: list[int | None]
 
     @classmethod
     def of(cls, found: Replayed, batch: Batch, limit: float, key: PassKey, held: Inventory) -> "Ahead":
@@ -87,11 +89,12 @@ class Ahead:
     def is_of(self, batch: Batch, limit: float, key: PassKey, held: Inventory) -> bool:
         """Whether a pass now would have the same result."""
         same = self.batch is batch and self.limit == limit and self.key == key
-        return same and self.versions == _versions(held)
+        return same and None not in self.versions and self.versions == _versions(held)
 
 
-def _versions(held: Inventory) -> list[int]:
-    return [tensor._version for _, tensor in held.tensors()]
+def _versions(held: Inventory) -> list[int | None]:
+    """How often each tensor was written; torch does not count it for an inference tensor."""
+    return [None if tensor.is_inference() else tensor._version for _, tensor in held.tensors()]
 
 
 def capture_pass(
@@ -142,6 +145,22 @@ def fill_rows(rows: Batch, batch: Batch) -> None:
             own[len(given) :].copy_(given[: len(own) - len(given)])
 
 
+def is_compared(use: int) -> bool:
+    """Whether this occurrence of captured passes runs in Python, to be compared: 1, 2, 4, .."""
+    return use & (use - 1) == 0
+
+
+def padded(rows: int, most: int | None) -> int:
+    """The number of rows to which a pass is padded: few occur, and none above ``most``.
+
+    >>> padded(33, None), padded(63, None), padded(63, 63)
+    (34, 64, 63)
+    """
+    step = 1 << max(rows.bit_length() - _BITS, 0)
+    count = -(-rows // step) * step
+    return count if most is None or count <= most else rows
+
+
 def pass_key(batch: Batch, count: int, held: Inventory) -> PassKey:
     """Everything that decides which kernels a pass runs, except the program's Python state."""
     places = tuple(
@@ -162,6 +181,14 @@ def why_not_around(held: Inventory) -> str:
     return ""
 
 
-def constant_numbers(trace: Trace) -> list[object]:
+def does_otherwise(captured: Captured, now: Trace) -> bool:
+    """Whether a pass in Python with this trace ran other operations than the captured one."""
+    trace = captured.trace
+    if trace.compared != now.compared or bool(now.differs(trace)):
+        return True
+    return captured.capture.bakes_numbers and _constant_numbers(trace) != _constant_numbers(now)
+
+
+def _constant_numbers(trace: Trace) -> list[object]:
     """The values of one-number constants in a trace, which a capture that ``bakes_numbers`` has read."""
     return [wire.content for event in trace.events for wire in event.wires if isinstance(wire, Number)]

@@ -30,7 +30,7 @@ from decrescendo.clipping.clipped import (
 )
 from decrescendo.clipping.engine_settings import EngineSettings
 from decrescendo.clipping.factors import PassNumbers, factors_of, warn_of_lost
-from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.inventory import Inventory, check_values
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature, too_large
 from decrescendo.clipping.mixed_rows import OWN_LOSS, mixes_rows
 from decrescendo.clipping.one_example import ONE_BY_ONE, OneExamplePasses, kept_by
@@ -111,11 +111,7 @@ class Engine:
         check_instance("settings", settings, EngineSettings)
         if telemetry is not None:
             check_instance("telemetry", telemetry, Telemetry)
-        for name, parameter in trainable(model).items():
-            if parameter.is_meta:
-                raise UnsupportedModel(
-                    f"the model must have values, got {name} on the meta device. Load or initialise it first"
-                )
+        check_values(trainable(model).items())
         check_loss(loss)
         self._model, self._loss, self._settings, self._telemetry = model, loss, settings, telemetry
         device = next((parameter.device for parameter in trainable(model).values()), torch.device("cpu"))
@@ -131,9 +127,8 @@ class Engine:
         self._captures = Captures(self._checker, self._workspace, self._factors, choice)
         self._seeds = no_seed if seeds is None else seeds
         self._keep = keep
-        self._passes = BatchPasses(
-            self._checker, self._workspace, self._captures, self._factors, self._seeds, keep
-        )
+        given = (self._checker, self._workspace, self._captures, self._factors, self._seeds, keep)
+        self._passes = BatchPasses(*given)
         alone = OneExamplePasses(model, loss, self.memory, self._seeds, self._factors, settings, telemetry)
         self._alone = alone if settings.one_example_a_pass else None
         self._peak: Peak | None = None
@@ -157,11 +152,7 @@ class Engine:
             return empty_sum(trainable_of(held), limit, self._telemetry, wide=wide, stored=stored)
         if self._alone is not None:
             sums, seen = self._alone.clipped(batch, held, limit)
-            extra = (
-                torch.tensor(seen.extra_coordinates, dtype=torch.float64, device="cpu")
-                if self._telemetry
-                else None
-            )
+            extra = self._coordinates([seen.extra_coordinates])
             return ClippedSum(kept_by(self._keep, sums), limit, seen.diagnostics, extra)
         gradients: dict[str, Tensor] = {}
         diagnostics, parts = Diagnostics(0, 0, 0, 0.0), list[tuple[float, ...]]()
@@ -174,18 +165,18 @@ class Engine:
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
         self.replayed = ran == self._checker.comparison.runs
-        extra = torch.tensor(parts, dtype=torch.float64, device="cpu").sum(0) if self._telemetry else None
-        return ClippedSum(gradients, limit, diagnostics, extra)
+        return ClippedSum(gradients, limit, diagnostics, self._coordinates(parts))
+
+    def _coordinates(self, parts: list[tuple[float, ...]]) -> Tensor | None:
+        return torch.tensor(parts, dtype=torch.float64, device="cpu").sum(0) if self._telemetry else None
 
     def before_step(self, batch: Batch, clip_norm: float) -> list[Tensor]:
         """What the loss notes (`note_byproducts`) of each row. The next `clipped_sum` of the same batch and clip norm
-        then has its sum from the same pass. Nothing where it would not replay one captured pass over the whole batch,
-        or where that draws random numbers.
-        """
-        held, rows, limit = Inventory.of(self._model), count_rows(batch), check_clip_norm("clip_norm", clip_norm)
-        key = signature(held, batch)
-        whole = self._sizes.next(key, rows, self._sizes.at_once(rows)) == rows and len(parts_of(batch)) == 1
-        if rows < 2 or self._alone is not None or not whole or self._sizes.measures(key, rows):
+        then has its sum from the same pass. Nothing where it would not replay one pass over the whole batch, or where
+        that draws random numbers."""
+        limit, held = check_clip_norm("clip_norm", clip_norm), Inventory.of(self._model)
+        rows, key = count_rows(batch), signature(held, batch)
+        if self._alone or len(parts_of(batch)) > 1 or rows < 2 or not self._sizes.are_one(key, rows):
             return []
         return self._passes.before_step(batch, rows, held, limit, self._sizes.most(key))
 

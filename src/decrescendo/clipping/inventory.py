@@ -1,12 +1,13 @@
 """`Inventory`: the tensors and modules of a model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import Tensor, nn
 
 from decrescendo.base.storages import pieces
+from decrescendo.errors import UnsupportedModel
 
 # Whether each module is in training mode (dropout, batch statistics, ..).
 Mode: TypeAlias = tuple[bool, ...]
@@ -39,3 +40,12 @@ class Inventory:
         """
         mode = tuple(module.training for module in model.modules())
         return cls(dict(model.named_parameters()), dict(model.named_buffers()), mode)
+
+
+def check_values(tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Refuse tensors on the meta device, by name."""
+    for name, tensor in tensors:
+        if tensor.is_meta:
+            raise UnsupportedModel(
+                f"the model must have values, got {name} on the meta device. Load or initialise it first"
+            )

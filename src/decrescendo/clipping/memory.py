@@ -132,6 +132,10 @@ class Sizes:
         known = self.known.get(key, Known())
         return self.memory_limit is not None and not known.settled and rows > max(known.bytes, default=0)
 
+    def are_one(self, key: Signature, rows: int) -> bool:
+        """Whether so many rows are one micro-batch, of which nothing is to be learned."""
+        return self.next(key, rows, self.at_once(rows)) == rows and not self.measures(key, rows)
+
     def learn(self, key: Signature, rows: int, peak: int) -> None:
         """Estimate how many rows fit from a micro-batch of ``rows`` that took ``peak`` bytes.
 

@@ -51,6 +51,8 @@ class Call:
         numbers: copies of those outputs that are one number, as the loop may change them in place.
         random: the state of the CPU's random numbers before the model was called.
         training: the mode that the model was in.
+        form: what the model returned, with a `Ref` to its place among the outputs for each tensor; ``None`` where
+            the call may have done something else that can be seen.
     """
 
     func: Callable[..., Any] | None
@@ -61,6 +63,7 @@ class Call:
     numbers: dict[Ref, Tensor] = field(default_factory=dict[Ref, Tensor])
     random: Tensor | None = None
     training: bool | None = None
+    form: Any = None
 
     @property
     def name(self) -> str:

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.torch_private import is_wrapped_by_transform
-from decrescendo.errors import UnsupportedModel
+from decrescendo.errors import PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.outputs import tree_leaves
+from decrescendo.integrations.opacus.recorded import check_functions
 from decrescendo.training.processes.bits import fingerprint
 
+BY_ITSELF = "The gradients of examples are taken by the clipping engine, of the loss alone"
 BACKWARDS = (Tensor.backward, torch.autograd.backward)
 
 
@@ -61,6 +63,22 @@ def check_transforms(tree: Any) -> None:
             "torch.func must be called inside of the model, got one of its transforms in the loop. The gradients of "
             "examples are taken by the clipping engine, of the loss alone"
         )
+
+
+def loss_of(
+    loss: Any, gradient: Any = None, retain_graph: bool | None = None,
+    create_graph: bool = False, inputs: Any = None, grad_tensors: Any = None,
+) -> Any:  # fmt: skip
+    """The loss of a call of ``backward``, by the arguments of either of torch's two functions."""
+    del retain_graph
+    losses: list[Any] = [loss] if isinstance(loss, Tensor) else list(loss)
+    others = (gradient, grad_tensors, inputs)
+    if len(losses) > 1 or create_graph or any(one is not None for one in others):
+        raise PlanViolation(
+            f"loss.backward() must be called of one loss, without gradient, create_graph and inputs. {BY_ITSELF}"
+        )
+    check_functions(losses[0])
+    return losses[0]
 
 
 def refused_backward() -> NoReturn:

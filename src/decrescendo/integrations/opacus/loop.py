@@ -98,7 +98,7 @@ class Loop:
         self._seen, self._epochs, self._taken = Knowledge(), 0, 0
         self._accepted = Accepted(alone=self._settings.one_example_a_pass)
         self._state = ModelState(module)
-        self._once = OneForward(self._state, self._before_step)
+        self._once = OneForward(self._state, self._loss, self._before_step)
 
     @property
     def ledger(self) -> Ledger:
@@ -236,10 +236,11 @@ class Loop:
     def _recorded(self, batch: Batch, rows: int) -> Batch:
         self._seen.when = self._taken, self._epochs
         self.tape, self._program = self._tape(rows), None
+        self.tape.once = self._once if rows and self._is_first and self._is_last else None
         return self.tape.batch(batch)
 
     def _tape(self, rows: int) -> LoopRecording:
-        return LoopRecording(rows, self._state, self._ended, self._seen, self._once)
+        return LoopRecording(rows, self._state, self._ended, self._seen)
 
     def _ended(self, tape: LoopRecording, loss: Ref) -> None:
         """The loop called ``backward`` of this loss."""
@@ -251,11 +252,7 @@ class Loop:
             self._program = program_of(tape, loss, self._module)
 
     def _before_step(self) -> list[Tensor]:
-        """The pass of the step, where it can be done now, for what the model makes of the batch."""
-        whole = self._waiting and self._is_first and self._is_last and torch.is_grad_enabled()
-        if self.trainer is None or self._batch is None or self.tape is None or not whole:
-            return []
-        return self.trainer.before_step(self._batch)
+        return [] if self.trainer is None or self._batch is None else self.trainer.before_step(self._batch)
 
     def step(self) -> None:
         """One step with the batch just drawn; with a part of one that is not the last, what it computes is compared."""
@@ -273,8 +270,7 @@ class Loop:
                     "private loader by the private model, got none. Use what make_private returned, and tensors only"
                 )
             check_gradients(self._module)
-            accepted = self._accepted.of(program, self._seen, is_first=self._is_first)
-            self._loss.program = self._once.program = accepted
+            self._loss.program = self._accepted.of(program, self._seen, is_first=self._is_first)
         tape.close()
         self.tape = self._program = None
         if not tape.rows or self._is_last:

@@ -1,7 +1,7 @@
 """`OneForward`: a loop has its model's outputs from the pass of its step, and not from a forward pass of its own."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,16 @@ from decrescendo.integrations.opacus.outputs import leaves, mapped
 from decrescendo.integrations.opacus.program import Program, is_same
 
 
+class HasProgram(Protocol):
+    """A loss that a loop computes.
+
+    Attributes:
+        program: of its last step; ``None`` before the first.
+    """
+
+    program: Program | None
+
+
 class OneForward:
     """Does the pass of a step when the loop calls the model, where the step is known to be the last one's again.
 
@@ -20,46 +30,49 @@ class OneForward:
 
     Args:
         state: of the private model.
+        loss: what the engine computes.
         before_step: does the pass, where it can be done now, and returns the tensors that the model made in it.
-
-    Attributes:
-        program: what the engine computes; ``None`` before the first step.
     """
 
-    def __init__(self, state: ModelState, before_step: Callable[[], list[Tensor]]) -> None:
-        self._state, self._before_step = state, before_step
-        self.program: Program | None = None
-        # What the model returned last, with the numbers of its tensors in their place.
-        self._form: Any = None
+    def __init__(self, state: ModelState, loss: HasProgram, before_step: Callable[[], list[Tensor]]) -> None:
+        self._state, self._loss, self._before_step = state, loss, before_step
 
-    def note(self, found: Any) -> None:
-        """A forward pass of the loop's own returned this."""
-        tensors = [leaf for leaf in leaves(found) if leaf is not None]
-        numbers = {id(tensor): Ref(place) for place, tensor in enumerate(tensors)}
-        plain = len(numbers) == len(tensors) and all(isinstance(leaf, Tensor) for leaf in tensors)
-        seen = not plain or self._state.has_outputs or any(map(_is_watched, self._state.module.modules()))
-        self._form = None if seen else mapped(lambda leaf: numbers.get(id(leaf)), found)
-
-    def outputs(self, calls: Sequence[Call], given: Any, rows: int) -> Any:
-        """What the model makes of these arguments; ``None`` where it must be called.
+    def outputs(self, calls: Sequence[Call], given: Any, rows: int) -> tuple[Any, Any]:
+        """What the model makes of these arguments, and its form (`Call`); ``None`` twice where it must be called.
 
         Args:
             calls: what the loop has computed of this batch so far.
             given: the model's arguments, as a `Call` has them.
             rows: of the batch.
         """
-        call = None if self.program is None or self._form is None else self.program.call_of_model()
-        if self.program is None or call is None or any(one.func is None or one.writes for one in calls):
-            return None
+        program = self._loss.program
+        call = None if program is None else program.call_of_model()
+        if program is None or call is None or call.form is None:
+            return None, None
         module = self._state.module
-        if (call.training, call.grad) != (module.training, torch.is_grad_enabled()):
-            return None
-        if any(map(_is_watched, module.modules())) or not _alike(given, call, calls, self.program, rows):
-            return None
+        same = (call.training, call.grad) == (module.training, torch.is_grad_enabled())
+        if not same or any(one.func is None or one.writes for one in calls):
+            return None, None
+        if any(map(_is_watched, module.modules())) or not _alike(given, call, calls, program, rows):
+            return None, None
         made = self._before_step()
         if len(made) != len(call.outputs):
-            return None
-        return mapped(lambda leaf: leaf if leaf is None else made[leaf.number], self._form)
+            return None, None
+        return mapped(lambda leaf: made[leaf.number] if isinstance(leaf, Ref) else leaf, call.form), call.form
+
+
+def form_of(found: Any, state: ModelState) -> Any:
+    """The `Call.form` of what the model has just returned.
+
+    >>> form_of({"logits": torch.zeros(2), "hidden": None}, ModelState(nn.Linear(1, 1)))
+    {'logits': Ref(number=0), 'hidden': None}
+    """
+    tensors = [leaf for leaf in leaves(found) if leaf is not None]
+    plain = all(isinstance(leaf, Tensor) for leaf in tensors)
+    if not plain or state.has_outputs or any(map(_is_watched, state.module.modules())):
+        return None
+    places = map(Ref, range(len(tensors)))
+    return mapped(lambda leaf: leaf if leaf is None else next(places), found)
 
 
 def _is_watched(module: nn.Module) -> bool:

@@ -10,16 +10,22 @@ from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, leaves_of, map_rows
 from decrescendo.base.torch_private import count_of_storage_users
-from decrescendo.errors import PlanViolation, UnsupportedModel
+from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
 from decrescendo.integrations.opacus.constants import Constant, Knowledge
-from decrescendo.integrations.opacus.lasting import BACKWARDS, Watched, check_transforms, refused_backward
+from decrescendo.integrations.opacus.lasting import (
+    BACKWARDS,
+    BY_ITSELF,
+    Watched,
+    check_transforms,
+    loss_of,
+    refused_backward,
+)
 from decrescendo.integrations.opacus.model_state import ModelState
-from decrescendo.integrations.opacus.one_forward import OneForward
+from decrescendo.integrations.opacus.one_forward import OneForward, form_of
 from decrescendo.integrations.opacus.outputs import leaves, mapped, tree_leaves, tree_map
 from decrescendo.integrations.opacus.recorded import (
     Recorded,
-    check_functions,
     chooses,
     counts,
     followed,
@@ -39,10 +45,9 @@ _SHAPES = frozenset((_TENSOR.shape.__get__, _TENSOR.size))
 _WHOLE = frozenset(
     ("tolist", "numpy", "__array__", "__deepcopy__", "__reduce_ex__", "__dlpack__", "__format__", "__repr__")
 )
-_BY_ITSELF = "The gradients of examples are taken by the clipping engine, of the loss alone"
 _REFUSED = {
-    torch.autograd.grad: f"torch.autograd.grad must be called inside of the model, got it in the loop. {_BY_ITSELF}",
-    Tensor.register_hook: f"hooks on gradients must be left out, got register_hook in the loop. {_BY_ITSELF}",
+    torch.autograd.grad: f"torch.autograd.grad must be called inside of the model, got it in the loop. {BY_ITSELF}",
+    Tensor.register_hook: f"hooks on gradients must be left out, got register_hook in the loop. {BY_ITSELF}",
 }
 
 
@@ -113,7 +118,7 @@ class LoopRecording:
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do what the loop calls, and record it."""
         if func in BACKWARDS:
-            return self._backward(*args, **kwargs) if self.open else refused_backward()
+            return self.ended(self, loss_of(*args, **kwargs).ref) if self.open else refused_backward()
         if func in _REFUSED and not self._inside:
             raise UnsupportedModel(_REFUSED[func])
         if func is Tensor.__iter__:
@@ -227,13 +232,14 @@ class LoopRecording:
             (args, kwargs), {place: leaf for place, leaf in others.items() if not isinstance(leaf, Recorded)}
         )
         random = torch.get_rng_state()
-        found = self.once.outputs(self.calls, given, self.rows) if self.once is not None and self.rows else None
+        found, form = (None, None) if self.once is None else self.once.outputs(self.calls, given, self.rows)
         if found is None:
             found = self._called(module, args, kwargs)
+            form = form_of(found, self.state)
         if torch.is_grad_enabled():
             # So that the loop's own autograd functions show, which are no functions of torch's.
             found = mapped(followed, found)
-        return self._record(None, given, found, True, random, module.training)
+        return self._record(None, given, found, True, random, module.training, form)
 
     def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Of no rows many models make nothing: what they make of one, without it.
@@ -245,11 +251,7 @@ class LoopRecording:
         finally:
             self._inside = False
         found = mapped(plain, found)
-        if not self.rows:
-            return mapped(without_rows, found)
-        if self.once is not None:
-            self.once.note(found)
-        return found
+        return found if self.rows else mapped(without_rows, found)
 
     def _entered(self, value: Any) -> Any:
         if not isinstance(value, Recorded):
@@ -258,7 +260,7 @@ class LoopRecording:
 
     def _record(
         self, func: Any, given: Any, found: Any, first: bool, random: Tensor | None = None,
-        training: bool | None = None,
+        training: bool | None = None, form: Any = None,
     ) -> Any:  # fmt: skip
         found = mapped(lambda value: self._noted(value, first) if isinstance(value, Tensor) else value, found)
         made = [one for one in leaves(found) if isinstance(one, Recorded)]
@@ -266,7 +268,7 @@ class LoopRecording:
             numbers = {one.ref: one.detach().clone() for one in made if not one.dim()}
         outputs = tuple(one.ref for one in made)
         self.calls.append(
-            Call(func, given[0], given[1], outputs, torch.is_grad_enabled(), numbers, random, training)
+            Call(func, given[0], given[1], outputs, torch.is_grad_enabled(), numbers, random, training, form)
         )
         return found
 
@@ -293,17 +295,3 @@ class LoopRecording:
             return found
         count = RowCount(shape[0])
         return torch.Size((count, *shape[1:])) if isinstance(found, torch.Size) else count
-
-    def _backward(
-        self, loss: Any, gradient: Any = None, retain_graph: bool | None = None,
-        create_graph: bool = False, inputs: Any = None, grad_tensors: Any = None,
-    ) -> None:  # fmt: skip
-        del retain_graph
-        losses: list[Any] = [loss] if isinstance(loss, Tensor) else list(loss)
-        others = (gradient, grad_tensors, inputs)
-        if len(losses) > 1 or create_graph or any(one is not None for one in others):
-            raise PlanViolation(
-                f"loss.backward() must be called of one loss, without gradient, create_graph and inputs. {_BY_ITSELF}"
-            )
-        check_functions(losses[0])
-        self.ended(self, losses[0].ref)

@@ -13,9 +13,9 @@ from decrescendo.base.batches import to_device
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Batch, Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import trainable
-from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.inventory import Inventory, check_values
 from decrescendo.clipping.telemetry import Telemetry
-from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
+from decrescendo.errors import InvalidValue, PlanViolation, check_instance
 from decrescendo.optim.apply import check_optimizer
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
@@ -99,11 +99,7 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     """The trainable parameters by name; refuses tensors on the meta device, and an ``optimizer`` that misses
     some parameters."""
     parameters = trainable(model)
-    for key, tensor in check_published(model).items():
-        if tensor.is_meta:
-            raise UnsupportedModel(
-                f"the model must have values, got {key} on the meta device. Load or initialise it first"
-            )
+    check_values(check_published(model).items())
     check_optimizer(optimizer, Inventory.of(model), parameters)
     return parameters
 

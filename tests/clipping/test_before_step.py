@@ -1,0 +1,147 @@
+"""A pass done before its step: the same sum to the bit, and none other than that of its batch, norm and weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from decrescendo.clipping import Engine, EngineSettings
+from decrescendo.clipping.byproducts import note_byproducts
+from decrescendo.clipping.captured import Captured
+
+
+@pytest.fixture(autouse=True)
+def _python_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's type checker draws random numbers of Python's."""
+    monkeypatch.setattr("decrescendo.clipping.checker.drawn_by_python", lambda held: ())
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(5, 7), nn.Linear(7, 3)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x))) * self.scale
+
+
+def loss(model: nn.Module, batch: Any) -> Tensor:
+    outputs = model(batch[0])
+    note_byproducts([outputs])
+    return nn.functional.cross_entropy(outputs, batch[1], reduction="none")
+
+
+def batch_of(rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    return torch.randn(rows, 5), torch.randint(3, (rows,))
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(torch.equal(one.gradients[name], other.gradients[name]) for name in one.gradients) and (
+        one.diagnostics == other.diagnostics
+    )
+
+
+# What happens between the pass and the step of its batch.
+CHANGES = (
+    "nothing",
+    "other batch",
+    "equal batch",
+    "other norm",
+    "weights",
+    "buffer",
+    "frozen",
+    "norms",
+    "eval",
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(changes=st.lists(st.sampled_from(CHANGES), min_size=6, max_size=10), rows=st.integers(2, 40))
+def test_the_sum_is_that_of_a_pass_in_python_whatever_happens_before_the_step(
+    changes: list[str], rows: int
+) -> None:
+    model = Net()
+    quick = Engine(model, loss, EngineSettings(capture=True))
+    plain = Engine(model, loss, EngineSettings(capture=False))
+    for seed in range(4):
+        quick.clipped_sum(batch_of(rows, seed), 0.1)
+    for seed, change in enumerate(changes):
+        batch, norm = batch_of(rows, seed), 0.1
+        made = quick.before_step(batch, norm)
+        if made:
+            assert torch.allclose(made[0], model(batch[0]), atol=1e-6)
+            assert made[0].shape == (rows, 3)
+        with torch.no_grad():
+            if change == "other batch":
+                batch = batch_of(rows, seed + 100)
+            if change == "equal batch":
+                batch = batch_of(rows, seed)
+            if change == "other norm":
+                norm = 0.07
+            if change == "weights":
+                model.first.weight.mul_(0.9)
+            if change == "buffer":
+                model.scale.add_(0.5)
+        if change == "frozen":
+            model.first.bias.requires_grad_(not model.first.bias.requires_grad)
+        if change == "norms":
+            quick.per_example_norms(batch_of(rows, seed + 200))
+        if change == "eval":
+            model.train(not model.training)
+        assert same(quick.clipped_sum(batch, norm), plain.clipped_sum(batch, norm)), change
+
+
+def test_a_captured_pass_is_done_once_and_its_byproducts_are_the_outputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, replays = Net(), list[int]()
+    engine = Engine(model, loss, EngineSettings(capture=True))
+    own = Captured.replay
+    monkeypatch.setattr(Captured, "replay", lambda self, *given: (replays.append(1), own(self, *given))[1])
+    used = 0
+    for seed in range(20):
+        batch = batch_of(12, seed)
+        made, before = engine.before_step(batch, 0.1), len(replays)
+        engine.clipped_sum(batch, 0.1)
+        assert not made or (engine.replayed and len(replays) == before)
+        used += bool(made)
+    assert used > 12
+    assert len(replays) == used
+
+
+def test_passes_that_draw_random_numbers_are_not_done_before_their_step() -> None:
+    class Dropped(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.dropout(super().forward(x), 0.5, True)
+
+    seeds = iter(range(1000))
+    engine = Engine(Dropped(), loss, EngineSettings(capture=True), seeds=lambda: next(seeds))
+    replayed = 0
+    for seed in range(8):
+        batch = batch_of(12, seed)
+        assert engine.before_step(batch, 0.1) == []
+        engine.clipped_sum(batch, 0.1)
+        replayed += engine.replayed
+    assert replayed
+    assert next(seeds) == 8  # one a step
+
+
+@pytest.mark.parametrize("kind", ["microbatches", "one row", "not rows"])
+def test_nothing_is_done_before_a_step_of_several_passes(kind: str) -> None:
+    def odd(model: nn.Module, batch: Any) -> Tensor:
+        found = loss(model, batch)
+        note_byproducts([found.sum()] if kind == "not rows" else [])
+        return found
+
+    chosen = EngineSettings(capture=True, microbatch_size=5 if kind == "microbatches" else None)
+    engine = Engine(Net(), odd, chosen)
+    for seed in range(6):
+        batch = batch_of(1 if kind == "one row" else 10, seed)
+        assert engine.before_step(batch, 0.1) == []
+        engine.clipped_sum(batch, 0.1)

@@ -1,0 +1,205 @@
+"""A loop's outputs from the pass of its step: the same numbers, and only where nobody could see a difference."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from decrescendo.clipping import EngineSettings
+from decrescendo.integrations.opacus import PrivacyEngine
+from decrescendo.integrations.opacus.recording import LoopRecording
+
+STEPS = 24
+# (Equal trainings need equal seeds.)
+pytestmark = pytest.mark.filterwarnings("ignore:secure_mode is off")
+Call = Callable[[Any, Tensor, int], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _python_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's type checker draws random numbers of Python's."""
+    monkeypatch.setattr("decrescendo.clipping.checker.drawn_by_python", lambda held: ())
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with each forward pass of a loop's own."""
+    calls, own = list[int](), LoopRecording._called
+
+    def counted(self: LoopRecording, *given: Any) -> Any:
+        calls.append(self.rows)
+        return own(self, *given)
+
+    monkeypatch.setattr(LoopRecording, "_called", counted)
+    return calls
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def plainly(module: Any, x: Tensor, step: int) -> Tensor:
+    del step
+    return module(x)
+
+
+def trained(
+    inner: nn.Module, call: Call = plainly, *, capture: bool = True, expected: bool = True, batch: int = 64,
+    between: Callable[[nn.Module, int], None] | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """Weights after some steps; every step's outputs are compared with the model's own."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(64, 6), torch.randint(4, (64,)))
+    module, optimizer, loader = PrivacyEngine().make_private(
+        module=inner, optimizer=torch.optim.SGD(inner.parameters(), lr=0.5),
+        data_loader=DataLoader(data, batch_size=batch), noise_multiplier=1.0, max_grad_norm=0.3,
+        settings=EngineSettings(capture=capture),
+    )  # fmt: skip
+    step = 0
+    while step < STEPS:
+        for x, y in loader:
+            outputs = call(module, x, step)
+            nn.functional.cross_entropy(outputs, y).backward()
+            if expected:
+                with torch.no_grad():
+                    own = call(inner, x.as_subclass(Tensor), step)
+                assert torch.allclose(outputs.as_subclass(Tensor), own, atol=1e-6)
+            if between is not None:
+                between(inner, step)
+            optimizer.step()
+            step += 1
+    return [weight.detach().clone() for weight in inner.parameters()]
+
+
+def equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_outputs_are_the_models_own_and_the_weights_those_of_passes_in_python(called: list[int]) -> None:
+    weights = trained(model(), batch=32)
+    few = len(called)
+    assert few < STEPS * 4 / 5
+    assert equal(weights, trained(model(), capture=False, batch=32))
+    assert len(called) - few == STEPS
+
+
+def test_a_model_that_returns_a_dictionary_gives_one(called: list[int]) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, x: Tensor) -> dict[str, Any]:
+            return {"logits": self.inner(x), "hidden": None}
+
+    def call(module: Any, x: Tensor, step: int) -> Tensor:
+        del step
+        found = module(x)
+        assert found["hidden"] is None
+        return found["logits"]
+
+    weights = trained(Named(), call)
+    assert len(called) < STEPS / 2
+    assert equal(weights, trained(Named(), call, capture=False))
+
+
+def test_what_goes_into_the_model_may_change_from_step_to_step(called: list[int]) -> None:
+    def call(module: Any, x: Tensor, step: int) -> Tensor:
+        return module(2 * x if 12 <= step < 14 else x)
+
+    # (Nothing may be read of a batch where the loss changes: outputs are not looked at.)
+    weights = trained(model(), call, expected=False)
+    assert len(called) < STEPS
+    assert equal(weights, trained(model(), call, capture=False, expected=False))
+
+
+def test_outputs_of_a_changed_call_are_its_own() -> None:
+    seen = list[Any]()
+
+    def call(module: Any, x: Tensor, step: int) -> Tensor:
+        outputs = module(2 * x if step >= 12 else x)
+        seen.append((outputs, x.clone()))
+        return outputs
+
+    inner = model()
+    before = list[list[Tensor]]()
+
+    def noted(module: nn.Module, step: int) -> None:
+        before.append([weight.detach().clone() for weight in module.parameters()])
+
+    trained(inner, call, between=noted, expected=False)
+    for step, ((outputs, x), weights) in enumerate(zip(seen, before, strict=True)):
+        fresh = model()
+        for parameter, value in zip(fresh.parameters(), weights, strict=True):
+            parameter.data.copy_(value)
+        own = fresh((2 if step >= 12 else 1) * x.as_subclass(Tensor))
+        assert torch.allclose(outputs.as_subclass(Tensor), own, atol=1e-6), step
+
+
+def test_weights_that_are_written_before_the_step_count(called: list[int]) -> None:
+    @torch.no_grad()
+    def halved(module: nn.Module, step: int) -> None:
+        if step == STEPS - 3:
+            for weight in module.parameters():
+                weight.mul_(0.5)
+
+    weights = trained(model(), between=halved, expected=False)
+    assert len(called) < STEPS / 2
+    assert equal(weights, trained(model(), between=halved, capture=False, expected=False))
+
+
+def test_a_model_with_hooks_is_called_at_every_step(called: list[int]) -> None:
+    inner = model()
+    inner[0].register_forward_hook(lambda *given: None)
+    trained(inner, expected=False)
+    assert len(called) == STEPS
+
+
+def test_a_model_that_draws_random_numbers_is_called_at_every_step(called: list[int]) -> None:
+    trained(nn.Sequential(model(), nn.Dropout(0.3)), expected=False)
+    assert len(called) == STEPS
+
+
+def test_the_form_of_what_a_call_returns_is_its_own(called: list[int]) -> None:
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, x: Tensor, *, several: bool = False) -> Any:
+            found = self.inner(x)
+            return (found,) if several else found
+
+    def call(module: Any, x: Tensor, step: int) -> Tensor:
+        found = module(x)
+        if step > STEPS / 2:
+            assert isinstance(module(x, several=True), tuple)
+        assert isinstance(found, Tensor)
+        return found
+
+    weights = trained(Either(), call)
+    assert len(called) < STEPS
+    assert equal(weights, trained(Either(), call, capture=False))
+
+
+def test_rows_of_an_evaluation_while_a_batch_waits_are_not_taken_for_the_batch() -> None:
+    torch.manual_seed(0)
+    inner, data = model(), TensorDataset(torch.randn(64, 6), torch.randint(4, (64,)))
+    module, optimizer, loader = PrivacyEngine().make_private(
+        module=inner, optimizer=torch.optim.SGD(inner.parameters(), lr=0.5), data_loader=DataLoader(data, 64),
+        noise_multiplier=1.0, max_grad_norm=0.3, settings=EngineSettings(capture=True),
+    )  # fmt: skip
+    for _ in range(12):
+        for x, y in loader:
+            with torch.no_grad():
+                for rows, _labels in loader:
+                    with torch.enable_grad():
+                        found = module(rows[:32])
+                    own = inner(rows.as_subclass(Tensor)[:32])
+                    assert torch.allclose(found.as_subclass(Tensor), own, atol=1e-6)
+            nn.functional.cross_entropy(module(x), y).backward()
+            optimizer.step()
