@@ -117,6 +117,17 @@ def test_what_goes_into_the_model_may_change_from_step_to_step(called: list[int]
     assert equal(weights, trained(model(), call, capture=False, expected=False))
 
 
+def test_functions_that_return_what_they_were_given_are_followed(called: list[int]) -> None:
+    def call(module: Any, x: Tensor, step: int) -> Tensor:
+        del step
+        halved = (x.to("cpu") * 0.5).to("cpu").contiguous()
+        return module(halved.view(-1, 6).float())
+
+    weights = trained(model(), call)
+    assert len(called) < STEPS / 2
+    assert equal(weights, trained(model(), call, capture=False))
+
+
 def test_outputs_of_a_changed_call_are_its_own() -> None:
     seen = list[Any]()
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from decrescendo.base.torch_private import tree_flatten
 from decrescendo.integrations.opacus.calls import Call, Ref
 from decrescendo.integrations.opacus.model_state import ModelState
-from decrescendo.integrations.opacus.outputs import leaves, mapped
+from decrescendo.integrations.opacus.outputs import leaves, mapped, tree_leaves
 from decrescendo.integrations.opacus.program import Program, is_same
 
 
@@ -79,10 +79,16 @@ def _is_watched(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def _made(call: Call) -> list[tuple[int, Ref]]:
+    """The outputs that a call makes, with their places: not those that it was given (``x.to(x.device)`` is ``x``)."""
+    given = tree_leaves((call.args, call.kwargs))
+    return [(at, ref) for at, ref in enumerate(call.outputs) if ref not in given]
+
+
 def _alike(given: Any, kept: Call, calls: Sequence[Call], program: Program, rows: int) -> bool:
     """Whether arguments are computed from the batch as those of a program's call."""
-    mine = {ref: (one, at) for one in calls for at, ref in enumerate(one.outputs)}
-    its = {ref: (step, at) for step in program.steps for at, ref in enumerate(step.call.outputs)}
+    mine = {ref: (one, at) for one in calls for at, ref in _made(one)}
+    its = {ref: (step, at) for step in program.steps for at, ref in _made(step.call)}
     known = dict[tuple[Ref, Ref], bool]()
 
     def same(one: Any, other: Any) -> bool:
