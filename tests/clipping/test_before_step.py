@@ -115,21 +115,27 @@ def test_a_captured_pass_is_done_once_and_its_byproducts_are_the_outputs(
     assert len(replays) == used
 
 
-def test_passes_that_draw_random_numbers_are_not_done_before_their_step() -> None:
-    class Dropped(Net):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.dropout(super().forward(x), 0.5, True)
+class Dropped(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.dropout(super().forward(x), 0.5, True)
 
-    seeds = iter(range(1000))
+
+def test_a_pass_that_draws_random_numbers_has_the_seed_of_its_step() -> None:
+    seeds, others = iter(range(1000)), iter(range(1000))
     engine = Engine(Dropped(), loss, EngineSettings(capture=True), seeds=lambda: next(seeds))
-    replayed = 0
-    for seed in range(8):
+    plain = Engine(Dropped(), loss, EngineSettings(capture=False), seeds=lambda: next(others))
+    ahead = 0
+    for seed in range(10):
         batch = batch_of(12, seed)
-        assert engine.before_step(batch, 0.1) == []
-        engine.clipped_sum(batch, 0.1)
-        replayed += engine.replayed
-    assert replayed
-    assert next(seeds) == 8  # one a step
+        made = engine.before_step(batch, 0.1)
+        ahead += bool(made)
+        if made:
+            zeros = float((made[0] == 0).double().mean())
+            assert 0.1 < zeros < 0.9
+        given = batch_of(12, seed + 100) if seed == 8 else batch  # what was done before is of another batch
+        assert same(engine.clipped_sum(given, 0.1), plain.clipped_sum(given, 0.1))
+    assert ahead > 3
+    assert next(seeds) == next(others) == 10
 
 
 @pytest.mark.parametrize("kind", ["microbatches", "one row", "not rows"])

@@ -546,7 +546,7 @@ def test_batches_are_filled_up_after_captures_were_given_up_too() -> None:
     before = engine._captures.count(37, None, Inventory.of(engine._model), rows(37, 0))
     with pytest.warns(UserWarning, match="no pass is captured"):
         engine._captures._stop("a test", capture_choice.CANNOT)
-    assert engine._captures.count(37, None, Inventory.of(engine._model), rows(37, 0)) == before == 38
+    assert engine._captures.count(37, None, Inventory.of(engine._model), rows(37, 0)) == before == 40
 
 
 def test_what_changes_where_nobody_looks_is_found_by_a_pass_in_python(

@@ -123,8 +123,8 @@ def test_a_capture_must_pay_for_itself_by_the_uses_that_are_to_be_expected() -> 
     """It takes twelve seconds, a pass in Python two, a replay one: one that came twelve times is captured."""
     clock = Clock()
     choice = Choice("auto", clock)
-    assert not choice.pays("a", 2)
-    assert choice.pays("a", 3)
+    assert not choice.pays("a", 1, 1)
+    assert choice.pays("a", 2, 2)
     choice.begin()
     clock.now += 12
     choice.captured("a", "all")
@@ -135,7 +135,12 @@ def test_a_capture_must_pay_for_itself_by_the_uses_that_are_to_be_expected() -> 
         clock.now += 1 if replayed else 2
         choice.end()
     assert choice.why == capture_choice.PAYS
-    assert next(uses for uses in range(30) if choice.pays("b", uses)) == 12
+    assert next(uses for uses in range(30) if choice.pays("b", uses, 100)) == 12
+    # Of a thousand steps 900 are left: 2 of 100 came, 18 come. Of two hundred only two more.
+    choice.steps = 1000
+    assert choice.pays("b", 2, 100)
+    choice.steps = 200
+    assert not choice.pays("b", 2, 100)
 
 
 def test_passes_that_were_done_twice_are_not_measured() -> None:
@@ -151,10 +156,10 @@ def test_passes_that_were_done_twice_are_not_measured() -> None:
 
 
 def test_no_more_sizes_are_captured_than_pay(replays_win: None) -> None:
-    """Each size comes once or twice: nothing is captured, and a step is one pass."""
+    """Each size comes once: nothing is captured, and a step is one pass."""
     del replays_win
     engine = engine_of(network(), loss)
-    for count in (*range(2, 32), *range(2, 32)):
+    for count in (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 36):
         engine.clipped_sum(rows(count), 1.0)
     assert not engine._captures._captured
     assert engine.passes == capture_choice.FEW

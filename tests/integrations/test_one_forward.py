@@ -170,9 +170,17 @@ def test_a_model_with_hooks_is_called_at_every_step(called: list[int]) -> None:
     assert len(called) == STEPS
 
 
-def test_a_model_that_draws_random_numbers_is_called_at_every_step(called: list[int]) -> None:
-    trained(nn.Sequential(model(), nn.Dropout(0.3)), expected=False)
-    assert len(called) == STEPS
+def test_outputs_have_the_masks_of_the_pass_that_is_trained_on_and_move_no_global_numbers(
+    called: list[int],
+) -> None:
+    def dropped() -> nn.Module:
+        return nn.Sequential(model(), nn.Dropout(0.3))
+
+    weights = trained(dropped(), expected=False)
+    drawn = torch.rand(3)
+    assert len(called) < STEPS / 2
+    assert equal(weights, trained(dropped(), capture=False, expected=False))
+    assert torch.equal(drawn, torch.rand(3))
 
 
 def test_the_form_of_what_a_call_returns_is_its_own(called: list[int]) -> None:

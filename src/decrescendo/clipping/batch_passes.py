@@ -1,7 +1,7 @@
 """Passes over one micro-batch, checked or replayed: its norms, and its clipped sums."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from jaxtyping import Float
@@ -41,10 +41,11 @@ class BatchPasses:
     factors: Callable[..., Factors]
     seeds: Callable[[], int]
     keep: Callable[[str, Tensor], Tensor] | None
+    _drawn: list[int] = field(default_factory=list[int], init=False)
 
     def checked_pass(self, batch: Batch, held: Inventory) -> Pass:
         """One pass in Python, with a seed of its own."""
-        return self.checker.run(batch, count_rows(batch), 0, held, self.seeds(), self.workspace)
+        return self.checker.run(batch, count_rows(batch), 0, held, self._seed(), self.workspace)
 
     def norms(self, batch: Batch, rows: int, held: Inventory) -> Float[Tensor, " batch"]:
         """|g_i| of each row."""
@@ -52,13 +53,19 @@ class BatchPasses:
         with full_precision():
             return joint_norms(done)[:rows]
 
+    def _seed(self) -> int:
+        """That of the next pass, which `before_step` may have drawn already."""
+        return self._drawn.pop() if self._drawn else self.seeds()
+
     def before_step(
         self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None
     ) -> list[Tensor]:
         """`Captures.before_step` for the pass that `clipped` would do of these rows."""
         count = self.captures.count(rows, most, held, batch)
+        if not self._drawn:
+            self._drawn.append(self.seeds())
         with self.captures.alone():
-            return self.captures.before_step(batch, count, limit, held)
+            return self.captures.before_step(batch, count, limit, held, self._drawn[0])
 
     def clipped(
         self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None, *, metered: bool
@@ -69,7 +76,7 @@ class BatchPasses:
             most: the most rows of a pass, padding included; ``None`` for no limit.
             metered: whether the memory that the pass takes is measured: then it is not replayed.
         """
-        seed, count = self.seeds(), self.captures.count(rows, most, held, batch)
+        seed, count = self._seed(), self.captures.count(rows, most, held, batch)
         with self.captures.alone():
             replayed = None if metered else self.captures.replay(batch, count, limit, held, seed)
             if replayed is not None:

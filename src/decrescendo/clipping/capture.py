@@ -137,7 +137,7 @@ class Captures:
             wanted = self.choice.asked is True or self._seen[key] > 1
             self._before = self.checker.kept() if wanted else None
             return None
-        if captured is None and not self.choice.pays(key, self._seen[key]):
+        if captured is None and not self.choice.pays(key, self._seen[key], sum(self._seen.values())):
             return None
         if captured is None or self.workspace.outgrown(captured.block):
             captured = None  # (its memory is given back before more is asked for)
@@ -150,8 +150,8 @@ class Captures:
             del self._captured[next(iter(self._captured))]
         captured.times += 1
         self._uses += 1
-        if self.choice.measures and captured.times % 2 == 0:
-            return None  # replays and passes in Python in turns, to time both
+        if captured.times % 2 == 0 and self.choice.takes_turns(alike):
+            return None
         if not self.choice.measures and is_compared(self._uses):
             return None
         ahead, self._ahead = self._ahead, None
@@ -167,12 +167,12 @@ class Captures:
         self.checker.memory.assumed.add(_REPLAYED)
         return found
 
-    def before_step(self, batch: Batch, count: int, limit: float, held: Inventory) -> list[Tensor]:
-        """Where the next `replay`, with the same arguments, would replay a pass that draws no random numbers: do it
-        now, and keep its result for that call. Returns what the loss noted (`note_byproducts`); else nothing."""
+    def before_step(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> list[Tensor]:
+        """Where the next `replay`, with the same arguments, would replay a pass: do it now, and keep its result for
+        that call. Returns what the loss noted (`note_byproducts`); else nothing."""
         key, self._ahead = pass_key(batch, count, held), None
         captured = self._captured.get(key)
-        if captured is None or captured.draws or not captured.byproducts or self.choice.measures:
+        if captured is None or not captured.byproducts or self.choice.measures:
             return []
         if is_compared(self._uses + 1) or self.workspace.outgrown(captured.block):
             return []
@@ -181,7 +181,7 @@ class Captures:
         if changed_places(self._kept, self.checker.kept()) or not self.workspace.borrow(captured.block):
             return []
         self._borrowed = captured.block
-        self._ahead = Ahead.of(captured.replay(batch, limit, -1), batch, limit, key, held)
+        self._ahead = Ahead.of(captured.replay(batch, limit, seed), batch, limit, key, held)
         return self._ahead.found.byproducts
 
     def _may_replay(self, held: Inventory) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 # Occurrences of a number of rows before its capture, which costs as much as two or three passes; passes each way
 # whose medians are compared; numbers of rows that are captured to compare.
-_FIRST, _EACH, _TRIED = 3, 3, 3
+_FIRST, _EACH, _TRIED = 2, 3, 3
 _CLOCK = time.perf_counter
 
 ASKED = "passes were captured and replayed, as capture=True asks for"
@@ -57,6 +57,7 @@ class Choice:
         asked: `EngineSettings.capture`.
         clock: see `clock_on`.
         parts: whether the engine hands each sum on as it is made (``keep``), so that they are never all in memory.
+        steps: of the training; ``None`` where they are not known.
 
     >>> Choice(False, clock_on(torch.device("cpu"))).why == OFF
     True
@@ -65,6 +66,7 @@ class Choice:
     asked: bool | Literal["auto"]
     clock: Callable[[], float]
     parts: bool = False
+    steps: int | None = None
     on: bool = field(init=False)
     why: str = field(init=False)
     # Once measured, in times of a pass in Python: what a replay saves, and what a capture costs.
@@ -90,15 +92,25 @@ class Choice:
         """Whether passes are still timed to decide."""
         return self.on and self.asked == "auto" and self._saves is None
 
-    def pays(self, key: object, uses: int) -> bool:
-        """Whether to capture a pass now; ``uses`` counts its occurrences, this one included. A pass that
-        occurred n times is expected to occur n times more, so captures never cost more than twice what they
-        save."""
+    def pays(self, key: object, uses: int, total: int) -> bool:
+        """Whether to capture a pass now, by its occurrences from now on: its share of the steps that are left; as many
+        as so far, where nobody knows them.
+
+        Args:
+            key: of the pass.
+            uses: its occurrences, this one included.
+            total: those of all passes.
+        """
         if self.asked is True:
             return uses > 1
         if self._saves is None:
             return uses >= _FIRST and (key in self._tried or len(self._tried) < _TRIED)
-        return uses >= _FIRST and uses * self._saves >= self._costs
+        expected = uses if self.steps is None else uses / total * max(self.steps - total, 0)
+        return uses >= _FIRST and expected * self._saves >= self._costs
+
+    def takes_turns(self, alike: object) -> bool:
+        """Whether passes in Python are still to be timed."""
+        return self.measures and len(self._of(alike)[0]) < _EACH
 
     def begin(self) -> None:
         """Note that a pass begins, in Python or replayed."""

@@ -25,8 +25,9 @@ from decrescendo.row_independence.tracing import Number, Trace, draws, settings
 
 # Equal for passes that run the same kernels (`pass_key`).
 PassKey: TypeAlias = tuple[object, ...]
-# Batches are padded to a multiple of 1/32 to 1/16 of their rows, so that few numbers of rows occur.
-_BITS = 5
+# Batches are padded to a multiple of 1/32 to 1/16 of their rows (of 2 from 8 rows on, of 4 from 16 on), so that few
+# numbers of rows occur.
+_BITS, _LEAST = 5, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +154,10 @@ def is_compared(use: int) -> bool:
 def padded(rows: int, most: int | None) -> int:
     """The number of rows to which a pass is padded: few occur, and none above ``most``.
 
-    >>> padded(33, None), padded(63, None), padded(63, 63)
-    (34, 64, 63)
+    >>> padded(7, None), padded(9, None), padded(33, None), padded(500, None), padded(500, 500)
+    (7, 10, 36, 512, 500)
     """
-    step = 1 << max(rows.bit_length() - _BITS, 0)
+    step = max(1 << max(rows.bit_length() - _BITS, 0), min(_LEAST, 1 << max(rows.bit_length() - 3, 0)))
     count = -(-rows // step) * step
     return count if most is None or count <= most else rows
 

@@ -67,6 +67,7 @@ class Engine:
             ``clip_norm``.
         keep: called with a parameter's name and its sum over a micro-batch as soon as that is computed; what it
             returns is accumulated instead. For ranks that hold a part of each sum; ``None`` keeps all.
+        steps: of the training, to tell whether a capture pays; ``None`` where nobody knows.
 
     Guarantee:
         adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm. What each
@@ -107,6 +108,7 @@ class Engine:
         seeds: Callable[[], int] | None = None,
         keep: Callable[[str, Tensor], Tensor] | None = None,
         telemetry: Telemetry | None = None,
+        steps: int | None = None,
     ) -> None:
         check_instance("settings", settings, EngineSettings)
         if telemetry is not None:
@@ -123,7 +125,7 @@ class Engine:
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept, parts)
         self._checker = Checker(model, loss, settings.declared, scored=is_scored(telemetry))
         self._factors = partial(factors_of, gamma=settings.gamma, telemetry=telemetry, wide=settings.wide)
-        choice = Choice(settings.capture, clock_on(device), parts=keep is not None)
+        choice = Choice(settings.capture, clock_on(device), parts=keep is not None, steps=steps)
         self._captures = Captures(self._checker, self._workspace, self._factors, choice)
         self._seeds = no_seed if seeds is None else seeds
         self._keep = keep
@@ -156,9 +158,7 @@ class Engine:
             return ClippedSum(kept_by(self._keep, sums), limit, seen.diagnostics, extra)
         gradients: dict[str, Tensor] = {}
         diagnostics, parts = Diagnostics(0, 0, 0, 0.0), list[tuple[float, ...]]()
-        for sums, seen in self._in_parts(
-            batch, held, lambda part, size: self._clipped(part, size, held, limit)
-        ):
+        for sums, seen in self._in_parts(batch, held, partial(self._clipped, held=held, limit=limit)):
             self._captures.end()
             diagnostics += seen.diagnostics
             parts.append(seen.extra_coordinates)
@@ -172,8 +172,7 @@ class Engine:
 
     def before_step(self, batch: Batch, clip_norm: float) -> list[Tensor]:
         """What the loss notes (`note_byproducts`) of each row. The next `clipped_sum` of the same batch and clip norm
-        then has its sum from the same pass. Nothing where it would not replay one pass over the whole batch, or where
-        that draws random numbers."""
+        then has its sum from the same pass. Nothing where it would not replay one pass over the whole batch."""
         limit, held = check_clip_norm("clip_norm", clip_norm), Inventory.of(self._model)
         rows, key = count_rows(batch), signature(held, batch)
         if self._alone or len(parts_of(batch)) > 1 or rows < 2 or not self._sizes.are_one(key, rows):

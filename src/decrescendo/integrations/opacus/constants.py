@@ -53,6 +53,7 @@ class Knowledge:
         clean: calls of this step's recording that came before anything was read.
         recorded: the calls of this step.
         when: steps taken and epochs begun.
+        forwards: calls of the model.
     """
 
     read: bool = False
@@ -60,6 +61,7 @@ class Knowledge:
     clean: int = 0
     recorded: list[Any] = field(default_factory=list[Any])
     when: tuple[int, int] = (0, 0)
+    forwards: int = 0
     _made: dict[int, StorageWeakRef] = field(default_factory=dict[int, StorageWeakRef])
     _copies: Any = field(default_factory=WeakIdKeyDictionary)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, leaves_of, map_rows
+from decrescendo.base.rng import seeded
 from decrescendo.base.torch_private import count_of_storage_users
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
@@ -191,7 +192,9 @@ class LoopRecording:
             self.note_read()  # others have that memory
             self.seen.note_made(target)
             return given
-        made = self._into(target, INSIDE if self._inside else Ref(len(self.values)) if self.open else Ref(-1))
+        target.__class__ = Recorded
+        ref = INSIDE if self._inside else Ref(len(self.values)) if self.open else Ref(-1)
+        made = self._marked(target, ref, rows_first=True)
         if constant is None:
             return given
         self.values[made.ref] = plain(made)
@@ -201,10 +204,6 @@ class LoopRecording:
             return made.ref if leaf is constant else leaf
 
         return tree_map(adopted, given)
-
-    def _into(self, target: Any, ref: Ref) -> Recorded:
-        target.__class__ = Recorded
-        return self._marked(target, ref, rows_first=True)
 
     def _marked(self, recorded: Any, ref: Ref, *, rows_first: bool) -> Any:
         recorded.tape, recorded.ref, recorded.rows_first = self, ref, rows_first
@@ -231,10 +230,14 @@ class LoopRecording:
         given, _ = self._given(
             (args, kwargs), {place: leaf for place, leaf in others.items() if not isinstance(leaf, Recorded)}
         )
-        random = torch.get_rng_state()
+        self.seen.forwards += 1
+        random: Tensor | None = None
         found, form = (None, None) if self.once is None else self.once.outputs(self.calls, given, self.rows)
         if found is None:
-            found = self._called(module, args, kwargs)
+            seed = (torch.initial_seed() + self.seen.forwards) % 2**63  # torch's own numbers do not move
+            with seeded(seed, {parameter.device for parameter in module.parameters()}):
+                random = torch.get_rng_state()
+                found = self._called(module, args, kwargs)
             form = form_of(found, self.state)
         if torch.is_grad_enabled():
             # So that the loop's own autograd functions show, which are no functions of torch's.

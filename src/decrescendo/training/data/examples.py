@@ -24,6 +24,8 @@ from decrescendo.training.processes.bits import checksum
 EXAMPLES_APART = assumed("own-collate-fn")
 _WAY_OUT = "Or pass the examples one by one, in any form: EngineSettings(one_example_a_pass=True)"
 
+# Leaves of most rows, for which no abstract class need be asked.
+_PLAIN = (int, float, bool)
 # From a list of examples (always of one) to a batch of them, as torch's ``collate_fn``.
 Collate = Callable[[list[Any]], Batch]
 
@@ -164,6 +166,8 @@ def _stacked(items: list[Any]) -> Batch:
 
 def _unfrozen(item: object) -> object:
     """Read-only mappings as dicts, since the constructor of a user's mapping class is unknown."""
+    if type(item) is tuple:
+        return item
     if type(item) is dict or (isinstance(item, Mapping) and not isinstance(item, MutableMapping)):
         return {key: _unfrozen(value) for key, value in cast("Mapping[Any, object]", item).items()}
     return item
@@ -171,17 +175,24 @@ def _unfrozen(item: object) -> object:
 
 def _kind(item: object) -> object:
     """The structure of a row: shapes, dtypes and types, no values."""
+    kind = type(item)
+    if kind in _PLAIN:
+        return kind
     if isinstance(item, (Tensor, np.ndarray, np.generic)):
         return item.shape, item.dtype
+    if kind is tuple:
+        return kind, *map(_kind, cast("tuple[object, ...]", item))
     if isinstance(item, Mapping):
         return tuple((key, _kind(value)) for key, value in cast("Mapping[Any, object]", item).items())
     if isinstance(item, (list, tuple)):
-        return type(item), *map(_kind, cast("list[object]", item))
-    return type(item)
+        return kind, *map(_kind, cast("list[object]", item))
+    return kind
 
 
 def _check_numbers(item: object) -> None:
     """Refuse lists and strings, which ``default_collate`` does not turn into rows."""
+    if type(item) is tuple:
+        return
     values = cast("Mapping[str, object]", item).items() if isinstance(item, Mapping) else [("", item)]
     for name, value in values:
         if isinstance(value, (str, bytes)) or (isinstance(value, list) and isinstance(item, Mapping)):
