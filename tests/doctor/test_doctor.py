@@ -29,7 +29,7 @@ Observe = Callable[[Path, str], Diagnosis]
 def observed() -> Generator[Observe]:
     """What `examine` says, by one process that has imported torch, and forks for each script."""
     installed = any(found.name == "opacus" for found in importlib.metadata.distributions())
-    path = [] if installed else [str(_SUPPORT / "standin_opacus")]
+    path = [str(_SUPPORT / "standin_peers"), *([] if installed else [str(_SUPPORT / "standin_opacus")])]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -79,6 +79,25 @@ def test_a_fault_of_a_loop_by_hand_is_found(observed: Observe, tmp_path: Path, n
         assert any(f.check == check and f.certainty is Certainty.PROVEN for f in found.findings), (
             found.describe()
         )
+
+
+@pytest.mark.parametrize("name", trainings.CLEAN_OF_PEERS)
+def test_nothing_is_found_in_a_clean_training_of_another_library(
+    observed: Observe, tmp_path: Path, name: str
+) -> None:
+    found = observed(tmp_path, trainings.CLEAN_OF_PEERS[name])
+    assert not found.findings, found.describe()
+    assert not found.unseen, found.describe()
+    assert any(fact.startswith("the sum moved") for fact in found.facts)
+
+
+@pytest.mark.parametrize("name", some(trainings.FAULTY_OF_PEERS, 4))
+def test_a_fault_of_a_training_of_another_library_is_found(
+    observed: Observe, tmp_path: Path, name: str
+) -> None:
+    check, text = trainings.FAULTY_OF_PEERS[name]
+    found = observed(tmp_path, text)
+    assert {finding.check for finding in found.findings} >= {check}, found.describe()
 
 
 def test_a_clipped_batch_is_found_where_large_records_have_no_gradient(

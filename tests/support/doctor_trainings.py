@@ -192,3 +192,61 @@ FAULTY_BY_HAND = {
     "divided by the rows drawn": ("denominator", _LOOPED.replace("/ 60\n", "/ a.shape[0]\n")),
     "batch norm": ("beside", _OF_BATCHES.replace("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU()")),
 }  # fmt: skip
+
+# Trainings of other libraries, by the stand-ins in `standin_peers`.
+_TRAINER = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from dptrainer import DPTrainer, PrivacyArguments, TrainingArguments
+
+x = torch.randn(600, 8)
+rows = TensorDataset(x, (x[:, 0] > 0).long())
+args = TrainingArguments(
+    per_device_train_batch_size=60, gradient_accumulation_steps=1, max_steps=-1, num_train_epochs=3,
+    logging_strategy="no",
+)
+private = PrivacyArguments(
+    noise_multiplier=1.3, target_epsilon=None, target_delta=1e-5, poisson_sampling=True
+)
+trainer = DPTrainer(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)), args, rows, private)
+trainer.train()
+"""
+_OPAKE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from opake.dpsgd import PoissonSampler, clipped_grad
+from opake.dpsgd.noise import gaussian_noise, key
+
+x = torch.randn(600, 8)
+rows = TensorDataset(x, (x[:, :1] > 0).float())
+loader = DataLoader(rows, batch_sampler=PoissonSampler(rows, sample_rate=0.1, n_steps=30))
+weights = {"w": torch.zeros(8, 1)}
+
+def loss(weights, a, b):
+    return (a @ weights["w"] - b).square().sum()
+
+gradients = clipped_grad(loss, clipping_norm=1.0, normalize_by=60)
+noise, state = gaussian_noise(noise_multiplier=1.3, key=key(torch.seed()))
+for a, b in loader:
+    noisy, state = noise(gradients(weights, a, b), state)
+    weights = {name: weight - 0.1 * noisy[name] for name, weight in weights.items()}
+"""
+CLEAN_OF_PEERS = {"a trainer": _TRAINER, "opake": _OPAKE}
+_ACCOUNTED = "from opake.dpsgd.accounting import Gaussian, poisson\nstep = poisson(Gaussian(1.3), {})\n"
+FAULTY_OF_PEERS = {
+    "a trainer that shuffles": ("sampling", _TRAINER.replace("poisson_sampling=True", "poisson_sampling=False")),
+    "a trainer without noise": ("noise", _TRAINER.replace("noise_multiplier=1.3", "noise_multiplier=0.0")),
+    "a trainer for a small budget": ("budget", _TRAINER.replace("target_epsilon=None", "target_epsilon=0.5")),
+    "a trainer that logs": ("beside", _TRAINER.replace('logging_strategy="no"', "logging_steps=1")),
+    "a trainer with a delta of one record": ("delta", _TRAINER.replace("target_delta=1e-5", "target_delta=1 / 600")),
+    "shuffled": ("sampling", _OPAKE.replace(
+        "batch_sampler=PoissonSampler(rows, sample_rate=0.1, n_steps=30)", "batch_size=60, shuffle=True")),
+    "another rate": ("sampling", _OPAKE.replace("weights = {\"w\"", _ACCOUNTED.format("0.05") + "weights = {\"w\"")),
+    "noise for another norm": ("sensitivity", _OPAKE.replace(
+        "noise(gradients(weights, a, b), state)",
+        "noise(gradients(weights, a, b)._replace(max_norm=1 / 600), state)")),
+    "rows by each other": ("sensitivity", _OPAKE.replace(
+        "for a, b in loader:\n", "for a, b in loader:\n    a = (a - a.mean(0)) / a.std(0)\n")),
+    "a key in the script": ("seed", _OPAKE.replace("key(torch.seed())", "key(42)") + "torch.save(weights, 'w.pt')\n"),
+}  # fmt: skip

@@ -4,7 +4,17 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
+from decrescendo.doctor.source import (
+    MAKERS,
+    TRAINERS,
+    Hit,
+    Module,
+    Sources,
+    keyword,
+    name_of,
+    names_in,
+    targets_of,
+)
 
 _DRAWS = (
     "normal",
@@ -30,7 +40,8 @@ _PER_EXAMPLE = (
 def is_private(sources: Sources) -> bool:
     """Whether a training claims to be private."""
     attached = any("privacy" in ast.unparse(call.func).lower() for _, call in sources.calls("attach"))
-    made = any(sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", "OpacusDPTrainer", *MAKERS))
+    made = any(sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", *TRAINERS, *MAKERS))
+    made = made or (sources.mentions("opake") and any(sources.calls("clipped_grad", "gaussian_noise")))
     clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
     return attached or made or (bool(_noises(sources)) and clipped)
 

@@ -93,7 +93,8 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     unseen = [
         f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"
     ]
-    if seen.of("private") and seen.of("noise") and not loop_seen(seen):
+    open_ended = any(not event.get("whole") for event in seen.of("private"))
+    if open_ended and seen.of("noise") and not loop_seen(seen):
         unseen.append("how many epochs the loop makes")
     if not seen.of("step") and not seen.of("bypass"):
         unseen.append(UNREACHED)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in, targets_of
+from decrescendo.doctor.source import TRAINERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _SENT = (
     "get_parameters", "get_weights", "send", "save_pretrained", "push_to_hub", "save_model", "save_checkpoint",
@@ -72,7 +72,10 @@ def seeds(sources: Sources) -> Iterator[Hit]:
     """Noise that whoever knows the seed can draw again."""
     secure = sources.mentions("secure_mode=true", "secure_rng=true")
     published = sources.mentions(*(f"{name}(" for name in _SENT), "torch.save(", "flwr", "nvflare")
-    if secure or not published:
+    keyed = any(sources.calls("gaussian_noise")) and sources.mentions(
+        "opake"
+    )  # opake's noise has keys of its own
+    if secure or keyed or not published:
         return
     for module, call in sources.calls("manual_seed", "seed_everything", "set_seed", "manual_seed_all"):
         if not _draws_noise(module, call):
@@ -81,6 +84,20 @@ def seeds(sources: Sources) -> Iterator[Hit]:
                                      "weights are saved or sent",
                "who knows or guesses the seed draws the same noise, and takes it off")  # fmt: skip
         return
+
+
+def fixed_keys(sources: Sources) -> Iterator[Hit]:
+    """Noise of opake whose key stands in the script."""
+    for module, call in sources.calls("gaussian_noise"):
+        made = keyword(call, "key")
+        if not (isinstance(made, ast.Call) and name_of(made.func) == "key" and made.args):
+            continue
+        if isinstance(made.args[0], ast.Constant) and sources.mentions(
+            "torch.save(", "save_pretrained(", "push_to_hub"
+        ):
+            yield (module, call, "seed", "the key of the noise is a number in the script, and the weights are saved",
+                   "who knows or guesses the number draws the same noise, and takes it off")  # fmt: skip
+            return
 
 
 def _draws_noise(module: Module, seeding: ast.Call) -> bool:
@@ -112,6 +129,19 @@ def logs(sources: Sources) -> Iterator[Hit]:
                                                "logged, without noise",
                        "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
                 return
+
+
+def trainer_logs(sources: Sources) -> Iterator[Hit]:
+    """Trainers of Hugging Face's kind write the loss of the training rows into their logs and checkpoints."""
+    if not any(sources.calls(*TRAINERS)):
+        return
+    for module, call in sources.calls("TrainingArguments"):
+        given = keyword(call, "logging_strategy")
+        if not (isinstance(given, ast.Constant) and given.value == "no"):
+            yield (module, call, "beside", "the trainer writes loss and gradient norm of the training rows into its "
+                                           "log and its checkpoints, without noise",
+                   "they are no part of epsilon: logging_strategy='no', or keep them where the data are")  # fmt: skip
+            return
 
 
 def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr]:

@@ -17,7 +17,16 @@ from decrescendo.doctor.batch_rules import (
     weighted,
 )  # fmt: skip
 from decrescendo.doctor.finding import Certainty, Finding
-from decrescendo.doctor.published_rules import histories, logs, seeds, selections, statistics, units
+from decrescendo.doctor.published_rules import (
+    fixed_keys,
+    histories,
+    logs,
+    seeds,
+    selections,
+    statistics,
+    trainer_logs,
+    units,
+)
 from decrescendo.doctor.source import MAKERS, Hit, Sources, keyword, name_of, read, targets_of
 
 
@@ -85,5 +94,5 @@ def small_noise(sources: Sources) -> Iterator[Hit]:
 
 RULES = (
     poisson_off, shuffled, unused_loader, weighted, schedule, rows_together, clip_of_batches, denominators,
-    empty_batches, histories, seeds, logs, statistics, selections, units, small_noise,
+    empty_batches, histories, seeds, fixed_keys, logs, trainer_logs, statistics, selections, units, small_noise,
 )  # fmt: skip

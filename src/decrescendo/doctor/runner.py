@@ -9,6 +9,7 @@ from pathlib import Path
 from decrescendo.doctor.events import Events
 from decrescendo.doctor.neighbours import Neighbours
 from decrescendo.doctor.watch_opacus import OpacusWatch
+from decrescendo.doctor.watch_peers import PeersWatch
 from decrescendo.doctor.watch_torch import Enough, TorchWatch
 
 
@@ -20,6 +21,7 @@ def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
     opacus_watch = OpacusWatch(torch_watch) if importlib.util.find_spec("opacus") is not None else None
     if opacus_watch is not None:
         opacus_watch.start()
+    PeersWatch(torch_watch).start(Path(script))
     torch_watch.start()
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent)

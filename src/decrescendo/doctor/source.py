@@ -11,6 +11,8 @@ from pathlib import Path
 from decrescendo.errors import FileRefused
 
 MAKERS = ("make_private", "make_private_with_epsilon")
+# Trainers of Hugging Face's kind that step Opacus' optimiser.
+TRAINERS = ("OpacusDPTrainer", "DPTrainer", "privatize_trainer")
 _MOST_FILES = 40
 # Commands of notebooks; a line that goes on with "% (" is Python.
 _MAGIC = re.compile(r"^([ \t]*)(!|%%?[a-z]).*$", re.MULTILINE)

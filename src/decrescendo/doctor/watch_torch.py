@@ -165,10 +165,17 @@ class TorchWatch:
             self.neighbours.release(lambda: torch.cat([g.detach().flatten() for g in gradients]), facts)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self.private and not self.inside:
-            return
+        if not self.private or self.inside:
+            self.took_step(private=self.inside)
+
+    def took_step(self, *, private: bool) -> None:
+        """A step was taken, with a private sum or another one.
+
+        Raises:
+            Enough: it was the last to be observed.
+        """
         self.done += 1
-        self.events.write("step", {"private": self.inside, "loader": self.fetched, "drawn": self.drawn})
+        self.events.write("step", {"private": private, "loader": self.fetched, "drawn": self.drawn})
         if self.done >= self.steps:
             self._stops += 1
             if self._stops > 3:  # somebody catches everything
@@ -207,11 +214,12 @@ def _with_first_enlarged(collate: Callable[[list[Any]], Any], role: str, rows: l
 
 def facts_of(loader: Any) -> dict[str, Any]:
     """How a loader draws its batches."""
-    sampler, batches = loader.sampler, loader.batch_sampler
+    batches = loader.batch_sampler
     if (
         type(batches).__name__ == "BatchSplittingSampler"
     ):  # Opacus', which cuts batches into parts of one step
         batches = batches.sampler
+    sampler = getattr(batches, "sampler", loader.sampler)
     weights = getattr(sampler, "weights", None)
     held = None if weights is None else torch.as_tensor(weights)
     rows = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0

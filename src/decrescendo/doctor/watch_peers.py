@@ -1,0 +1,100 @@
+"""Observes trainings of other libraries: DPTrainer, which steps Opacus' optimiser by itself, and opake."""
+
+import functools
+import importlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decrescendo.base.torch_private import tree_leaves
+from decrescendo.doctor.events import user_frame, wrap
+from decrescendo.doctor.loops import epochs_asked, named_numbers
+from decrescendo.doctor.watch_torch import TorchWatch, facts_of
+
+_NOISES = ("opake.dpsgd.noise", "opake.dpsgd")
+
+
+class PeersWatch:
+    """What DPTrainer or opake does for the user's training.
+
+    Args:
+        torch_watch: which is told of their steps.
+    """
+
+    def __init__(self, torch_watch: TorchWatch) -> None:
+        self._torch, self._events, self._neighbours = torch_watch, torch_watch.events, torch_watch.neighbours
+        self._looked = False
+
+    def start(self, script: Path) -> None:
+        """Put the observers in for what the script names, and is installed."""
+        text = script.read_text(encoding="utf-8", errors="replace")
+        if "dptrainer" in text and find_spec("dptrainer") is not None:
+            wrap(importlib.import_module("dptrainer").DPTrainer, "get_train_dataloader", self._loaded)
+        if "opake" in text and find_spec("opake") is not None:
+            for name in _NOISES:
+                wrap(importlib.import_module(name), "gaussian_noise", self._made)
+            try:
+                accounting = importlib.import_module("opake.dpsgd.accounting")
+            except Exception:  # a compiled part, which some versions of Python cannot load
+                return
+            wrap(accounting, "poisson", self._counted)
+
+    # DPTrainer.
+
+    def _loaded(self, load: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Its trainer makes the loader of a training: `OpacusWatch` has seen no ``make_private``."""
+        loader = load(trainer, *args, **kwargs)
+        self._torch.private += 1
+        asked, given, optimizer = trainer.privacy_args, trainer.args, trainer.optimizer
+        while not hasattr(optimizer, "noise_multiplier"):
+            optimizer = optimizer.optimizer
+        facts = facts_of(loader)
+        size = given.per_device_train_batch_size * given.gradient_accumulation_steps
+        steps = -(-facts["rows"] // size)
+        turns = given.max_steps / steps if given.max_steps > 0 else given.num_train_epochs
+        told = {
+            "target_epsilon": asked.target_epsilon, "target_delta": asked.target_delta,
+            "epochs": max(1, round(turns)), "poisson_sampling": asked.poisson_sampling,
+        }  # fmt: skip
+        accountant = trainer.dp_callback.accountant
+        self._events.write("private", {
+            "asked": told, "given": facts, "made": {**facts, "steps": steps}, "optimizer": id(optimizer),
+            "noise": optimizer.noise_multiplier, "accountant": id(accountant), "history": list(accountant.history),
+            "whole": True,
+        })  # fmt: skip
+        return loader
+
+    # opake.
+
+    def _made(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        noise, state = make(*args, **kwargs)
+        return functools.partial(self._noised, noise, float(kwargs["noise_multiplier"])), state
+
+    def _noised(self, noise: Callable[..., Any], multiplier: float, clipped: Any, *args: Any) -> Any:
+        if not self._looked:
+            self._events.write("claims", {"names": {**named_numbers(user_frame()), "noise": multiplier}})
+        sums = getattr(clipped, "grads", clipped)  # of gradients and their squares the former
+        sensitivity = float(sums.sensitivity)
+        epochs = {} if self._looked else {"epochs": epochs_asked(user_frame())}
+        self._looked = True
+        self._events.write(
+            "noise",
+            {"noise": multiplier, "clip": sensitivity, "optimizer": 0, "ghost_clip": None, **epochs},
+        )
+        tensors = [leaf for leaf in tree_leaves(sums.pytree) if isinstance(leaf, Tensor)]
+        facts = {"kind": "sum", "std": multiplier * sensitivity, "noise": multiplier}
+        self._neighbours.release(lambda: torch.cat([leaf.detach().flatten() for leaf in tensors]), facts)
+        made = noise(clipped, *args)
+        self._torch.private += 1
+        self._torch.took_step(private=True)
+        return made
+
+    def _counted(self, poisson: Callable[..., Any], inner: Any, sample_rate: float, **kwargs: Any) -> Any:
+        multiplier = getattr(inner, "noise_multiplier", None)
+        told = {} if multiplier is None else {"noise_multiplier": float(multiplier)}
+        self._events.write("account", {"sample_rate": float(sample_rate), **told})
+        return poisson(inner, sample_rate, **kwargs)

@@ -1,0 +1,1 @@
+"""What the doctor observes of opake: sums with the norm that they were clipped to, noise by a key, a sampler."""
