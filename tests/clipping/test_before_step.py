@@ -151,3 +151,49 @@ def test_nothing_is_done_before_a_step_of_several_passes(kind: str) -> None:
         batch = batch_of(1 if kind == "one row" else 10, seed)
         assert engine.before_step(batch, 0.1) == []
         engine.clipped_sum(batch, 0.1)
+
+
+def test_no_seed_of_masks_is_in_the_sums_of_two_batches() -> None:
+    seeds = iter(range(1000))
+    engine = Engine(Dropped(), loss, EngineSettings(capture=True), seeds=lambda: next(seeds))
+    for seed in range(6):
+        engine.clipped_sum(batch_of(12, seed), 0.1)
+    batch = batch_of(12, 7)
+    assert engine.before_step(batch, 0.1)  # seed 6
+    engine.clipped_sum(batch_of(5, 8), 0.1)  # takes it, and is not replayed
+    own = Engine(Dropped(), loss, EngineSettings(capture=False), seeds=lambda: 7)
+    assert same(engine.clipped_sum(batch, 0.1), own.clipped_sum(batch, 0.1))
+
+
+def test_rows_that_are_written_before_the_step_count() -> None:
+    model = Net()
+    engine, plain = (
+        Engine(model, loss, EngineSettings(capture=True)),
+        Engine(model, loss, EngineSettings(capture=False)),
+    )
+    done = 0
+    for seed in range(8):
+        batch = batch_of(12, seed)
+        done += bool(engine.before_step(batch, 0.1))
+        batch[0].mul_(2.0)
+        assert same(engine.clipped_sum(batch, 0.1), plain.clipped_sum(batch, 0.1))
+    assert done
+
+
+def test_memory_that_runs_out_before_a_step_is_left_to_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, failing = Engine(Net(), loss, EngineSettings(capture=True)), list[int]()
+    own = Captured.replay
+
+    def replay(self: Captured, *given: Any) -> Any:
+        if failing:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return own(self, *given)
+
+    monkeypatch.setattr(Captured, "replay", replay)
+    for seed in range(6):
+        engine.clipped_sum(batch_of(12, seed), 0.1)
+    failing.append(1)
+    batch = batch_of(12, 7)
+    assert engine.before_step(batch, 0.1) == []
+    failing.clear()
+    assert engine.clipped_sum(batch, 0.1).diagnostics.examples == 12

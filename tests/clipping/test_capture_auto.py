@@ -123,8 +123,8 @@ def test_a_capture_must_pay_for_itself_by_the_uses_that_are_to_be_expected() -> 
     """It takes twelve seconds, a pass in Python two, a replay one: one that came twelve times is captured."""
     clock = Clock()
     choice = Choice("auto", clock)
-    assert not choice.pays("a", 1, 1)
-    assert choice.pays("a", 2, 2)
+    assert not choice.pays("a", 1)
+    assert choice.pays("a", 2)
     choice.begin()
     clock.now += 12
     choice.captured("a", "all")
@@ -135,12 +135,12 @@ def test_a_capture_must_pay_for_itself_by_the_uses_that_are_to_be_expected() -> 
         clock.now += 1 if replayed else 2
         choice.end()
     assert choice.why == capture_choice.PAYS
-    assert next(uses for uses in range(30) if choice.pays("b", uses, 100)) == 12
+    assert next(uses for uses in range(30) if choice.pays("b", uses)) == 12
     # Of a thousand steps 900 are left: 2 of 100 came, 18 come. Of two hundred only two more.
-    choice.steps = 1000
-    assert choice.pays("b", 2, 100)
+    choice.done, choice.steps = 100, 1000
+    assert choice.pays("b", 2)
     choice.steps = 200
-    assert not choice.pays("b", 2, 100)
+    assert not choice.pays("b", 2)
 
 
 def test_passes_that_were_done_twice_are_not_measured() -> None:

@@ -12,7 +12,7 @@ from decrescendo.clipping import EngineSettings
 from decrescendo.integrations.opacus import PrivacyEngine
 from decrescendo.integrations.opacus.recording import LoopRecording
 
-STEPS = 24
+STEPS = 16
 # (Equal trainings need equal seeds.)
 pytestmark = pytest.mark.filterwarnings("ignore:secure_mode is off")
 Call = Callable[[Any, Tensor, int], Tensor]
@@ -109,7 +109,7 @@ def test_a_model_that_returns_a_dictionary_gives_one(called: list[int]) -> None:
 
 def test_what_goes_into_the_model_may_change_from_step_to_step(called: list[int]) -> None:
     def call(module: Any, x: Tensor, step: int) -> Tensor:
-        return module(2 * x if 12 <= step < 14 else x)
+        return module(2 * x if 8 <= step < 10 else x)
 
     # (Nothing may be read of a batch where the loss changes: outputs are not looked at.)
     weights = trained(model(), call, expected=False)
@@ -132,7 +132,7 @@ def test_outputs_of_a_changed_call_are_its_own() -> None:
     seen = list[Any]()
 
     def call(module: Any, x: Tensor, step: int) -> Tensor:
-        outputs = module(2 * x if step >= 12 else x)
+        outputs = module(2 * x if step >= 8 else x)
         seen.append((outputs, x.clone()))
         return outputs
 
@@ -147,7 +147,7 @@ def test_outputs_of_a_changed_call_are_its_own() -> None:
         fresh = model()
         for parameter, value in zip(fresh.parameters(), weights, strict=True):
             parameter.data.copy_(value)
-        own = fresh((2 if step >= 12 else 1) * x.as_subclass(Tensor))
+        own = fresh((2 if step >= 8 else 1) * x.as_subclass(Tensor))
         assert torch.allclose(outputs.as_subclass(Tensor), own, atol=1e-6), step
 
 
@@ -222,3 +222,106 @@ def test_rows_of_an_evaluation_while_a_batch_waits_are_not_taken_for_the_batch()
                     assert torch.allclose(found.as_subclass(Tensor), own, atol=1e-6)
             nn.functional.cross_entropy(module(x), y).backward()
             optimizer.step()
+
+
+class Several(nn.Module):
+    """Outputs of any form, of which the loss takes the first."""
+
+    def __init__(self, others: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.inner, self.others = model(), others
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        found = self.inner(x)
+        return found, *self.others(found)
+
+
+@pytest.mark.parametrize(
+    "others", [lambda h: (h @ h.t(), h - h.mean(0)), lambda h: (h.argmax(1),)],
+    ids=["rows by each other", "whole numbers"],
+)  # fmt: skip
+def test_outputs_that_are_not_made_row_by_row_are_the_loops_own(
+    called: list[int], others: Callable[[Tensor], tuple[Tensor, ...]]
+) -> None:
+    def call(module: Any, x: Tensor, step: int) -> Tensor:
+        del step
+        found = module(x)
+        rows = x.as_subclass(Tensor) if isinstance(module, Several) else None
+        if (
+            rows is None and torch.is_grad_enabled()
+        ):  # of the loop; later calls compare them with the model's own
+            seen.append([one.as_subclass(Tensor) for one in found])
+        else:
+            for one, own in zip(seen[-1], found, strict=True):
+                assert torch.allclose(one.to(own.dtype), own, atol=1e-6)
+        return found[0]
+
+    seen = list[list[Tensor]]()
+    trained(Several(others), call, batch=32)
+    assert len(called) == STEPS
+
+
+def test_what_the_loop_draws_for_the_model_is_what_the_model_is_given(called: list[int]) -> None:
+    def call(module: Any, x: Tensor, step: int) -> Tensor:
+        noise = torch.randn_like(x)
+        outputs = module(x + noise)
+        if step > STEPS / 2:
+            with torch.no_grad():
+                own = inner((x + noise).as_subclass(Tensor))
+            assert torch.allclose(outputs.as_subclass(Tensor), own, atol=1e-6)
+        return outputs
+
+    inner = model()
+    trained(inner, call, expected=False)
+    assert len(called) == STEPS
+
+
+def test_an_object_that_is_given_to_the_model_counts(called: list[int]) -> None:
+    class Scale:
+        value = 1.0
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, x: Tensor, scale: Scale) -> Tensor:
+            return self.inner(x) * scale.value
+
+    def weights(*, capture: bool) -> list[Tensor]:
+        scale = Scale()
+
+        def call(module: Any, x: Tensor, step: int) -> Tensor:
+            scale.value = 1.0 if step < STEPS / 2 else 10.0
+            return module(x, scale)
+
+        return trained(Scaled(), call, capture=capture)
+
+    assert equal(weights(capture=True), weights(capture=False))
+    assert len(called) == 2 * STEPS
+
+
+def test_a_model_that_returns_its_loss_goes_on_being_called(called: list[int]) -> None:
+    class Scored(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            logits = self.inner(x)
+            return {"loss": nn.functional.cross_entropy(logits, y), "logits": logits}
+
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(64, 6), torch.randint(4, (64,)))
+    inner = Scored()
+    module, optimizer, loader = PrivacyEngine().make_private(
+        module=inner, optimizer=torch.optim.SGD(inner.parameters(), lr=0.5), data_loader=DataLoader(data, 64),
+        noise_multiplier=1.0, max_grad_norm=0.3, settings=EngineSettings(capture=True),
+    )  # fmt: skip
+    for _ in range(6):
+        for x, y in loader:
+            loss = module(x, y)["loss"]
+            assert loss.dim() == 0
+            loss.backward()
+            optimizer.step()
+    assert len(called) == 6

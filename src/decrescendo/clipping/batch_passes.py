@@ -14,7 +14,7 @@ from decrescendo.clipping.checker import Checker
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.factors import Factors, PassNumbers, joint_norms, seen_of
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.memory import is_out_of_memory
+from decrescendo.clipping.memory import is_out_of_memory, release
 from decrescendo.clipping.one_example import kept_by
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.workspace import Workspace
@@ -64,8 +64,15 @@ class BatchPasses:
         count = self.captures.count(rows, most, held, batch)
         if not self._drawn:
             self._drawn.append(self.seeds())
-        with self.captures.alone():
-            return self.captures.before_step(batch, count, limit, held, self._drawn[0])
+        try:
+            with self.captures.alone():
+                return self.captures.before_step(batch, count, limit, held, self._drawn[0])
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        self.captures.forget()  # `clipped` will be given fewer rows
+        release()
+        return []
 
     def clipped(
         self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None, *, metered: bool

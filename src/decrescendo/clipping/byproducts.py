@@ -1,6 +1,6 @@
 """What a loss hands out of a pass beside its losses, so that nobody needs a second forward pass for it."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -10,13 +10,20 @@ _NOTED = ContextVar[list[Tensor] | None]("byproducts", default=None)
 
 
 def note_byproducts(tensors: list[Tensor]) -> None:
-    """From within a loss: tensors with a place for each row, which `Engine.before_step` is to return.
+    """From within a loss: tensors whose row i depends on row i of the batch alone, for `Engine.before_step` to return.
 
-    Like a loss they are private.
+    It returns nothing if one of them is another tensor. Like a loss they are private.
     """
     noted = _NOTED.get()
     if noted is not None:
         noted += tensors
+
+
+def keep_byproducts_if(test: Callable[[Tensor], bool]) -> None:
+    """After a loss: keep what it noted if all of it passes a test, else nothing."""
+    noted = _NOTED.get()
+    if noted and not all(map(test, noted)):
+        noted.clear()
 
 
 @contextmanager

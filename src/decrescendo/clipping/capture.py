@@ -121,6 +121,7 @@ class Captures:
         """The replayed pass over ``batch``, padded to ``count`` rows, with sums clipped to ``limit``; ``None`` where
         it must run in Python."""
         make = self._make if self.choice.on and count > 1 else None
+        ahead, self._ahead = self._ahead, None
         if make is None:
             return None
         self.choice.begin()
@@ -137,7 +138,7 @@ class Captures:
             wanted = self.choice.asked is True or self._seen[key] > 1
             self._before = self.checker.kept() if wanted else None
             return None
-        if captured is None and not self.choice.pays(key, self._seen[key], sum(self._seen.values())):
+        if captured is None and not self.choice.pays(key, self._seen[key]):
             return None
         if captured is None or self.workspace.outgrown(captured.block):
             captured = None  # (its memory is given back before more is asked for)
@@ -154,8 +155,7 @@ class Captures:
             return None
         if not self.choice.measures and is_compared(self._uses):
             return None
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.is_of(batch, limit, key, held):
+        if ahead is not None and ahead.is_of(captured, batch, limit, seed, held):
             found = ahead.found
         elif self.workspace.borrow(captured.block):
             self._borrowed = captured.block
@@ -170,18 +170,20 @@ class Captures:
     def before_step(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> list[Tensor]:
         """Where the next `replay`, with the same arguments, would replay a pass: do it now, and keep its result for
         that call. Returns what the loss noted (`note_byproducts`); else nothing."""
-        key, self._ahead = pass_key(batch, count, held), None
-        captured = self._captured.get(key)
+        self._ahead = None
+        captured = self._captured.get(pass_key(batch, count, held))
         if captured is None or not captured.byproducts or self.choice.measures:
             return []
         if is_compared(self._uses + 1) or self.workspace.outgrown(captured.block):
             return []
         if self._kept is None or self._epoch != self.checker.comparison.epoch or why_not_around(held):
             return []
+        if any(tensor.is_inference() for tensor in (*leaves_of(batch), *(one for _, one in held.tensors()))):
+            return []
         if changed_places(self._kept, self.checker.kept()) or not self.workspace.borrow(captured.block):
             return []
         self._borrowed = captured.block
-        self._ahead = Ahead.of(captured.replay(batch, limit, seed), batch, limit, key, held)
+        self._ahead = Ahead.of(captured, batch, limit, seed, held)
         return self._ahead.found.byproducts
 
     def _may_replay(self, held: Inventory) -> bool:
@@ -213,6 +215,7 @@ class Captures:
         """Drop the captured passes and their memory; they may be captured again."""
         with self._one_at_a_time:
             self._captured.clear()
+            self._ahead = None
 
     @contextmanager
     def ending(self) -> Generator[None]:

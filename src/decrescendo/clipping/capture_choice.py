@@ -58,6 +58,7 @@ class Choice:
         clock: see `clock_on`.
         parts: whether the engine hands each sum on as it is made (``keep``), so that they are never all in memory.
         steps: of the training; ``None`` where they are not known.
+        done: how many of them were begun.
 
     >>> Choice(False, clock_on(torch.device("cpu"))).why == OFF
     True
@@ -67,6 +68,7 @@ class Choice:
     clock: Callable[[], float]
     parts: bool = False
     steps: int | None = None
+    done: int = 0
     on: bool = field(init=False)
     why: str = field(init=False)
     # Once measured, in times of a pass in Python: what a replay saves, and what a capture costs.
@@ -92,20 +94,20 @@ class Choice:
         """Whether passes are still timed to decide."""
         return self.on and self.asked == "auto" and self._saves is None
 
-    def pays(self, key: object, uses: int, total: int) -> bool:
-        """Whether to capture a pass now, by its occurrences from now on: its share of the steps that are left; as many
-        as so far, where nobody knows them.
+    def pays(self, key: object, uses: int) -> bool:
+        """Whether to capture a pass now, by its occurrences from now on: as many a step as so far, in the steps that
+        are left; where nobody knows their number, as many as so far.
 
         Args:
             key: of the pass.
             uses: its occurrences, this one included.
-            total: those of all passes.
         """
         if self.asked is True:
             return uses > 1
         if self._saves is None:
             return uses >= _FIRST and (key in self._tried or len(self._tried) < _TRIED)
-        expected = uses if self.steps is None else uses / total * max(self.steps - total, 0)
+        left = None if self.steps is None else max(self.steps - self.done, 0)
+        expected = uses if left is None else uses / max(self.done, 1) * left
         return uses >= _FIRST and expected * self._saves >= self._costs
 
     def takes_turns(self, alike: object) -> bool:

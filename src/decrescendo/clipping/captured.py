@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -66,36 +66,38 @@ class Captured:
         self.limit.fill_(limit)
         with seeded(max(seed, 0), {self.limit.device}) if self.draws else nullcontext():
             numbers, *found = self.capture.run()
-        sums = dict(zip(self.names, found, strict=False))
-        rows = [made[: count_rows(batch)] for made in found[len(sums) :]]
-        return Replayed(numbers, sums, rows)
+        sums = dict(zip(self.names, found[: len(self.names)], strict=True))
+        return Replayed(numbers, sums, [made[: count_rows(batch)] for made in found[len(self.names) :]])
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The result of a pass that was replayed before its step; of which batch, clip norm and weights."""
+    """The result of a pass that was replayed before its step, and of what."""
 
     found: Replayed
+    by: Captured
     batch: Batch
     limit: float
-    key: PassKey
-    versions: list[int | None]
+    seed: int
+    # How often the rows and the model's tensors were written.
+    versions: list[int]
 
     @classmethod
-    def of(cls, found: Replayed, batch: Batch, limit: float, key: PassKey, held: Inventory) -> "Ahead":
-        """``found`` as the result of the pass with this key; on a GPU its numbers lie where the next replay's do."""
-        kept = Replayed(found.numbers.clone(), found.sums, found.byproducts)
-        return cls(kept, batch, limit, key, _versions(held))
+    def of(cls, by: Captured, batch: Batch, limit: float, seed: int, held: Inventory) -> "Ahead":
+        """Replay a captured pass. (On a GPU its numbers lie where the next replay's do.)"""
+        found = by.replay(batch, limit, seed)
+        kept = replace(found, numbers=found.numbers.clone())
+        return cls(kept, by, batch, limit, seed, versions_of(batch, held))
 
-    def is_of(self, batch: Batch, limit: float, key: PassKey, held: Inventory) -> bool:
-        """Whether a pass now would have the same result."""
-        same = self.batch is batch and self.limit == limit and self.key == key
-        return same and None not in self.versions and self.versions == _versions(held)
+    def is_of(self, by: Captured, batch: Batch, limit: float, seed: int, held: Inventory) -> bool:
+        """Whether a replay now would have the same result."""
+        same = self.by is by and self.batch is batch and (self.limit, self.seed) == (limit, seed)
+        return same and self.versions == versions_of(batch, held)
 
 
-def _versions(held: Inventory) -> list[int | None]:
-    """How often each tensor was written; torch does not count it for an inference tensor."""
-    return [None if tensor.is_inference() else tensor._version for _, tensor in held.tensors()]
+def versions_of(batch: Batch, held: Inventory) -> list[int]:
+    """How often each tensor of the batch and the model was written; torch counts it for all but inference tensors."""
+    return [tensor._version for tensor in (*leaves_of(batch), *(tensor for _, tensor in held.tensors()))]
 
 
 def capture_pass(
@@ -129,8 +131,7 @@ def capture_pass(
         clip = factors(done, norms, own_count, limit)
         sums = done.measured.scaled_sums(clip.factors)
     own = {key_of(tensor) for tensor in (*leaves_of(rows), own_count, limit, block)}
-    by_row = [made.detach() for made in noted if made.is_floating_point() and made.shape[:1] == (count,)]
-    by_row = by_row if len(by_row) == len(noted) else []
+    by_row = [made.detach() for made in noted] if all(map(torch.is_floating_point, noted)) else []
     capture.finish([clip.numbers, *sums.values(), *by_row], known | own)
     trace = done.tracer.trace
     return Captured(

@@ -156,6 +156,7 @@ class Engine:
             sums, seen = self._alone.clipped(batch, held, limit)
             extra = self._coordinates([seen.extra_coordinates])
             return ClippedSum(kept_by(self._keep, sums), limit, seen.diagnostics, extra)
+        self._captures.choice.done += 1
         gradients: dict[str, Tensor] = {}
         diagnostics, parts = Diagnostics(0, 0, 0, 0.0), list[tuple[float, ...]]()
         for sums, seen in self._in_parts(batch, held, partial(self._clipped, held=held, limit=limit)):

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from decrescendo.base.storages import key_of, paused
 from decrescendo.base.torch_private import parametrize
+from decrescendo.clipping.byproducts import keep_byproducts_if
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
@@ -32,6 +33,7 @@ from decrescendo.row_independence.tracing import (
     UnobservedReads,
     check_own,
     check_raised,
+    is_by_row,
     opened,
     reads_a_number,
 )
@@ -79,6 +81,7 @@ def run(
         with torch.enable_grad(), eager(), unchanged(model, held), tracer, recorder:
             returned = loss(model, batch)
         losses, scores = check_losses(returned, tracer.count, scored=scored)
+        keep_byproducts_if(lambda tensor: is_by_row(tracer, tensor))
         return _measured(losses, scores, recorder, parameters, tracer, wide=workspace.wide)
 
 

@@ -86,7 +86,7 @@ def _total(seen: Observed, private: Event) -> Ledger | None:
     epochs, steps = epochs_of(seen, private), private["made"]["steps"]
     if not epochs or not steps:
         return None
-    rate, total = 1 / steps, epochs * steps
+    rate, total = 1 / steps, private.get("total", epochs * steps)
     noise = float(private["noise"])
     observed = [
         float(event["noise"]) for event in seen.of("noise") if event["optimizer"] == private["optimizer"]
@@ -127,6 +127,8 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
         says = (
             f"the noise multiplier moves from {ledger.noise_multiplier[0]:.4g} to {ledger.noise_multiplier[-1]:.4g} "
             "after it was calibrated as a constant" if moved
+            else f"the training takes {private['total']} steps, more than the noise is enough for"
+            if "total" in private
             else f"the loop goes through {epochs_of(seen, private)} epochs, the noise was calibrated for "
                  f"{asked.get('epochs')}"
         )  # fmt: skip

@@ -93,7 +93,7 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     unseen = [
         f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"
     ]
-    open_ended = any(not event.get("whole") for event in seen.of("private"))
+    open_ended = any("total" not in event for event in seen.of("private"))
     if open_ended and seen.of("noise") and not loop_seen(seen):
         unseen.append("how many epochs the loop makes")
     if not seen.of("step") and not seen.of("bypass"):
@@ -102,7 +102,7 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     moved, said, missing, ran = compared(kept, seen)
     settled = {"sensitivity"} if ran else set()
     if any(event["private"] for event in seen.of("step")):
-        settled |= {"sampling", "bypass", "delta", "noise"}
+        settled |= {"bypass", "noise"} | ({"sampling", "delta"} if seen.of("private") else set())
     return [*findings, *moved], [*facts, *said], [*unseen, *missing], settled
 
 

@@ -137,7 +137,8 @@ def trainer_logs(sources: Sources) -> Iterator[Hit]:
         return
     for module, call in sources.calls("TrainingArguments"):
         given = keyword(call, "logging_strategy")
-        if not (isinstance(given, ast.Constant) and given.value == "no"):
+        text = "" if given is None else ast.unparse(given).lower()
+        if given is None or (isinstance(given, ast.Constant) and text != "'no'"):
             yield (module, call, "beside", "the trainer writes loss and gradient norm of the training rows into its "
                                            "log and its checkpoints, without noise",
                    "they are no part of epsilon: logging_strategy='no', or keep them where the data are")  # fmt: skip

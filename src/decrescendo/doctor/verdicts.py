@@ -185,8 +185,7 @@ def _by_hand(seen: Observed) -> Iterator[Finding]:
     how = {"RandomSampler": "shuffled", "SequentialSampler": "taken in their order"}.get(loader["sampler"])
     if how is not None and loader["batches"] == "BatchSampler" and loader["size"] < loader["rows"]:
         yield Finding(
-            "sampling",
-            Certainty.RECOMPUTED if seen.of("account") or seen.of("noise") else Certainty.SUSPECTED,
+            "sampling", Certainty.RECOMPUTED if seen.of("account") else Certainty.SUSPECTED,
             f"batches are {how}, {loader['size']} of {loader['rows']} rows each: accountants of DP-SGD "
             "assume that "
             "each record is drawn by itself (Poisson)",

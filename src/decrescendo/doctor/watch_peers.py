@@ -1,9 +1,10 @@
 """Observes trainings of other libraries: DPTrainer, which steps Opacus' optimiser by itself, and opake."""
 
+import contextlib
 import functools
 import importlib
+import math
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from torch import Tensor
 from decrescendo.base.torch_private import tree_leaves
 from decrescendo.doctor.events import user_frame, wrap
 from decrescendo.doctor.loops import epochs_asked, named_numbers
+from decrescendo.doctor.source import read
 from decrescendo.doctor.watch_torch import TorchWatch, facts_of
+from decrescendo.errors import FileRefused
 
-_NOISES = ("opake.dpsgd.noise", "opake.dpsgd")
+_NOISES = ("opake.dpsgd.noise", "opake.dpsgd", "opake.api.dpsgd.noise")
 
 
 class PeersWatch:
@@ -30,18 +33,23 @@ class PeersWatch:
         self._looked = False
 
     def start(self, script: Path) -> None:
-        """Put the observers in for what the script names, and is installed."""
-        text = script.read_text(encoding="utf-8", errors="replace")
-        if "dptrainer" in text and find_spec("dptrainer") is not None:
-            wrap(importlib.import_module("dptrainer").DPTrainer, "get_train_dataloader", self._loaded)
-        if "opake" in text and find_spec("opake") is not None:
+        """Put the observers in for what the script, or a module beside it, names, and can be imported."""
+        try:
+            sources = read(script)
+        except FileRefused:
+            return
+        if sources.mentions("dptrainer"):
+            self._wrap("dptrainer", "DPTrainer", "get_train_dataloader", self._loaded)
+        if sources.mentions("opake"):
             for name in _NOISES:
-                wrap(importlib.import_module(name), "gaussian_noise", self._made)
-            try:
-                accounting = importlib.import_module("opake.dpsgd.accounting")
-            except Exception:  # a compiled part, which some versions of Python cannot load
-                return
-            wrap(accounting, "poisson", self._counted)
+                self._wrap(name, "", "gaussian_noise", self._made)
+            self._wrap("opake.dpsgd.accounting", "", "poisson", self._counted)
+
+    @staticmethod
+    def _wrap(module: str, owner: str, name: str, around: Callable[..., Any]) -> None:
+        with contextlib.suppress(Exception):  # not installed, or for another version of Python
+            found = importlib.import_module(module)
+            wrap(getattr(found, owner) if owner else found, name, around)
 
     # DPTrainer.
 
@@ -55,16 +63,16 @@ class PeersWatch:
         facts = facts_of(loader)
         size = given.per_device_train_batch_size * given.gradient_accumulation_steps
         steps = -(-facts["rows"] // size)
-        turns = given.max_steps / steps if given.max_steps > 0 else given.num_train_epochs
+        total = given.max_steps if given.max_steps > 0 else math.ceil(given.num_train_epochs * steps)
         told = {
             "target_epsilon": asked.target_epsilon, "target_delta": asked.target_delta,
-            "epochs": max(1, round(turns)), "poisson_sampling": asked.poisson_sampling,
+            "epochs": -(-total // steps), "poisson_sampling": asked.poisson_sampling,
         }  # fmt: skip
         accountant = trainer.dp_callback.accountant
         self._events.write("private", {
             "asked": told, "given": facts, "made": {**facts, "steps": steps}, "optimizer": id(optimizer),
             "noise": optimizer.noise_multiplier, "accountant": id(accountant), "history": list(accountant.history),
-            "whole": True,
+            "total": total,
         })  # fmt: skip
         return loader
 
@@ -74,7 +82,9 @@ class PeersWatch:
         noise, state = make(*args, **kwargs)
         return functools.partial(self._noised, noise, float(kwargs["noise_multiplier"])), state
 
-    def _noised(self, noise: Callable[..., Any], multiplier: float, clipped: Any, *args: Any) -> Any:
+    def _noised(
+        self, noise: Callable[..., Any], multiplier: float, clipped: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         if not self._looked:
             self._events.write("claims", {"names": {**named_numbers(user_frame()), "noise": multiplier}})
         sums = getattr(clipped, "grads", clipped)  # of gradients and their squares the former
@@ -88,7 +98,7 @@ class PeersWatch:
         tensors = [leaf for leaf in tree_leaves(sums.pytree) if isinstance(leaf, Tensor)]
         facts = {"kind": "sum", "std": multiplier * sensitivity, "noise": multiplier}
         self._neighbours.release(lambda: torch.cat([leaf.detach().flatten() for leaf in tensors]), facts)
-        made = noise(clipped, *args)
+        made = noise(clipped, *args, **kwargs)
         self._torch.private += 1
         self._torch.took_step(private=True)
         return made

@@ -21,8 +21,14 @@ def check_own(tracer: Tracer, losses: Tensor) -> None:
     if tracer.refusal:
         raise UnsupportedModel(tracer.refusal)
     check_raised(tracer)
-    if constant_of(label) is not Public.FILL and not (is_data(label) and RowLayout(0).same(label)):
+    if constant_of(label) is not Public.FILL and not is_by_row(tracer, losses):
         tracer.blame(label, "loss")
+
+
+def is_by_row(tracer: Tracer, tensor: Tensor) -> bool:
+    """Whether row i along dimension 0 depends on row i of the batch alone."""
+    label = tracer.label(tensor)
+    return is_data(label) and RowLayout(0).same(label)
 
 
 def check_raised(tracer: Tracer) -> None:

@@ -35,6 +35,7 @@ from decrescendo.row_independence.refusals import written_by_the_pass as written
 from decrescendo.row_independence.restored_state import Stored as Stored
 from decrescendo.row_independence.result import check_own as check_own
 from decrescendo.row_independence.result import check_raised as check_raised
+from decrescendo.row_independence.result import is_by_row as is_by_row
 from decrescendo.row_independence.row_layout import Owners as Owners
 from decrescendo.row_independence.row_layout import is_uniform as is_uniform
 from decrescendo.row_independence.trace import Number as Number

@@ -23,7 +23,7 @@ from decrescendo.integrations.opacus.checks import check_gradients
 from decrescendo.integrations.opacus.constants import Knowledge
 from decrescendo.integrations.opacus.evaluation import all_rows, check_one_shape, no_rows
 from decrescendo.integrations.opacus.model_state import ModelState
-from decrescendo.integrations.opacus.one_forward import OneForward
+from decrescendo.integrations.opacus.one_forward import LoopLoss, OneForward
 from decrescendo.integrations.opacus.program import Program
 from decrescendo.integrations.opacus.recording import LoopRecording
 from decrescendo.integrations.opacus.reductions import program_of
@@ -34,18 +34,6 @@ from decrescendo.training import Run, Trainer
 from decrescendo.training.loop.beginning import seed_at
 
 RECORDED, EARLY = assumed("rows-recorded-loop"), (assumed("ended-early"),)
-
-
-class _LoopLoss:
-    """The loss that the loop computes, of each example."""
-
-    def __init__(self) -> None:
-        self.program: Program | None = None
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        if self.program is None:
-            raise PlanViolation("a loss must be computed in the loop first, got none. Call loss.backward()")
-        return self.program(model, batch)
 
 
 class Loop:
@@ -85,7 +73,7 @@ class Loop:
         self._module, self._optimizer, self._loader = module, optimizer, loader
         self._sampling, self._seed, self._earlier, self.plan = sampling, seed, earlier, plan
         self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
-        self._loss, self._settings = _LoopLoss(), settings or EngineSettings()
+        self._loss, self._settings = LoopLoss(), settings or EngineSettings()
         self.trainer: Trainer | None = None
         self._source: OpenEnded | None = None
         self._batches: Iterator[Batch | None] = iter(())
@@ -236,7 +224,9 @@ class Loop:
     def _recorded(self, batch: Batch, rows: int) -> Batch:
         self._seen.when = self._taken, self._epochs
         self.tape, self._program = self._tape(rows), None
-        self.tape.once = self._once if rows and self._is_first and self._is_last else None
+        if rows and self._is_first and self._is_last:
+            self.tape.once = self._once
+            self._once.begin()
         return self.tape.batch(batch)
 
     def _tape(self, rows: int) -> LoopRecording:
@@ -270,7 +260,7 @@ class Loop:
                     "private loader by the private model, got none. Use what make_private returned, and tensors only"
                 )
             check_gradients(self._module)
-            self._loss.program = self._accepted.of(program, self._seen, is_first=self._is_first)
+            self._loss.take(self._accepted.of(program, self._seen, is_first=self._is_first))
         tape.close()
         self.tape = self._program = None
         if not tape.rows or self._is_last:

@@ -18,6 +18,10 @@ from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.outputs import leaves, tree_leaves, tree_map
 from decrescendo.row_independence.tracing import Content
 
+_KNOWN = (
+    Ref, Rows, Constant, Tensor, bool, int, float, complex, str, slice, type(None), type(...), torch.dtype,
+    torch.device, torch.layout, torch.memory_format, torch.Size,
+)  # fmt: skip
 # ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
 Kind: TypeAlias = Literal["call", "mean", "sum", "first"]
 
@@ -105,9 +109,17 @@ class Program(Content):
         return next(filter(None, found), "")
 
     def call_of_model(self) -> Call | None:
-        """Its only call of the model; ``None`` if there are several, or if it changes tensors in place."""
+        """Its only call of the model; ``None`` if there are several, if it changes tensors in place, or if objects are
+        given to it whose contents nobody compares."""
         calls = [step.call for step in self.steps if step.call.func is None]
-        return None if len(calls) != 1 or any(step.call.writes for step in self.steps) else calls[0]
+        if len(calls) != 1 or self.objects or any(step.call.writes for step in self.steps):
+            return None
+        return calls[0]
+
+    @property
+    def objects(self) -> list[Any]:
+        """Arguments of its calls that are no tensors, numbers, names and the like."""
+        return [leaf for step in self.steps for leaf in step.given if not isinstance(leaf, _KNOWN)]
 
     def moves_on(self, kept: "Program") -> bool:
         """Whether it is to be computed in the place of an equal one: for entries of a vector, which go on from step to
