@@ -153,8 +153,9 @@ class Trainer:
         # Each of several ranks has its own dropout masks, seeded by rank 0 for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
         keep = self._parts.keep
-        given = {"seeds": self._masks, "keep": keep, "telemetry": telemetry, "steps": source.steps}
-        self._engine: Clipper = Engine(model, loss, chosen, **given)
+        self._engine: Clipper = Engine(
+            model, loss, chosen, seeds=self._masks, keep=keep, telemetry=telemetry, steps=source.steps
+        )
         # Makes an engine that checks rows before the first step: it must not advance the run's streams.
         self._looking = None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=lambda: 0)
         known = (*source.assumptions, *assumed_of_scheduler(self._scheduler), *assumed_of(model))
