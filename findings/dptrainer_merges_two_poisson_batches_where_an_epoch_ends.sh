@@ -13,7 +13,7 @@
 # Seen, 64 records, parts of 2 rows, 4 accumulated, 30 epochs: 20 of 29 ends of an epoch left such a release, 12 of them
 # with a record twice.
 source "$(dirname "$0")/install.bash"
-install torch==2.13.0 transformers==5.24.0 accelerate datasets pandas numpy==2.4.6 opacus==1.6.0
+install torch==2.13.0 transformers==5.24.0 accelerate==1.15.0 datasets==5.2.0 pandas==3.1.1 numpy==2.4.6 opacus==1.6.0
 python -m pip install --quiet --no-deps --disable-pip-version-check DPTrainer==0.1.2
 
 python -W ignore - <<'END'
