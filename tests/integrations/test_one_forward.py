@@ -48,18 +48,23 @@ def plainly(module: Any, x: Tensor, step: int) -> Tensor:
     return module(x)
 
 
+def private(inner: nn.Module, *, capture: bool = True, batch: int = 64) -> tuple[Any, Any, Any]:
+    """Model, optimiser and loader of the bridge, over 64 rows."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(64, 6), torch.randint(4, (64,)))
+    return PrivacyEngine().make_private(
+        module=inner, optimizer=torch.optim.SGD(inner.parameters(), lr=0.5),
+        data_loader=DataLoader(data, batch_size=batch), noise_multiplier=1.0, max_grad_norm=0.3,
+        settings=EngineSettings(capture=capture),
+    )  # fmt: skip
+
+
 def trained(
     inner: nn.Module, call: Call = plainly, *, capture: bool = True, expected: bool = True, batch: int = 64,
     between: Callable[[nn.Module, int], None] | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """Weights after some steps; every step's outputs are compared with the model's own."""
-    torch.manual_seed(0)
-    data = TensorDataset(torch.randn(64, 6), torch.randint(4, (64,)))
-    module, optimizer, loader = PrivacyEngine().make_private(
-        module=inner, optimizer=torch.optim.SGD(inner.parameters(), lr=0.5),
-        data_loader=DataLoader(data, batch_size=batch), noise_multiplier=1.0, max_grad_norm=0.3,
-        settings=EngineSettings(capture=capture),
-    )  # fmt: skip
+    module, optimizer, loader = private(inner, capture=capture, batch=batch)
     step = 0
     while step < STEPS:
         for x, y in loader:
@@ -213,12 +218,8 @@ def test_the_form_of_what_a_call_returns_is_its_own(called: list[int]) -> None:
 
 
 def test_rows_of_an_evaluation_while_a_batch_waits_are_not_taken_for_the_batch() -> None:
-    torch.manual_seed(0)
-    inner, data = model(), TensorDataset(torch.randn(64, 6), torch.randint(4, (64,)))
-    module, optimizer, loader = PrivacyEngine().make_private(
-        module=inner, optimizer=torch.optim.SGD(inner.parameters(), lr=0.5), data_loader=DataLoader(data, 64),
-        noise_multiplier=1.0, max_grad_norm=0.3, settings=EngineSettings(capture=True),
-    )  # fmt: skip
+    inner = model()
+    module, optimizer, loader = private(inner)
     for _ in range(12):
         for x, y in loader:
             with torch.no_grad():
@@ -318,13 +319,7 @@ def test_a_model_that_returns_its_loss_goes_on_being_called(called: list[int]) -
             logits = self.inner(x)
             return {"loss": nn.functional.cross_entropy(logits, y), "logits": logits}
 
-    torch.manual_seed(0)
-    data = TensorDataset(torch.randn(64, 6), torch.randint(4, (64,)))
-    inner = Scored()
-    module, optimizer, loader = PrivacyEngine().make_private(
-        module=inner, optimizer=torch.optim.SGD(inner.parameters(), lr=0.5), data_loader=DataLoader(data, 64),
-        noise_multiplier=1.0, max_grad_norm=0.3, settings=EngineSettings(capture=True),
-    )  # fmt: skip
+    module, optimizer, loader = private(Scored())
     for _ in range(6):
         for x, y in loader:
             loss = module(x, y)["loss"]
