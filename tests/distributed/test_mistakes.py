@@ -4,7 +4,7 @@ import re
 
 import pytest
 from often import some
-from ranks import Outcome, free_port, run_ranks
+from ranks import Outcome, run_ranks
 
 # The mistake (rank_life.mistaken), and what every rank's error must say.
 MISTAKES = {
@@ -55,7 +55,7 @@ MISTAKES = {
     "another code of the loss": "PlanViolation .*same code of the loss",
     "trainings in another order, when finished": "PlanViolation .*at the same training",
 }
-# Ranks that are gone can say nothing, and the group with them: each in processes of its own.
+# Ranks that are gone can say nothing, and the group with them.
 GONE = {
     "an error in an evaluation, in parts": "(RankLost|RuntimeError) .*every rank must go on, got KeyError on rank 1",
     "killed in a step": "RankLost .*every rank must go on, got one that ended",
@@ -67,31 +67,17 @@ GONE = {
 SECONDS = 40.0
 
 
-@pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest) -> dict[str, list[tuple[str, str, float]]]:
-    """Of all that are tested this time, one after another by the same processes."""
-    tested = {
-        item.callspec.params.get("mistake") for item in request.session.items if hasattr(item, "callspec")
-    }
-    made = [mistake for mistake in MISTAKES if mistake in tested]
-    ports = [free_port() for _ in made]
-    outcomes, _ = run_ranks("mistaken_in_turn", 2, mistakes=made, ports=ports, within=240)
-    assert not any(outcome.error for outcome in outcomes), outcomes
-    return dict(zip(made, map(list, zip(*(outcome.value for outcome in outcomes), strict=True)), strict=True))
-
-
 @pytest.mark.parametrize("mistake", some(MISTAKES, 8))
-def test_a_mistake_is_one_clear_error_on_every_rank(
-    mistake: str, found: dict[str, list[tuple[str, str, float]]]
-) -> None:
-    for rank, (error, message, seconds) in enumerate(found[mistake]):
-        assert re.search(MISTAKES[mistake], f"{error} {message}", re.DOTALL), (rank, error, message)
-        assert seconds < SECONDS, rank
+def test_a_mistake_is_one_clear_error_on_every_rank(mistake: str) -> None:
+    outcomes, seconds = run_ranks("mistaken", 2, mistake=mistake)
+    for rank, outcome in enumerate(outcomes):
+        assert re.search(MISTAKES[mistake], f"{outcome.error} {outcome.message}", re.DOTALL), (rank, outcome)
+    assert seconds < SECONDS
 
 
 def test_without_a_mistake_there_is_no_error() -> None:
-    outcomes, _ = run_ranks("mistaken_in_turn", 2, mistakes=["none"], ports=[free_port()])
-    assert [outcome.value[0][0] for outcome in outcomes] == ["", ""], outcomes
+    outcomes, _ = run_ranks("mistaken", 2, mistake="none")
+    assert [outcome.error for outcome in outcomes] == ["", ""], outcomes
 
 
 @pytest.mark.slow

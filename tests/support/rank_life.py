@@ -485,22 +485,6 @@ def talked(name: str = "CNN") -> dict[str, Any]:
 # ---- mistakes: what one rank does otherwise than the others ----
 
 
-def mistaken_in_turn(mistakes: list[str], ports: list[int]) -> list[tuple[str, str, float]]:
-    """`mistaken`, one after the other, each with a group of its own: the error, its words, and seconds it took."""
-    found: list[tuple[str, str, float]] = []
-    for mistake, port in zip(mistakes, ports, strict=True):
-        os.environ["MASTER_PORT"] = str(port)
-        began, outcome = time.monotonic(), ("", "")
-        try:
-            mistaken(mistake)
-        except Exception as error:
-            outcome = type(error).__name__, str(error)
-        found.append((*outcome, time.monotonic() - began))
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-    return found
-
-
 def mistaken(mistake: str) -> dict[str, Any]:
     """A training in which rank 1 does something else."""
     world = distributed.join(timeout=3 if mistake == "a rank that never comes" else 60, compare_every=2)

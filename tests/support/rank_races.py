@@ -50,26 +50,17 @@ class Slow(torch.utils.data.Dataset[Any]):
         return self.columns[0][index], self.columns[1][index]
 
 
-def raced_in_turn(races: list[str], ports: list[int], workers: int) -> list[tuple[str, str, float, Any]]:
-    """`raced`, each with a group of its own: the error, its words, seconds it took, and facts of the run."""
-    found: list[tuple[str, str, float, Any]] = []
+def race_told(race: str, workers: int) -> tuple[str, str, Any]:
+    """`raced`: the error, its words, and facts of the run."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background has not
     multiprocessing.set_start_method("fork", force=True)  # as ranks of torchrun start those that load data
-    for race, port in zip(races, ports, strict=True):
-        os.environ["MASTER_PORT"] = str(port)
-        began, kind, said, value = time.monotonic(), "", "", None
-        try:
-            value = raced(race, workers)
-        except BaseException as error:
-            kind = type(error).__name__
-            with contextlib.suppress(Exception):
-                said = str(error)
-        found.append((kind, said, time.monotonic() - began, value))
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        torch.set_default_dtype(torch.float32)
-        torch.set_num_threads(1)
-    return found
+    try:
+        return "", "", raced(race, workers)
+    except BaseException as error:
+        said = ""
+        with contextlib.suppress(Exception):
+            said = str(error)
+        return type(error).__name__, said, None
 
 
 def raced(race: str, workers: int) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 hang."""
 
 import contextlib
+import faulthandler
 import functools
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import time
@@ -107,7 +109,7 @@ class Life:
                 found = Outcome(gone=True)
             outcomes.append(found)
             if found.error == "hangs":
-                process.kill()
+                os.kill(process.pid, signal.SIGABRT)  # shows where its threads are
         seconds = time.monotonic() - began
         for process, pipe in self._lives:
             process.join(10)
@@ -133,6 +135,7 @@ def _life(pipe: Connection, scenario: str, rank: int, size: int, port: int, opti
         "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
+    faulthandler.enable()
     torch.set_num_threads(1)
     pipe.send("began")
     try:
