@@ -78,15 +78,17 @@ def map_example(change: Callable[[Tensor], Tensor], other: Callable[[Any], Any],
     """
     if isinstance(example, Tensor):
         return change(example)
-    if isinstance(example, Mapping):
-        values = cast("Mapping[Any, Any]", example).items()
-        parts: Any = {key: map_example(change, other, value) for key, value in values}
-        if type(example) is dict:
-            return parts
-    elif isinstance(example, (list, tuple)):
-        parts = [map_example(change, other, value) for value in cast("list[Any]", example)]
+    if isinstance(example, (list, tuple)):
+        parts: Any = [map_example(change, other, value) for value in cast("list[Any]", example)]
+        if type(example) is tuple:
+            return tuple(parts)
         if hasattr(example, "_fields"):
             return type(example)(*parts)
+    elif isinstance(example, Mapping):  # (asked last: an abstract class is slow to ask)
+        values = cast("Mapping[Any, Any]", example).items()
+        parts = {key: map_example(change, other, value) for key, value in values}
+        if type(example) is dict:
+            return parts
     else:
         return example if example is None else other(example)
     try:

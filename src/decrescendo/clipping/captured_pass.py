@@ -66,7 +66,8 @@ def guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
 def drawn_by_python(held: Inventory) -> tuple[object, ...]:
     """The states of the generators that are not on the model's device."""
     torchs = b"" if is_on_cpu(held) else torch.get_rng_state().numpy().tobytes()
-    return random.getstate(), str(np.random.get_state()), torchs
+    numpys = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
+    return random.getstate(), numpys, torchs
 
 
 def is_on_cpu(held: Inventory) -> bool:

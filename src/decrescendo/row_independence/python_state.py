@@ -45,18 +45,12 @@ _NUMBERS = (int, float, complex, Fraction)
 _CHOICES = (str, bytes, FunctionType, BuiltinFunctionType, type)
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque, array)
 # Attributes that every nn.Module has: skipped, except hooks (code of the program) and, by `_modules`, child modules.
-_MODULE_ATTRIBUTES = frozenset(name for name in vars(nn.Module()) if "_hook" not in name)
+_HOOKS = frozenset(name for name in vars(nn.Module()) if "_hook" in name)
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) - _HOOKS
 # Special methods to search: Python calls them.
 _CALLED = (
-    "__call__",
-    "__getattr__",
-    "__getattribute__",
-    "__getitem__",
-    "__len__",
-    "__iter__",
-    "__get__",
-    "__float__",
-)
+    "__call__", "__getattr__", "__getattribute__", "__getitem__", "__len__", "__iter__", "__get__", "__float__",
+)  # fmt: skip
 _LIBRARIES = (*sys.stdlib_module_names, "torch", "numpy")
 _ENGINE = ("decrescendo.clipping.", "decrescendo.row_independence.")
 
@@ -99,7 +93,7 @@ def numbers_of(
             found[name] = value if plain else place_of(value) if isinstance(value, Tensor) else id(value)
         elif choices and is_choice:
             found[name] = value if isinstance(value, (str, bytes)) else id(value)
-        if identities and isinstance(value, Tensor) and value.__dict__:  # numbers that a user hung on it
+        if ends and identities and isinstance(value, Tensor) and value.__dict__:  # a user's numbers
             left += [(f"{name}.{key}", n) for key, n in value.__dict__.items() if isinstance(n, _NUMBERS)]
         if ends or id(value) in visited:
             continue
@@ -191,7 +185,7 @@ def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
         held = {
             name: item
             for name, item in held.items()
-            if name not in _MODULE_ATTRIBUTES and ("_hook" not in name or item)
+            if name not in _MODULE_ATTRIBUTES and (name not in _HOOKS or item)
         }
     elif kind is not SimpleNamespace and (is_of_a_library(kind)):
         # Settings and records (`argparse.Namespace`), but not what is a library's own object.
@@ -252,6 +246,8 @@ def changed_places(before: Numbers, now: Numbers) -> list[str]:
     >>> changed_places({"n": 1, "len(d)": 0, "m": 2}, {"n": 2, "len(d)": 1, "m": 2})
     ['d', 'n']
     """
+    if before == now:  # nearly always, and quickly seen
+        return []
     nothing = object()
     pairs = ((name, before.get(name, nothing), now.get(name, nothing)) for name in before.keys() | now.keys())
     names = {name for name, one, two in pairs if one != two and repr(one) != repr(two)}

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training.loop.assumptions import (
     ENDED_EARLY,
@@ -217,7 +218,7 @@ class BetweenSteps:
         self._requires = self._requires_now()
 
     def _requires_now(self) -> dict[str, bool]:
-        return {name: value.requires_grad for name, value in self._model.named_parameters()}
+        return {name: value.requires_grad for name, value in Inventory.of(self._model).parameters.items()}
 
     def _forget(self) -> None:
         for handle in self._handles:
@@ -228,7 +229,7 @@ class BetweenSteps:
         """Fingerprints of the parameters that are trained now, or were in the step before."""
         self._settle()
         before = self._weights or {}
-        named = self._model.named_parameters()
+        named = Inventory.of(self._model).parameters.items()
         held = {name: value for name, value in named if value.requires_grad or name in before}
         return dict(zip(held, fingerprints(*held.values()), strict=True))
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.storages import parts_of
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training.loop.assumptions import (
     PARAMETERS_MADE,
@@ -124,7 +125,7 @@ class FrozenStateGuard:
         return tuple(kind.format(named(names)) for kind, names in found.items() if names)
 
     def _parameters(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self._model.named_parameters())
+        return list(Inventory.of(self._model).parameters.items())
 
     def _names_now(self) -> dict[str, None]:
         return dict.fromkeys(name for name, _ in self._parameters())
