@@ -305,7 +305,7 @@ def test_the_orders_of_a_table_are_counted_by_sign_and_by_test() -> None:
     (line,) = orders(fill(scores))
     # The two columns, and whether the gain is larger at 0.4. The paper's number at 1.2 is against its claim.
     assert (
-        "certified**: 3 have runs here. Of 3 with numbers in the paper (the paper's own numbers are against"
+        "certified**: 3 have runs here. Of 3 with numbers in the paper (the paper's own numbers contradict its"
         in line
     )
     assert "claim in 1), the difference has the paper's sign in 2 and not in 1." in line

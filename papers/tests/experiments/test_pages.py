@@ -132,8 +132,8 @@ def test_differences_are_over_paired_seeds_and_small_ones_are_ties(page: str) ->
 
 def test_what_is_unfinished_is_said_and_shown(page: str) -> None:
     assert all(row[0] == "-" for row in rows_of(page, "### mnist/1.2, certified").values())
-    # Two columns of three methods as the paper counts and of four certified: 14 cells, of which 6 have an answer.
-    assert "6 of 14 private cells have an answer" in page
+    # Two columns of three methods as the paper counts and of four certified: 14 cells, of which 6 have a result.
+    assert "6 of 14 private cells have a result" in page
     assert "8 cells have no run yet" in page
 
 

@@ -106,8 +106,8 @@ def test_what_other_seeds_could_turn_is_named(tmp_path: Path, mean: float, close
         for i, away in enumerate(math.sqrt(5) / spread * step for step in (-2, -1, 0, 1, 2))
     ]
     words = registered_in_brief(read_registered(tmp_path), Archive(runs))
-    assert words.endswith(f"could say otherwise: {FIRST.key}.") is close
-    assert ("Closer to the target" in words) is close
+    assert words.endswith(f"could decide otherwise: {FIRST.key}.") is close
+    assert ("Within two standard errors of the target" in words) is close
 
 
 def test_nothing_found_is_said(tmp_path: Path) -> None:

@@ -28,15 +28,15 @@ from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED
 PAPERS = ("Du et al.", "Hong et al.")
 WORDS = {"dynamic": "dynamic", "sensitivity-decay": "sensitivity decay", "growing-mu": "growing mu"}
 IN_WORDS = dict(zip(BLOCKS, ("as the paper counts", "certified"), strict=True))
-RULE = f"""What came of a claim:
+RULE = f"""Outcomes of a claim:
 
-- *holds*, *fails*: the two-sided paired t-test over the seeds, corrected after Holm in its family, has p < {LEVEL} in
-  the claimed, or in the other direction. Where nothing is random, a claim holds or fails as it is.
+- *holds*, *fails*: the two-sided paired t-test over the seeds, Holm-corrected within its family, has p < {LEVEL} in
+  the claimed direction, or in the opposite one. Where nothing is random, the numbers decide without a test.
 - *undecided*: p is at least {LEVEL}.
 - *too few seeds*: fewer than {ENOUGH}; nothing is compared.
 - *depends*: the paper does not state a setting, the table was run with two values of it, and the outcomes differ.
-- That a curve is an exponential can fail, and not hold: it fails where some measured step is off the fitted curve
-  (t-test over the seeds, p < {LEVEL} after a correction for the steps and Holm's)."""
+- The claim that a curve is an exponential can fail but cannot hold: it fails if some measured step is off the fitted
+  curve (t-test over the seeds, p < {LEVEL} after a correction for the steps and Holm's)."""
 
 
 def claims_page(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:

@@ -19,13 +19,13 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
     """The whole page."""
     drawn = [key for key in SECTIONS if is_drawn(FIGURES[key], sources)]
     parts = [
-        "# What the paper reports, and what comes out here",
+        "# What the papers report, and what our runs give",
         "Tables and figures of Du et al. 2022, *Dynamic Differential-Privacy Preserving SGD*, run again, with "
         "privacy accounted for in two ways: *as the paper counts*, by an estimate that under-reports epsilon, and "
         "*certified*, by an upper bound. `papers report` writes this folder from `results`.",
         "## What holds, and what does not",
         "Du et al. claim that each of their three methods is above vanilla DP-SGD in every column, dynamic DP-SGD by "
-        "most. Hong et al. claim that noise which falls exponentially beats uniform noise.",
+        "the largest margin. Hong et al. claim that noise which falls exponentially beats uniform noise.",
         *what_holds(tables, claims),
         RULE,
         "Each claim with its cell, effect, seeds and command: [claims.md](claims.md).",

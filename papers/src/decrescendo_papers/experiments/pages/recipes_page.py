@@ -21,23 +21,23 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
     results = [result for found in runs.values() for result in found.values()]
     parts = [
         "# Recipes chosen after looking",
-        "An archive: which searches and rows there are was decided after earlier rows' test scores had been seen. "
-        "Those that were written down before their first run have [a page of their own](registered.md).",
+        "An archive: which searches and rows to include was decided after the test scores of earlier rows had been "
+        "seen. Those that were written down before their first run have [a page of their own](registered.md).",
         "The same models at the same certified epsilon, with settings that a search on public data found. Test "
         "accuracy in %, mean ± sample standard deviation over fresh seeds (none that the search used), beside the best "
-        "number of the paper at the same epsilon (which the paper only claims). "
+        "number of the paper at the same epsilon (an epsilon that the paper claims by an estimate). "
         "Earlier versions of this page had targets of our own, of which 12 of 17 were missed: they were guesses, and "
         "are gone. Written by `papers report` from `results/recipes.jsonl` and `results/runs`.",
         _in_brief(strong, scores),
         _overview(strong, scores),
         _starts(runs),
         "## What was found, and where it was looked for",
-        "The private data were opened by no search: it saw the named public data, with the noise that the private data "
-        "would need. What moved, within what limits, and every trial with its score is in the recipe's file. A row "
-        "whose name says *-from-* has the settings that were found for a random start: nothing was searched for it. "
-        "*Which* searches and starts were tried was decided by people who had "
+        "No search opened the private data: each saw only the named public data, with the noise that the private data "
+        "would need. What was searched, within what limits, and every trial with its score are in the recipe's file. "
+        "A row whose name says *-from-* has the settings that were found for a random start: nothing was searched for "
+        "it. *Which* searches and starts were tried was decided by people who had "
         "seen the scores of earlier rows on the test data: of several rows at one epsilon, the best is a little "
-        "flattered. All rows are shown.",
+        "optimistic. All rows are shown.",
         _settings(strong),
         _searches(strong),
         "## Hardware and versions",
@@ -157,7 +157,7 @@ def _searches(strong: Strong) -> str:
         ]
         for name, recipe in strong.recipes.items()
     ]  # fmt: skip
-    header = ["recipe", "searched on", "score there", "trials", "failed", "core-minutes", "moved"]
+    header = ["recipe", "searched on", "score there", "trials", "failed", "core-minutes", "search space"]
     return table(header, rows, "llrrrrl")
 
 

@@ -80,7 +80,7 @@ def registered_in_brief(found: Strong, archive: Archive) -> str:
 
     near = [entry.key for entry in REGISTERED if close(entry, scores[entry.key])]
     unsure = (
-        f" Closer to the target than two standard errors of our mean, so that other seeds could say otherwise: "
+        f" Within two standard errors of the target, so that other seeds could decide otherwise: "
         f"{', '.join(near)}."
         if near
         else ""

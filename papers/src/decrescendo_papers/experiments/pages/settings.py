@@ -107,10 +107,12 @@ def provenance(results: Sequence[Result]) -> str:
     unknown = sum(result.commit.startswith("before") or not result.commit for result in results)
     changed = sum(result.commit.endswith("+") for result in results)
     told = f"{len(results)} runs: {len(results) - unknown - changed} name the commit that they were made with"
-    told += f", {changed} one with changed files, {unknown} were made before commits were recorded."
+    told += (
+        f", {changed} name one with uncommitted changes, {unknown} were made before commits were recorded."
+    )
     if older:
         told += (
-            f" {older} of them were made while seeded noise was drawn in another way (revision 1): their law and their "
-            "plans are the same, their commands give other numbers today."
+            f" {older} of them were made while seeded noise was drawn in another way (revision 1): its distribution "
+            "and their plans are the same, but their commands give other numbers today."
         )
     return told

@@ -32,7 +32,7 @@ def progress(filled: Filled) -> list[str]:
     few = [cell for cell, score in cells if 0 < score.seeds < ENOUGH]
     refused = [cell for cell, score in cells if score.refused]
     seeds = sorted({score.seeds for _, score in cells if score.seeds})
-    words = [f"{len(done)} of {len(cells)} private cells have an answer"]
+    words = [f"{len(done)} of {len(cells)} private cells have a result"]
     if seeds:
         words.append(
             f"{seeds[0]} to {seeds[-1]} seeds per cell"
@@ -43,7 +43,7 @@ def progress(filled: Filled) -> list[str]:
         words.append(f"{len(few)} cells have fewer than {ENOUGH} seeds: nothing is compared there")
     if refused:
         words.append(
-            f"in {len(refused)} the accountant's theorem does not reach the budget: nothing was trained"
+            f"in {len(refused)} the accountant's theorem does not cover the budget: nothing was trained"
         )
     lines = ["; ".join(words) + "."]
     if len(done) < len(cells):
@@ -226,7 +226,7 @@ def orders(filled: Filled) -> list[str]:
         found, (alike, other, against) = counts(of), same_sign(of)
         if not of:
             continue
-        own = f" (the paper's own numbers are against its claim in {against})" if against else ""
+        own = f" (the paper's own numbers contradict its claim in {against})" if against else ""
         few = (
             f", {found['too few seeds']} of them with fewer than {ENOUGH} seeds, which are not compared"
             if found["too few seeds"]
