@@ -13,6 +13,7 @@ from torch.nn import functional as fn
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Engine, EngineSettings, Reference, register_rule
+from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.row_independence.known_memory import Memory
 from decrescendo.row_independence.labels import Mixed, Public, RowLayout
@@ -727,3 +728,44 @@ def test_states_and_fillings_of_recurrent_layers_are_compared() -> None:
 
     with pytest.raises(UnsupportedModel):
         Engine(lstm, filled).clipped_sum(torch.randn(6, 5, 4), 1.0)
+
+
+def test_gradients_that_are_zero_at_first_are_compared_when_they_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a layer of zeros nothing shows that a rule is wrong."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    nn.init.zeros_(model[2].weight)
+    right = LinearKernel.scaled_sum
+
+    def wrong(kernel: LinearKernel, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        found = right(kernel, slot, d, factors)
+        return 2 * found if found.shape == (3, 4) else found
+
+    monkeypatch.setattr(LinearKernel, "scaled_sum", wrong)
+    rows = torch.randn(6, 4)
+    engine = Engine(
+        model, lambda model, batch: (model(batch)[:, 0] - 1).square(), EngineSettings(capture=False)
+    )
+    engine.clipped_sum(rows, 1.0)
+    engine.clipped_sum(rows, 1.0)  # nothing has moved
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    with pytest.raises(UnsupportedModel, match=r"must be autograd's, got 0\.weight"):
+        engine.clipped_sum(rows, 1.0)
+
+
+def test_a_gradient_that_stays_zero_is_compared_twice() -> None:
+    model = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+    engine = Engine(model, lambda model, batch: model[0](batch)[:, 0] + 0 * model[1](batch)[:, 0])
+    passes = list[int]()
+    for _ in range(4):
+        engine.clipped_sum(torch.randn(6, 4), 1.0)
+        passes.append(engine._checker.comparison.runs)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1)
+    first, again, *later = (after - before for before, after in zip([0, *passes], passes, strict=False))
+    assert again == first > 1
+    assert later == [1, 1]

@@ -50,11 +50,15 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A model and loss as a `program.Program` for `Comparison`, with the tensors that the model holds now."""
+    """A model and loss as a `program.Program` for `Comparison`, with the tensors that the model holds now.
+
+    ``unseen`` gets the versions of parameters whose gradients were zero: comparing them showed nothing.
+    """
 
     autograd: AutogradCheck
     held: Inventory
     workspace: Workspace
+    unseen: dict[str, int]
     scored: bool = False
     hint: str = _HINT
 
@@ -71,6 +75,10 @@ class _Program:
 
     def compare(self, batch: Batch, rows: int, small: Pass, seed: int) -> None:
         self.autograd.compare(batch, rows, small, seed)
+        largest = {name: float(squares.max()) for name, squares in small.squares().items()}
+        least = 1e-24 * max(largest.values()) + 1e-30  # (squares are rounded up, those of nothing too)
+        zero = [name for name, square in largest.items() if square <= least]
+        self.unseen.update((name, self.held.parameters[name]._version) for name in zero)
 
     def compare_answers(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
         self.autograd.compare_answers(batch, rows, done, seed)
@@ -85,6 +93,8 @@ class Checker:
         self._model, self._loss, self._scored = model, loss, scored
         self._comparison = Comparison[Pass](declared)
         self._autograd = AutogradCheck(model, loss, self.memory, Inventory.of(model))
+        # Compared anew, once, when they have moved: behind a layer of zeros every gradient is zero at first.
+        self._unseen, self._seen_again = dict[str, int](), False
 
     @property
     def memory(self) -> Memory:
@@ -106,7 +116,9 @@ class Checker:
         """Run a first pass over a few rows, if there was none over examples of their shape."""
         with self._comparison.lock:
             self._turn_to(batch, held)
-            self._comparison.begin(_Program(self._autograd, held, workspace, self._scored), batch, rows, seed)
+            self._comparison.begin(
+                _Program(self._autograd, held, workspace, self._unseen, self._scored), batch, rows, seed
+            )
 
     def run(
         self, batch: Batch, rows: int, count: int, held: Inventory, seed: int, workspace: Workspace
@@ -118,7 +130,7 @@ class Checker:
         """
         with self._comparison.lock:
             self._turn_to(batch, held)
-            program = _Program(self._autograd, held, workspace, self._scored)
+            program = _Program(self._autograd, held, workspace, self._unseen, self._scored)
             return self._comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
 
     def capture(
@@ -203,4 +215,10 @@ class Checker:
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """Select the accepted passes for examples of this shape and this mode of the model."""
         self._autograd.held = held
+        if not self._seen_again and any(
+            name in held.parameters and held.parameters[name]._version != version
+            for name, version in self._unseen.items()
+        ):
+            self._seen_again = True
+            self._comparison.forget()
         self._comparison.turn_to(signature(held, batch))

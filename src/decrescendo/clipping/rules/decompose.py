@@ -1,5 +1,6 @@
 """Operations replaced by several others, which are recorded one by one."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Given = Tensor | None
+ATTENTION = functional.scaled_dot_product_attention
 
 
 def cell(step: Callable[[Tensor, Tensor, Any], Any]) -> Callable[..., Any]:
@@ -71,6 +73,27 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return torch.where(input > 0, input, input * slope)
 
 
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Given = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """`scaled_dot_product_attention` as products, a softmax and a dropout: its mask may be a parameter, and the
+    random numbers are those of the pass. A place that may look at nothing gets zero."""
+    if enable_gqa:
+        times = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+    weights = query @ key.transpose(-2, -1) * (query.size(-1) ** -0.5 if scale is None else scale)
+    if is_causal:
+        seen = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
+        weights = weights.masked_fill(~seen, -math.inf)
+    if attn_mask is not None:
+        is_choice = attn_mask.dtype == torch.bool
+        weights = weights.masked_fill(~attn_mask, -math.inf) if is_choice else weights + attn_mask
+    nothing = (weights == -math.inf).all(-1, keepdim=True)
+    weights = weights.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+    return functional.dropout(weights, dropout_p) @ value
+
+
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.lstm_cell: cell(lambda own, fed_back, hx: lstm_step(own + fed_back, hx[1])),
     torch.gru_cell: cell(gru_step),
@@ -81,4 +104,5 @@ DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.batch_norm: statistics_norm(torch.batch_norm),
     torch.prelu: prelu,
     Tensor.prelu: prelu,
+    ATTENTION: attention,
 }

@@ -94,7 +94,15 @@ class FallbackKernel:
                 except RuntimeError as error:  # not every operation knows vmap
                     if is_out_of_memory(error):
                         raise
+                    state = _random_state(d.device)
                     found = each()
+                    if not torch.equal(state, _random_state(d.device)):
+                        raise UnsupportedModel(
+                            f"random numbers of an operation on a trainable parameter must be drawn once, got "
+                            f"{self.name} with {', '.join(self.roots)}, whose gradients of each example need it again. "
+                            "Write it with ordinary operations (a dropout of its own), set its dropout to 0, or freeze "
+                            "the parameter"
+                        ) from None
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UnsupportedModel(
@@ -112,6 +120,11 @@ class FallbackKernel:
             gradient if dtype.is_complex else gradient.to(accumulator(dtype))
             for gradient, dtype in zip(found, dtypes, strict=True)
         )
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """The state of torch's global generator of a device."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def fallback(call: Call) -> FallbackKernel | None:
