@@ -19,7 +19,12 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training import cross_entropy, fit
 from decrescendo.training.loop import earlier_runs
 from decrescendo.training.loop.assumptions import PUBLIC_PARAMETERS
-from decrescendo.training.loop.earlier_runs import BEGAN_TRAINED, BEGAN_WITHOUT_NOISE, EarlierRuns
+from decrescendo.training.loop.earlier_runs import (
+    BEGAN_TRAINED,
+    BEGAN_WITH_THE_SEED,
+    BEGAN_WITHOUT_NOISE,
+    EarlierRuns,
+)
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
 SAMPLING = dc.PoissonSampling(60, 60)
@@ -35,7 +40,7 @@ def build(seed: int = 0) -> Any:
 
 def trained(model: nn.Module, plan: Plan = PLAN, loss: Any = cross_entropy, **more: Any) -> dc.Run:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return dc.train(model, loss, (X, Y), plan, optimizer, seed=0, **more)
+    return dc.train(model, loss, (X, Y), plan, optimizer, **{"seed": 0} | more)
 
 
 def forget() -> None:
@@ -109,6 +114,12 @@ class TestWhatARunTrainedIsKnown:
         assert BEGAN_TRAINED not in simulated()
         assert BEGAN_TRAINED in trained(model).assumptions
         assert BEGAN_TRAINED in simulated()
+
+    def test_noise_of_the_same_seed_is_said(self) -> None:
+        for seeds, said in (((0, 0), True), ((0, 1), False), ((dc.Secure(), dc.Secure()), False)):
+            model = build()
+            trained(model, seed=seeds[0])
+            assert (BEGAN_WITH_THE_SEED in trained(model, seed=seeds[1]).assumptions) is said
 
     def test_without_noise_it_is_another_sentence(self) -> None:
         """Eighty of eighty such runs told by their weights whether a row was among the data, at a stated 2."""

@@ -99,6 +99,11 @@ _MODEL = (
          "process trained a part of this run's initial state (weights, buffers, objects that the loss reaches)",
          "a run starts from weights that another run of the process trained",
          "start from initial or public weights; a `Store` adds up both runs"),
+    Template("began-with-the-seed",
+         "not both this run's weights and those that it began with are seen by others: their noise was drawn from one "
+         "whole number, and cancels in their difference",
+         "a run goes on from weights that another run of the process trained with the same `seed`",
+         "another `seed`, or `seed=dc.Secure()`"),
     Template("began-without-noise",
          "the initial state of this run (weights, buffers, objects that the loss reaches) depends on public data only: "
          "an earlier run of this process trained a part of it without noise",

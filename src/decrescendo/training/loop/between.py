@@ -40,6 +40,7 @@ class BetweenSteps:
         optimizer: its settings and its class are checked.
         settle: `Parts.settle`, called before the weights are fingerprinted.
         scheduler: of the run; after `filled` the user's loop steps it.
+        seed: what this run's noise is drawn from, and no run of the model before; `None` where that is known.
 
     >>> model = nn.Linear(2, 1)
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -59,11 +60,12 @@ class BetweenSteps:
         optimizer: torch.optim.Optimizer,
         settle: Callable[[], None] = lambda: None,
         scheduler: LRScheduler | None = None,
+        seed: object = None,
     ) -> None:
         self._model, self._optimizer, self._settle = model, optimizer, settle
         self._found: set[Assumption] = set()
         self._read = self._begun = self._restored = False
-        self._earlier = EarlierRuns()
+        self._earlier = EarlierRuns(seed if isinstance(seed, int) else None)
         # Each parameter's requires_grad after the last step; the names that the loop froze or unfroze (ordered sets).
         self._requires = self._requires_now()
         self._frozen_or_unfrozen = {"frozen": dict[str, None](), "unfrozen": dict[str, None]()}

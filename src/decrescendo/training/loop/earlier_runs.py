@@ -16,16 +16,17 @@ from decrescendo.training.processes.bits import local
 
 BEGAN_TRAINED = assumed("began-trained")
 BEGAN_WITHOUT_NOISE = assumed("began-without-noise")
-# For each storage: the last run that trained a tensor in it, and whether all releases behind it had noise. Entries of
-# freed storages vanish.
-_TRAINED: WeakKeyDictionary[torch.UntypedStorage, tuple[int, bool]] = WeakKeyDictionary()
+BEGAN_WITH_THE_SEED = assumed("began-with-the-seed")
+# For each storage: the last run that trained a tensor in it, whether all releases behind it had noise, and the whole
+# number that their noise was drawn from, if it was one. Entries of freed storages vanish.
+_TRAINED: WeakKeyDictionary[torch.UntypedStorage, tuple[int, bool, int | None]] = WeakKeyDictionary()
 _LOCK, _RUNS = Lock(), count()
 
 
 @final
 class EarlierRuns:
     """Detects which tensors of a run earlier runs of this process trained: by their storage, so copies are not
-    detected.
+    detected. ``seed``: the whole number that this run's noise is drawn from, if it is one.
 
     >>> model = torch.nn.Linear(2, 2)
     >>> one, other = EarlierRuns(), EarlierRuns()
@@ -34,36 +35,39 @@ class EarlierRuns:
     (set(), True)
     """
 
-    def __init__(self) -> None:
-        self._run, self._noisy = next(_RUNS), True
+    def __init__(self, seed: int | None = None) -> None:
+        self._run, self._noisy, self._seed = next(_RUNS), True, seed
 
     def trains(self, parameters: Iterable[Tensor], *, noisy: bool) -> None:
         """Note that a release of this run, with noise or without, updates these parameters, or did before the
         run was resumed."""
         self._noisy = self._noisy and noisy
-        _note(parameters, self._run, self._noisy)
+        _note(parameters, self._run, self._noisy, self._seed)
 
     def before(self, tensors: Iterable[Tensor]) -> set[Assumption]:
         """The assumptions about other runs that trained some of ``tensors``."""
         with _LOCK:
             found = [_TRAINED.get(memory) for memory in map(_memory, tensors) if memory is not None]
-        others = {noisy for run, noisy in filter(None, found) if run != self._run}
+        earlier = {(noisy, seed) for run, noisy, seed in filter(None, found) if run != self._run}
+        others = {noisy for noisy, _ in earlier}
         # This run's weights depend on the others' releases, too.
         self._noisy = self._noisy and False not in others
-        return {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in others}
+        same = self._seed is not None and self._seed in {seed for noisy, seed in earlier if noisy}
+        also = {BEGAN_WITH_THE_SEED} if same else set[Assumption]()
+        return also | {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in others}
 
 
 def note_trained(tensors: Iterable[Tensor], *, noisy: bool) -> None:
     """Note that a tensor computed from trained weights, such as their average, depends on the same private
     data."""
-    _note(tensors, next(_RUNS), noisy)
+    _note(tensors, next(_RUNS), noisy, None)
 
 
-def _note(tensors: Iterable[Tensor], run: int, noisy: bool) -> None:
+def _note(tensors: Iterable[Tensor], run: int, noisy: bool, seed: int | None) -> None:
     with _LOCK:
         for memory in map(_memory, tensors):
             if memory is not None:
-                _TRAINED[memory] = run, noisy
+                _TRAINED[memory] = run, noisy, seed
 
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage | None:

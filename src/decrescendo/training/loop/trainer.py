@@ -139,11 +139,11 @@ class Trainer:
         beginning.check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = beginning.trained_parameters(model, optimizer)
-        self._model, self._optimizer = model, optimizer
-        self._scheduler = scheduler_of(scheduler, optimizer)
+        self._model, self._optimizer, self._scheduler = model, optimizer, scheduler_of(scheduler, optimizer)
         if checkpoints is not None and self._scheduler is not None:
             checkpoints = checkpoints.keeping("scheduler", self._scheduler)
-        self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler)
+        own = seed if store is None else None  # runs of one store have noise of their own each
+        self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler, own)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
         chosen = self._settings = settings or EngineSettings()
