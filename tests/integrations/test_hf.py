@@ -644,6 +644,11 @@ def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
     class Mine(dc.hf.PrivateMixin, Weighted):
         pass
 
+    Distilled = type(
+        "Distilled", (Weighted,), {"__module__": "trl.distilled", "compute_loss": Weighted.compute_loss}
+    )
+    Student = type("Student", (dc.hf.PrivateMixin, Distilled), {})
+
     class Loading(dc.hf.PrivateTrainer):
         def get_train_dataloader(self) -> Any:
             return transformers.Trainer.get_train_dataloader(self)
@@ -665,7 +670,8 @@ def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
         (Balanced, "_get_train_sampler must be the library's own, got Balanced's.*StratifiedPoissonSampling"),
         (Behind, "training_step must be PrivateMixin's, got Trainer's"),
         (Stepping, "training_step must be PrivateMixin's, got Stepping's"),
-        (Mine, "compute_loss must be the library's own, got Weighted's"),
+        (Mine, "compute_loss must be Trainer's or SFTTrainer's, got Weighted's"),
+        (Student, "compute_loss must be Trainer's or SFTTrainer's, got Distilled's"),
     ):
         with pytest.raises(InvalidType, match=words):
             trainer(kind).follow(PLAN, seed=3)

@@ -511,8 +511,10 @@ def test_a_training_that_released_numbers_end_assumes_nothing_of_its_end(data: P
     by_hand = run(lambda progress: stalls(progress))
     assert by_hand.steps == 5
     assert "ended-early" in [a.code for a in by_hand.assumptions]
+    seen: list[int] = []
     with pytest.raises(InvalidValue, match="must release its loss"):
-        run(Plateau("loss", patience=3, window=2))
+        run(Plateau("loss", patience=3, window=2), lambda progress: seen.append(progress.step))
+    assert seen == []  # before anything was released
     for wrong in ({"of": "norms"}, {"window": 30, "patience": 20}, {"errors": -1}):
         with pytest.raises(InvalidValue):
             Plateau(**wrong)

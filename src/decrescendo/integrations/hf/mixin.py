@@ -106,7 +106,8 @@ class PrivateMixin(PrivateScores):
         loss = loss_and_accuracy if telemetry and telemetry.accuracy and loss is own_tokens else loss
         self._source = source
         self._check()
-        self._epoch = max(1, round(1 / float(plan.sampling.rates(plan.steps).mean())))
+        sampling = plan.sampling
+        self._epoch = max(1, round(sampling.dataset_size / float(sampling.sizes(plan.steps).mean())))
 
         def begin(data: Any, collator: Any, states: States) -> Trainer:
             # Not what Accelerate wraps it in.
@@ -228,6 +229,10 @@ class PrivateMixin(PrivateScores):
             raise PlanViolation(
                 "a training must have a plan, got none. Call follow(plan, seed=Secure()) first"
             )
+        if not hasattr(self, "_states"):
+            raise PlanViolation(
+                "batches of a plan must be drawn by train(), got get_train_dataloader() before it"
+            )
         if self.train_dataset is None:
             raise PlanViolation(
                 "a training must have data, got train_dataset=None. Give the trainer a train_dataset"
@@ -242,6 +247,7 @@ class PrivateMixin(PrivateScores):
 
         def batches() -> Iterator[Batch | None]:
             self._private = begin(data, collator, self._states)
+            self._logged = int(self._private.ledger.count.sum())  # of a resumed run: the steps until then
             for assumption in self._assumed:
                 self._private.assume(assumption)
             drawn = self._private.batches(data, collator, self.args.dataloader_num_workers, self._people)

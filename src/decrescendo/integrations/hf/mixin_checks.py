@@ -18,6 +18,10 @@ else:
 PUBLIC_EVAL = assumed("eval-data-public")
 
 
+# Classes whose ``compute_loss`` is the model's own loss (``object`` has none).
+_OWN_LOSS = ("Trainer", "SFTTrainer", "object")
+
+
 def check_class(kind: type, loss: Loss, mixin: type) -> None:
     """Step and batches are the mixin's, and no loss or sampler of a subclass is left aside without a word."""
 
@@ -38,10 +42,10 @@ def check_class(kind: type, loss: Loss, mixin: type) -> None:
             f"_get_train_sampler must be the library's own, got {sampler.__name__}'s: the plan draws the batches, and "
             "would not ask it. For classes or sources at rates of their own give the plan a StratifiedPoissonSampling"
         )
-    if loss is own_tokens and not _is_library(computed):
+    if loss is own_tokens and not (_is_library(computed) and computed.__name__ in _OWN_LOSS):
         raise InvalidType(
-            f"compute_loss must be the library's own, got {computed.__name__}'s: it returns one number for a batch, "
-            "and steps would not use it. Give follow(plan, loss=..) one that returns a loss per example"
+            f"compute_loss must be Trainer's or SFTTrainer's, got {computed.__name__}'s: it returns one number for a "
+            "batch, and steps would not use it. Give follow(plan, loss=..) one that returns a loss per example"
         )
 
 

@@ -115,6 +115,9 @@ def train(
         )  # fmt: skip
         trainer._between.is_straight = True
         try:
+            for one in told:
+                if isinstance(one, Plateau):
+                    one.check(trainer._telemetry)  # before anything is released
             with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
                 for batch in trainer.batches(
                     data, collate_fn, num_workers, people, require_finite=require_finite, strata=strata

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, final, runtime_checkable
 
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, check_integer, check_real
 from decrescendo.training.steering.reading import WINDOW, Reading, smoothed
 
@@ -57,6 +58,18 @@ class Plateau:
             )
         check_real("errors", self.errors, at_least=0)
 
+    def check(self, telemetry: Telemetry | None) -> None:
+        """Check that a training with this telemetry releases ``of``.
+
+        Raises:
+            InvalidValue: it does not.
+        """
+        if telemetry is None or not getattr(telemetry, self.of):
+            raise InvalidValue(
+                f"a training that Plateau ends must release its {self.of}, got none. Give train "
+                f"telemetry=dc.Telemetry({self.of}=True)"
+            )
+
     def __call__(self, progress: Released) -> bool:
         """Whether the training should end: there was no improvement.
 
@@ -66,10 +79,8 @@ class Plateau:
         readings = progress.readings
         now, before = smoothed(readings, self.of, self.window), None
         if now is None:
-            raise InvalidValue(
-                f"a training that Plateau ends must release its {self.of}, got none. Give train "
-                f"telemetry=dc.Telemetry({self.of}=True)"
-            )
+            self.check(None)
+            return False
         if len(readings) >= self.patience + self.window:
             before = smoothed(readings[: -self.patience], self.of, self.window)
         if before is None:
