@@ -116,6 +116,20 @@ def test_a_plan_for_people_asks_whose_each_row_is(tmp_path: Path) -> None:
     assert trainer.run.ledger == plan.ledger
 
 
+def test_a_plan_with_strata_asks_which_each_row_is_in(tmp_path: Path) -> None:
+    sampling = dc.StratifiedPoissonSampling({"common": (30, 4.0), "rare": (10, 4.0)})
+    plan = dc.calibrate(dc.Budget(8.0, 1e-3), sampling, steps=PLAN.steps, clip=1.0)
+    for strata, says in ((None, "strata"), (["common"] * 30 + ["rare"] * 10, "")):
+        trainer = classifier(tmp_path)
+        trainer.follow(plan, seed=3, strata=strata)
+        if says:
+            with pytest.raises(InvalidValue, match=says):
+                trainer.train()
+            continue
+        trainer.train()
+        assert trainer.run.ledger == plan.ledger
+
+
 @pytest.mark.slow
 def test_a_bert_on_ragged_text_is_the_run_on_rows_padded_to_one_length() -> None:
     """Its mask leaves padding out: what each example is padded to makes no difference but rounding."""

@@ -66,7 +66,7 @@ class PrivateMixin(PrivateScores):
     _run: Run | None = None
     _start: Callable[[], Iterator[Batch | None]] | None = None
     _source: Source
-    _people: object = None
+    _whose: tuple[object, object] = None, None  # people and strata of the rows
 
     def __init__(self, *args: Any, public_eval: bool = False, **kwargs: Any) -> None:
         check_instance("public_eval", public_eval, bool)
@@ -92,6 +92,7 @@ class PrivateMixin(PrivateScores):
         store: Store | None = None,
         name: str = "",
         people: object = None,
+        strata: object = None,
         telemetry: Telemetry | None = None,
     ) -> None:
         """Train by this plan; see `Trainer` for the arguments.
@@ -99,7 +100,7 @@ class PrivateMixin(PrivateScores):
         ``loss(model, batch)`` returns one loss per example: `loss` of this room where nothing else is said, and
         `loss_and_accuracy` with ``Telemetry(accuracy=True)``. What telemetry says stands beside the other numbers that
         the trainer logs, averaged over the steps since it logged last. ``people``: whose each row of ``train_dataset``
-        is, an id a row, for a plan that protects people.
+        is, an id a row, for a plan that protects people; ``strata``: each row's stratum, for a stratified plan.
         """
         source = source_of(plan, self.model)
         check_class(type(self), loss, PrivateMixin)
@@ -124,7 +125,8 @@ class PrivateMixin(PrivateScores):
                 settings=settings, store=store, checkpoints=kept, name=name, telemetry=telemetry,
             )  # fmt: skip
 
-        self._begin, self._private, self._run, self._people, self._start = begin, None, None, people, None
+        self._begin, self._private, self._run, self._start = begin, None, None, None
+        self._whose = people, strata
         self._ended, self._logged = ExitStack(), 0
 
     @property
@@ -250,7 +252,8 @@ class PrivateMixin(PrivateScores):
             self._logged = int(self._private.ledger.count.sum())  # of a resumed run: the steps until then
             for assumption in self._assumed:
                 self._private.assume(assumption)
-            drawn = self._private.batches(data, collator, self.args.dataloader_num_workers, self._people)
+            loaders, (people, strata) = self.args.dataloader_num_workers, self._whose
+            drawn = self._private.batches(data, collator, loaders, people, strata=strata)
             # Whenever the trainer stops asking: workers that are left to the garbage collector are waited for.
             self._ended.callback(cast("Generator[Batch | None]", drawn).close)
             return drawn
