@@ -90,6 +90,29 @@ def test_it_computes_what_torchs_own_does() -> None:
         torch.testing.assert_close(attention(query, key, value, **given), expected)
 
 
+def test_half_types_are_computed_in_float32_as_torch_does() -> None:
+    query, key, value = (300 * torch.randn(2, 4, 5, 64, dtype=torch.float16) for _ in range(3))
+    expected = functional.scaled_dot_product_attention(query, key, value / 300)
+    found = attention(query, key, value / 300)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found, expected)
+
+
+def test_it_is_clipped_under_autocast_too() -> None:
+    x, y = batch()
+    model = Biased(0.5).train()
+    nn.init.constant_(model.out.weight, 3.0)
+
+    def cast(model: nn.Module, rows: tuple[Tensor, Tensor]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return squares(model, rows).float()
+
+    found = Engine(model, cast, EngineSettings(cache_bytes=0), seeds=lambda: 7).clipped_sum(
+        (x[:1], y[:1]), 1.0
+    )
+    assert 0.9 < norm(dict(found.gradients)) <= 1.0
+
+
 def test_an_operation_that_would_draw_again_is_refused() -> None:
     weight, rows = torch.ones(3, requires_grad=True), torch.randn(ROWS, 3)
     kernel = FallbackKernel(

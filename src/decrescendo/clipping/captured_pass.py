@@ -66,7 +66,9 @@ def guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
 def drawn_by_python(held: Inventory) -> tuple[object, ...]:
     """The states of the generators that are not on the model's device."""
     torchs = b"" if is_on_cpu(held) else torch.get_rng_state().numpy().tobytes()
-    numpys = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
+    state: Any = np.random.get_state()  # a dict of another generator than the usual one
+    parts = state if isinstance(state, tuple) else (str(state),)
+    numpys = [part.tobytes() if isinstance(part, np.ndarray) else part for part in parts]
     return random.getstate(), numpys, torchs
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.base.batches import Batch
-from decrescendo.base.precision import full_precision
+from decrescendo.base.batches import Batch, slice_rows
+from decrescendo.base.precision import exact_products, full_precision
 from decrescendo.base.storages import key_of
 from decrescendo.clipping.autograd_check import AutogradCheck
 from decrescendo.clipping.captured_pass import (
@@ -48,17 +48,21 @@ _HINT = (
 )
 
 
+# How many times gradients are compared again that were zero before.
+_AGAIN = 3
+
+
 @dataclass(frozen=True, slots=True)
 class _Program:
     """A model and loss as a `program.Program` for `Comparison`, with the tensors that the model holds now.
 
-    ``unseen`` gets the versions of parameters whose gradients were zero: comparing them showed nothing.
+    ``unseen``: the parameters whose gradients were zero where they were compared, which showed nothing.
     """
 
     autograd: AutogradCheck
     held: Inventory
     workspace: Workspace
-    unseen: dict[str, int]
+    unseen: set[str]
     scored: bool = False
     hint: str = _HINT
 
@@ -75,13 +79,21 @@ class _Program:
 
     def compare(self, batch: Batch, rows: int, small: Pass, seed: int) -> None:
         self.autograd.compare(batch, rows, small, seed)
-        largest = {name: float(squares.max()) for name, squares in small.squares().items()}
-        least = 1e-24 * max(largest.values()) + 1e-30  # (squares are rounded up, those of nothing too)
-        zero = [name for name, square in largest.items() if square <= least]
-        self.unseen.update((name, self.held.parameters[name]._version) for name in zero)
+        self.unseen.clear()
+        self.unseen.update(small.squares().keys() - _moving(small))
 
     def compare_answers(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
         self.autograd.compare_answers(batch, rows, done, seed)
+
+
+def _moving(done: Pass) -> set[str]:
+    """The parameters that have a gradient in a pass. (Squares are rounded up, those of nothing too.)"""
+    largest = {
+        name: float(torch.where(torch.isfinite(squares), squares, 0.0).max())
+        for name, squares in done.squares().items()
+    }
+    least = 1e-24 * max(largest.values(), default=0.0) + 1e-30
+    return {name for name, square in largest.items() if square > least}
 
 
 class Checker:
@@ -93,8 +105,8 @@ class Checker:
         self._model, self._loss, self._scored = model, loss, scored
         self._comparison = Comparison[Pass](declared)
         self._autograd = AutogradCheck(model, loss, self.memory, Inventory.of(model))
-        # Compared anew, once, when they have moved: behind a layer of zeros every gradient is zero at first.
-        self._unseen, self._seen_again = dict[str, int](), False
+        # Compared anew when they have gradients: behind a layer of zeros every gradient is zero at first.
+        self._unseen, self._compared_again = set[str](), 0
 
     @property
     def memory(self) -> Memory:
@@ -131,7 +143,15 @@ class Checker:
         with self._comparison.lock:
             self._turn_to(batch, held)
             program = _Program(self._autograd, held, workspace, self._unseen, self._scored)
-            return self._comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
+            done = self._comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
+            if self._unseen and self._compared_again < _AGAIN and self._unseen & _moving(done):
+                self._compared_again += 1
+                few = min(rows, max(SMALL))
+                first = slice_rows(batch, 0, few)
+                with exact_products():
+                    small = self._comparison.checked(program, first, few, max(SMALL), seed)
+                    program.compare(first, few, small, seed)
+            return done
 
     def capture(
         self, batch: Batch, count: int, held: Inventory, seed: int, workspace: Workspace,
@@ -215,10 +235,4 @@ class Checker:
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """Select the accepted passes for examples of this shape and this mode of the model."""
         self._autograd.held = held
-        if not self._seen_again and any(
-            name in held.parameters and held.parameters[name]._version != version
-            for name, version in self._unseen.items()
-        ):
-            self._seen_again = True
-            self._comparison.forget()
         self._comparison.turn_to(signature(held, batch))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from decrescendo.base.storages import pieces
 from decrescendo.errors import UnsupportedModel
 
-_WALKS = ("modules", "named_modules", "named_parameters", "named_buffers", "_named_members")
+_WALKS = {"modules", "named_modules", "named_parameters", "named_buffers", "_named_members"}
 _T = TypeVar("_T", bound=Tensor)
 # Whether each module is in training mode (dropout, batch statistics, ..).
 Mode: TypeAlias = tuple[bool, ...]
@@ -50,7 +50,7 @@ class Inventory:
             path, module = left.pop()
             if id(module) in modules:
                 continue
-            if not _walked_by_torch(type(module)):
+            if not _walked_by_torch(type(module)) or (module is model and _WALKS & vars(module).keys()):
                 mode = tuple(one.training for one in model.modules())
                 return cls(dict(model.named_parameters()), dict(model.named_buffers()), mode)
             modules[id(module)] = module

@@ -17,7 +17,7 @@ from decrescendo.clipping.partial_writes import is_part, set_masked, write_part
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.row_guesses import RowGuesses
 from decrescendo.clipping.rules import bag, conv, elementwise, embedding, linear, lookup, masks, norm
-from decrescendo.clipping.rules.decompose import ATTENTION, DECOMPOSED
+from decrescendo.clipping.rules.decompose import DECOMPOSED, attention, drops
 from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule
 from decrescendo.clipping.special_calls import SPECIAL, is_composite, name_of, reading, special
@@ -138,9 +138,10 @@ class Recorder(TorchFunctionMode):
         if not found or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         first = args[0] if args else kwargs.get("input")
-        if func in DECOMPOSED and (func is ATTENTION or not self.is_tracked(first)):
+        apart = attention if drops(func, args, kwargs) else DECOMPOSED.get(func)
+        if apart is attention or (apart is not None and not self.is_tracked(first)):
             with self, self.tracer.counts.torch_code():
-                return DECOMPOSED[func](*args, **kwargs)
+                return apart(*args, **kwargs)
         if func not in RULES and is_composite(func):
             with self, self.tracer.counts.torch_code():
                 return opened(func)(*args, **kwargs)

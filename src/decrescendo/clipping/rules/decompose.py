@@ -1,7 +1,7 @@
 """Operations replaced by several others, which are recorded one by one."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,21 +77,34 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Given = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """`scaled_dot_product_attention` as products, a softmax and a dropout: its mask may be a parameter, and the
-    random numbers are those of the pass. A place that may look at nothing gets zero."""
+    """`scaled_dot_product_attention` as products, a softmax and a dropout, so that a mask which is a parameter and the
+    random numbers are those of the pass. A place that may look at nothing gets zero; half types are widened."""
+    kind = query.device.type
+    autocast = torch.is_autocast_enabled(kind) and query.dtype == torch.float32
+    dtype = torch.get_autocast_dtype(kind) if autocast else query.dtype
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    query, key, value = (one.to(dtype).to(wide) for one in (query, key, value))
     if enable_gqa:
-        times = query.size(-3) // key.size(-3)
-        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
-    weights = query @ key.transpose(-2, -1) * (query.size(-1) ** -0.5 if scale is None else scale)
-    if is_causal:
-        seen = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
-        weights = weights.masked_fill(~seen, -math.inf)
-    if attn_mask is not None:
-        is_choice = attn_mask.dtype == torch.bool
-        weights = weights.masked_fill(~attn_mask, -math.inf) if is_choice else weights + attn_mask
-    nothing = (weights == -math.inf).all(-1, keepdim=True)
-    weights = weights.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
-    return functional.dropout(weights, dropout_p) @ value
+        key, value = (one.repeat_interleave(query.size(-3) // one.size(-3), -3) for one in (key, value))
+    with torch.autocast(kind, enabled=False):
+        weights = query @ key.transpose(-2, -1) * (query.size(-1) ** -0.5 if scale is None else scale)
+        if is_causal:
+            seen = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
+            weights = weights.masked_fill(~seen, -math.inf)
+        if attn_mask is not None:
+            is_choice = attn_mask.dtype == torch.bool
+            weights = (
+                weights.masked_fill(~attn_mask, -math.inf) if is_choice else weights + attn_mask.to(wide)
+            )
+        nothing = (weights == -math.inf).all(-1, keepdim=True)
+        weights = weights.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+        return (functional.dropout(weights, dropout_p) @ value).to(dtype)
+
+
+def drops(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is attention with dropout."""
+    given = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+    return func is ATTENTION and given > 0
 
 
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -104,5 +117,4 @@ DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.batch_norm: statistics_norm(torch.batch_norm),
     torch.prelu: prelu,
     Tensor.prelu: prelu,
-    ATTENTION: attention,
 }

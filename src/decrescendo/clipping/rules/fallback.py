@@ -123,8 +123,11 @@ class FallbackKernel:
 
 
 def _random_state(device: torch.device) -> Tensor:
-    """The state of torch's global generator of a device."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    """The state of torch's global generator of a device; while a graph is captured, which allows no look at it,
+    nothing: the same operation ran before, in Python."""
+    if device.type != "cuda":
+        return torch.get_rng_state()
+    return torch.empty(0) if torch.cuda.is_current_stream_capturing() else torch.cuda.get_rng_state(device)
 
 
 def fallback(call: Call) -> FallbackKernel | None:

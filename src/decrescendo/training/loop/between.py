@@ -65,7 +65,7 @@ class BetweenSteps:
         self._model, self._optimizer, self._settle = model, optimizer, settle
         self._found: set[Assumption] = set()
         self._read = self._begun = self._restored = False
-        self._earlier = EarlierRuns(seed if isinstance(seed, int) else None)
+        self._earlier = EarlierRuns(seed)
         # Each parameter's requires_grad after the last step; the names that the loop froze or unfroze (ordered sets).
         self._requires = self._requires_now()
         self._frozen_or_unfrozen = {"frozen": dict[str, None](), "unfrozen": dict[str, None]()}

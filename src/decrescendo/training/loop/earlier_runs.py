@@ -4,7 +4,7 @@ assumption."""
 from collections.abc import Iterable
 from itertools import count
 from threading import Lock
-from typing import final
+from typing import SupportsIndex, TypeAlias, final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,8 +18,9 @@ BEGAN_TRAINED = assumed("began-trained")
 BEGAN_WITHOUT_NOISE = assumed("began-without-noise")
 BEGAN_WITH_THE_SEED = assumed("began-with-the-seed")
 # For each storage: the last run that trained a tensor in it, whether all releases behind it had noise, and the whole
-# number that their noise was drawn from, if it was one. Entries of freed storages vanish.
-_TRAINED: WeakKeyDictionary[torch.UntypedStorage, tuple[int, bool, int | None]] = WeakKeyDictionary()
+# numbers that the noise behind it was drawn from. Entries of freed storages vanish.
+_Known: TypeAlias = tuple[int, bool, frozenset[int]]
+_TRAINED: WeakKeyDictionary[torch.UntypedStorage, _Known] = WeakKeyDictionary()
 _LOCK, _RUNS = Lock(), count()
 
 
@@ -35,39 +36,41 @@ class EarlierRuns:
     (set(), True)
     """
 
-    def __init__(self, seed: int | None = None) -> None:
-        self._run, self._noisy, self._seed = next(_RUNS), True, seed
+    def __init__(self, seed: object = None) -> None:
+        self._run, self._noisy = next(_RUNS), True
+        self._seeds = frozenset({int(seed)} if isinstance(seed, SupportsIndex) else ())
 
     def trains(self, parameters: Iterable[Tensor], *, noisy: bool) -> None:
         """Note that a release of this run, with noise or without, updates these parameters, or did before the
         run was resumed."""
         self._noisy = self._noisy and noisy
-        _note(parameters, self._run, self._noisy, self._seed)
+        _note(parameters, self._run, self._noisy, self._seeds if noisy else frozenset())
 
     def before(self, tensors: Iterable[Tensor]) -> set[Assumption]:
         """The assumptions about other runs that trained some of ``tensors``."""
         with _LOCK:
             found = [_TRAINED.get(memory) for memory in map(_memory, tensors) if memory is not None]
-        earlier = {(noisy, seed) for run, noisy, seed in filter(None, found) if run != self._run}
+        earlier = [(noisy, seeds) for run, noisy, seeds in filter(None, found) if run != self._run]
         others = {noisy for noisy, _ in earlier}
         # This run's weights depend on the others' releases, too.
         self._noisy = self._noisy and False not in others
-        same = self._seed is not None and self._seed in {seed for noisy, seed in earlier if noisy}
-        also = {BEGAN_WITH_THE_SEED} if same else set[Assumption]()
+        behind = frozenset[int]().union(*(seeds for _, seeds in earlier))
+        also = {BEGAN_WITH_THE_SEED} if behind & self._seeds else set[Assumption]()
+        self._seeds |= behind
         return also | {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in others}
 
 
 def note_trained(tensors: Iterable[Tensor], *, noisy: bool) -> None:
     """Note that a tensor computed from trained weights, such as their average, depends on the same private
     data."""
-    _note(tensors, next(_RUNS), noisy, None)
+    _note(tensors, next(_RUNS), noisy, frozenset())
 
 
-def _note(tensors: Iterable[Tensor], run: int, noisy: bool, seed: int | None) -> None:
+def _note(tensors: Iterable[Tensor], run: int, noisy: bool, seeds: frozenset[int]) -> None:
     with _LOCK:
         for memory in map(_memory, tensors):
             if memory is not None:
-                _TRAINED[memory] = run, noisy, seed
+                _TRAINED[memory] = run, noisy, seeds
 
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage | None:

@@ -142,10 +142,10 @@ class Trainer:
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler_of(scheduler, optimizer)
         if checkpoints is not None and self._scheduler is not None:
             checkpoints = checkpoints.keeping("scheduler", self._scheduler)
-        own = seed if store is None else None  # runs of one store have noise of their own each
-        self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler, own)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
+        own = beginning.seed_at(place, seed)  # runs of one store have noise of their own each
+        self._between = BetweenSteps(model, optimizer, self._parts.settle, self._scheduler, own)
         chosen = self._settings = settings or EngineSettings()
         self._streams = RunStreams.of(
             beginning.seed_at(place, seed), source.sampling, source.correlation, on_host=chosen.noise_on_host
