@@ -247,9 +247,10 @@ where it is at least minus one standard error. In brackets: C at the last step.
 
 Each rule has its own learning rate, the best on the public data when it begins at the tuned C (that of Andrew et al. is
 quantile's). For *automatic* and *error* it is the rate for gradients scaled to norm 1. C of *error* is below 0.01 only
-where it starts there. All settings are in `benchmarks/telemetry_tasks.py`. Stand-ins: Fashion-MNIST for MNIST, made-up names for NAME, reviews of other films for
-IMDB, other rows for diamonds and LoRA (whose reviews may be of the same films). The rule *error* was changed twice
-while this was measured, after runs of it on IMDB and diamonds had been seen; its rows are from after the last change.
+where it starts there. All settings are in `benchmarks/telemetry_tasks.py`. Stand-ins: Fashion-MNIST for MNIST, made-up
+names for NAME, reviews of other films for IMDB, other rows for diamonds and LoRA (whose reviews may be of the same
+films). The rule *error* was changed twice while this was measured, after runs of it on IMDB and diamonds had been seen;
+its rows are from after the last change.
 
 {summary}
 """
