@@ -38,7 +38,8 @@ class EarlierRuns:
 
     def __init__(self, seed: object = None) -> None:
         self._run, self._noisy = next(_RUNS), True
-        self._seeds = frozenset({int(seed)} if isinstance(seed, SupportsIndex) else ())
+        # This run's own, and those of the noise behind its weights.
+        self._own = self._seeds = frozenset({int(seed)} if isinstance(seed, SupportsIndex) else ())
 
     def trains(self, parameters: Iterable[Tensor], *, noisy: bool) -> None:
         """Note that a release of this run, with noise or without, updates these parameters, or did before the
@@ -55,7 +56,7 @@ class EarlierRuns:
         # This run's weights depend on the others' releases, too.
         self._noisy = self._noisy and False not in others
         behind = frozenset[int]().union(*(seeds for _, seeds in earlier))
-        also = {BEGAN_WITH_THE_SEED} if behind & self._seeds else set[Assumption]()
+        also = {BEGAN_WITH_THE_SEED} if behind & self._own else set[Assumption]()
         self._seeds |= behind
         return also | {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in others}
 
