@@ -100,8 +100,8 @@ _MODEL = (
          "a run starts from weights that another run of the process trained",
          "start from initial or public weights; a `Store` adds up both runs"),
     Template("began-with-the-seed",
-         "not both this run's weights and those that it began with are seen by others: their noise was drawn from one "
-         "whole number, and cancels in their difference",
+         "others see this run's weights or those that it began with, but not both: the noise of both was drawn from "
+         "the same seed, and cancels in their difference",
          "a run goes on from weights that another run of the process trained with the same `seed`",
          "another `seed`, or `seed=dc.Secure()`"),
     Template("began-without-noise",
