@@ -104,8 +104,8 @@ def _measured(
         except CheckpointError as error:
             raise UnsupportedModel(
                 "a checkpointed part must save the same tensors when it is run again, but a layer in it is replaced in "
-                "the recorded forward pass only (a recurrent layer, or attention with dropout and a trained mask). Leave "
-                "that layer out of the checkpoint"
+                "the recorded forward pass only (a recurrent layer, or attention with dropout and a trained mask). "
+                "Leave that layer out of the checkpoint"
             ) from error
     check_arrived(list(arrivals.values()), reached)
     recorder.tracking.check_kept()
