@@ -77,6 +77,7 @@ def test_a_training_draws_by_strata_and_its_statement_has_their_rates() -> None:
 WRONG = {
     "another number": (["rare", *NAMES[1:]], "rows that were declared"),
     "another name": (["odd", *NAMES[1:]], "must be in one of"),
+    "several names": ([["rare"], ["common", "odd"], *NAMES[2:]], "must be in one of"),
 }
 
 

@@ -48,3 +48,10 @@ def test_a_list_is_called_in_its_order(through: str) -> None:
 def test_what_is_no_callback_is_named_before_the_training() -> None:
     with pytest.raises(InvalidType, match=r"callback\[1\] must be a function of a Progress, got int"):
         trained([print, 3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("answer", [3, torch.tensor([True, False])])
+def test_an_answer_is_a_bool_or_none(answer: object) -> None:
+    """`lambda progress: file.write(..)` returns a number, which must not end a run."""
+    with pytest.raises(InvalidType, match="must return True to end the training"):
+        trained([lambda _: answer])  # pyrefly: ignore[bad-argument-type]

@@ -122,7 +122,7 @@ class StratifiedPoissonSampling:
                 "a plan with strata must be told which row is in which, got strata=None. Give train, or the Task, "
                 "a name for each row: strata=names"
             )
-        names = np.array([str(name) for name in np.asarray(strata).tolist()])
+        names = np.array([str(name) for name in np.asarray(strata, dtype=object).tolist()])
         unknown = sorted(set(names.tolist()) - set(self.strata))
         if unknown:
             raise InvalidValue(

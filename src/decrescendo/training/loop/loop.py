@@ -11,7 +11,7 @@ from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.plans.plan import Plan
 from decrescendo.training.data.examples import Collate
-from decrescendo.training.loop.progress import Callback, bar, callbacks_of
+from decrescendo.training.loop.progress import Callback, bar, callbacks_of, ends
 from decrescendo.training.loop.schedulers import Scheduler
 from decrescendo.training.loop.trainer import Trainer
 from decrescendo.training.persistence.checkpoint import Checkpoints
@@ -126,8 +126,7 @@ def train(
                     now = trainer.progress()
                     if show is not None:
                         show(now)
-                    ends = [trainer.ends(one) if isinstance(one, Plateau) else one(now) for one in told]
-                    if any(ends):
+                    if ends([trainer.ends(one) if isinstance(one, Plateau) else one(now) for one in told]):
                         break
             return trainer.finish()
         except BaseException:

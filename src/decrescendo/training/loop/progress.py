@@ -2,12 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, cast, runtime_checkable
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
@@ -111,6 +112,26 @@ def callbacks_of(callback: object) -> list[Callback]:
         if not callable(one):
             raise InvalidType(f"callback[{i}] must be a function of a Progress, got {type(one).__name__}")
     return list(cast("Sequence[Callback]", several))
+
+
+def ends(answers: Iterable[object]) -> bool:
+    """Whether a callback asked to end the training: a number, as `file.write` returns, asks for nothing.
+
+    Raises:
+        InvalidType: an answer is neither a bool nor None.
+
+    >>> ends([None, False]), ends([None, True])
+    (False, True)
+    """
+    found = False
+    for answer in answers:
+        if answer is not None and not isinstance(answer, (bool, np.bool_)):
+            raise InvalidType(
+                "a callback must return True to end the training, or False or None to go on, got "
+                f"{type(answer).__name__}. Return None, or bool(..) of a condition"
+            )
+        found = found or bool(answer)
+    return found
 
 
 @contextmanager
