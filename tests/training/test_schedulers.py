@@ -114,6 +114,19 @@ def test_a_checkpoint_of_a_scheduler_that_the_loop_stepped_goes_on_with_the_argu
     assert optimizer.param_groups[0]["lr"] == 0.5 * 0.5**STEPS
 
 
+def test_a_run_goes_on_with_a_scheduler_of_its_own_kind(data: Data, tmp_path: Path) -> None:
+    def go_on(scheduler: Any, end: int) -> None:
+        model = make_model()
+        train(
+            model, loss, data, plan_of(), sgd(model), seed=0, scheduler=scheduler, callback=lambda p: p.step == end,
+            checkpoints=Checkpoints(tmp_path, every=1, resume=True),
+        )  # fmt: skip
+
+    go_on(lambda o: lr_scheduler.ExponentialLR(o, 0.5), 2)
+    with pytest.raises(InvalidValue, match="got a LinearLR, whose state has other entries"):
+        go_on(lr_scheduler.LinearLR, -1)
+
+
 class ByLoss(lr_scheduler.ExponentialLR):
     """Of a user's, fed with a score."""
 

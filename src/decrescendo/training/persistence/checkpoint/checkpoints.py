@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import alone_in, read_whole, sync_folder, write_whole
@@ -155,6 +156,11 @@ class Checkpoints:
                 f"got {', '.join(sorted(self.also)) or 'nothing'}. Go on with what the run began with"
             )
         for name, thing in self.also.items():
+            if isinstance(thing, LRScheduler) and states[name].keys() != thing.state_dict().keys():
+                raise InvalidValue(
+                    f"{name} must be a scheduler of the kind that the run began with, got a {type(thing).__name__}, whose "
+                    "state has other entries. Go on with the first one's class"
+                )
             thing.load_state_dict(states[name])
 
 
