@@ -240,17 +240,18 @@ where it is at least minus one standard error. In brackets: C at the last step.
 | --- | --- |
 | fixed | C stays where it begins |
 | automatic | `EngineSettings(gamma=0.01)`: there is no clip norm to get wrong |
-| Andrew et al. | C follows the median norm, by a count with noise B / 20 that more noise on the gradients pays for |
+| Andrew et al. | C follows the median norm; more noise on the gradients pays for its count (noise B / 20) |
 | SlaClip | the controller of the paper that telemetry comes from, with its settings: rate 0.5, C from 0.1 to 50 |
 | quantile | `ClipController(plan, "quantile")`: the median, from telemetry |
 | error | `ClipController(plan, "error", rescale_to_unit_norm=True, min_clip_norm=0.01)` |
 
-Each rule has its own learning rate, the best on the public data when it begins at the tuned C (that of Andrew et al. is
-quantile's). For *automatic* and *error* it is the rate for gradients scaled to norm 1. C of *error* is below 0.01 only
-where it starts there. All settings are in `benchmarks/telemetry_tasks.py`. Stand-ins: Fashion-MNIST for MNIST, made-up
-names for NAME, reviews of other films for IMDB, other rows for diamonds and LoRA (whose reviews may be of the same
-films). The rule *error* was changed twice while this was measured, after runs of it on IMDB and diamonds had been seen;
-its rows are from after the last change.
+Each rule has its own learning rate, the best on the public data when it begins at the tuned C (that of Andrew et al.
+is quantile's). For *automatic* and *error* it is the rate for gradients scaled to norm 1. C of *error* is below 0.01
+only where it starts there. "At an end of the grid" names rules whose best rate was the smallest or largest that was
+tried. All settings are in `benchmarks/telemetry_tasks.py`. Stand-ins: Fashion-MNIST for MNIST, made-up names for
+NAME, reviews of other films for IMDB, other rows for diamonds and LoRA (whose reviews may be of the same films). The
+rule *error* was changed twice while this was measured, after runs of it on IMDB and diamonds had been seen; its rows
+are from after the last change.
 
 {summary}
 """

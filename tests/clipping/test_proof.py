@@ -791,3 +791,31 @@ def test_a_program_that_counts_rows_behind_zeros_is_refused_as_before() -> None:
     engine.clipped_sum(rows, 1.0)
     with pytest.raises(UnsupportedModel, match=r"keeps their number in \w+\.seen"):
         engine.clipped_sum(rows, 1.0)
+
+
+def test_an_operation_that_writes_to_what_its_schema_does_not_name_is_refused() -> None:
+    @torch.library.custom_op("decrescendo_tests::centred", mutates_args=())
+    def centred(x: Tensor) -> Tensor:
+        x.sub_(x.mean(0))
+        return torch.zeros(())
+
+    def centres(m: Made, x: Tensor) -> Tensor:
+        x = x.clone()
+        centred(x)
+        return m.layer(x)
+
+    batch = torch.randn(8, 4), torch.zeros(8).long()
+    with pytest.raises(UnsupportedModel, match=r"tests::centred\.default\(Tensor x\) .* wrote to 'x'"):
+        Engine(Made(centres, layer=nn.Linear(4, 3)), loss).clipped_sum(batch, 1.0)
+
+
+def test_nothing_of_the_data_is_written_where_numpy_reads() -> None:
+    def looks(m: Made, x: Tensor) -> Tensor:
+        totals = torch.zeros(4)
+        seen = totals.numpy()
+        totals.copy_(x.sum(0))
+        return m.layer(x) * (2 if seen.sum() > 0 else 1)
+
+    batch = torch.randn(8, 4), torch.zeros(8).long()
+    with pytest.raises(UnsupportedModel, match="no pass may write the data into what outlives it"):
+        Engine(Made(looks, layer=nn.Linear(4, 3)), loss).clipped_sum(batch, 1.0)

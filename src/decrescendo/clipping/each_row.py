@@ -62,8 +62,9 @@ class PerExample(TorchFunctionMode):
         if func in _ELEMENTWISE or func in _BY_CLASS or func is functional.ctc_loss:
             given = _bound(func, args, kwargs)
             if given["reduction"] != "none":
+                each = self._each(func, given)
                 self.met.append(func.__name__)
-                return self._each(func, given)
+                return each
         output = func(*args, **kwargs)
         if func in _SELECTS and len(args) == 2 and not kwargs and _is_mask(args[1]):
             self._selected[output] = args

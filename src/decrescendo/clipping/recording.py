@@ -217,7 +217,7 @@ class Recorder(TorchFunctionMode):
         if not single:
             raise UnsupportedModel(
                 "an operation that mixes a trainable parameter with data must return one tensor, got "
-                f"{name} with {', '.join(roots_of(found))}, which returns {len(made)}. Freeze these parameters, or use "
+                f"{name} with {', '.join(roots_of(found))}, which returns several. Freeze these parameters, or use "
                 "layers made of linear, convolution, embedding and normalisation"
             )
         self._use(func, name, before, kwargs, cast("Tensor", output), found, inner, outer)

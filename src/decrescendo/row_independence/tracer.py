@@ -98,11 +98,21 @@ class Tracer(Arguments):
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation, noting an error: it may depend on the data, and the program may catch it."""
+        op = operation(func)
+        # A custom operation may write to tensors that its schema does not name. (No values can be read under capture.)
+        kept = None if op.namespace == "aten" or self.capturing else _unwritten(op, args, kwargs)
         try:
-            return func(*args, **kwargs)
+            output = func(*args, **kwargs)
         except Exception as error:
             self.raised = self.raised or f"{func} raised {type(error).__name__}"
             raise
+        for name, tensor, old in kept or ():
+            if not torch.equal(_bytes(tensor), old):
+                self.refuse(
+                    f"an operation must write only to the arguments that its schema names, but {op.form} wrote to "
+                    f"{name!r}. Declare it (mutates_args), or copy the tensor first"
+                )
+        return output
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> Any:
         """Run an operation and label its results by its rule."""
@@ -201,6 +211,23 @@ class Tracer(Arguments):
             self.labels.count_on(given.marks.values(), made)
             if op.name == "expand" and not given.data and self.counts.given_selected_rows:
                 self._check_expanded(given.tensors[0], made[0])
+
+
+def _unwritten(
+    op: Operation, args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[tuple[str, Tensor, Tensor]]:
+    """The tensors that an operation must leave as they are: argument, tensor, and a copy of its bytes."""
+    return [
+        (name, tensor, _bytes(tensor).clone())
+        for name, value in op.bind(args, kwargs).items()
+        if name not in op.written
+        for tensor in tensors_of((value,))
+        if tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized
+    ]
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
 
 
 def _sizes(

@@ -140,7 +140,7 @@ class Writing(Labelling):
                 self.refuse(
                     written_by_the_pass([self.guarded[key]], {self.guarded[key]}.difference(self.buffers))
                 )
-            if data and key not in self.labels.marks:
+            if data and (key not in self.labels.marks or key in self.shared):
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_OUTLIVES}, by {op.name}. {_NO_STATE}"
                 )

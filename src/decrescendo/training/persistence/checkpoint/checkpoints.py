@@ -158,8 +158,8 @@ class Checkpoints:
         for name, thing in self.also.items():
             if isinstance(thing, LRScheduler) and states[name].keys() != thing.state_dict().keys():
                 raise InvalidValue(
-                    f"{name} must be a scheduler of the kind that the run began with, got a {type(thing).__name__}, whose "
-                    "state has other entries. Go on with the first one's class"
+                    f"{name} must be a scheduler of the kind that the run began with, got a {type(thing).__name__}, "
+                    "whose state has other entries. Go on with the first one's class"
                 )
             thing.load_state_dict(states[name])
 
