@@ -1,6 +1,6 @@
-"""Detects reads in a single-example pass beyond its example: of training data, or of what the pass before
-made."""
+"""Detects reads in a single-example pass beyond its example: of training data, or of what an earlier pass made."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -8,69 +8,107 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from decrescendo.base.batches import Batch
-from decrescendo.base.storages import DispatchMode, is_whole, key_of, tensors_of
-from decrescendo.base.torch_private import tree_leaves
+from decrescendo.base.storages import (
+    FUNCTIONS_OFF,
+    HAS_FUNCTION_MODES,
+    DispatchMode,
+    is_whole,
+    key_of,
+    storage_key,
+    tensors_of,
+)
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import Memory
 
 _CARRIED_TENSOR = (
-    "a pass must read nothing that the pass before computed from its example, got a tensor that model or loss keep (a "
-    "running maximum, features of the last example). Leave it out, or change it between steps"
+    "a pass must read nothing that an earlier pass computed from its example, got a tensor that model or loss keep (a "
+    "running maximum, a bank of features, prototypes). Leave it out"
 )
 # Operations that read nothing of what they write to.
 _OVERWRITES = ("copy_", "fill_", "zero_")
 
 
 class Watch(DispatchMode):
-    """Refuses operations that read training data outside the example of the pass, or results of the pass
-    before."""
+    """Refuses operations that read training data outside the example of the pass, or results of earlier passes."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()
         self._memory, self._own = memory, Memory()
-        # Storages that this pass and the one before computed from their examples, by address; weak references keep
-        # the addresses from being reused.
+        # Storages that this pass and earlier ones computed from their examples, by address, as long as something keeps
+        # them; weak references keep the addresses from being reused.
         self._made: dict[int, StorageWeakRef] = {}
         self._before: dict[int, StorageWeakRef] = {}
+        # Storages of the example, which may be those of the data set; and those without training data.
+        self._given, self._public = set[int](), set[int]()
+        # Whether Python was given a real number that was computed from an example.
+        self.gave_numbers = False
 
     def of(self, example: Batch, gradients: list[Tensor]) -> "Watch":
         """This watch, set for a pass of another example, which may share a storage with the one before.
         ``gradients``: the parameters' ``.grad``, which `gradients_kept` checks after the passes."""
         self._own = Memory()
         self._own.withhold(tensors := _tensors_in(example))
-        own = set(map(key_of, (*tensors, *gradients)))
-        self._before = {key: ref for key, ref in self._made.items() if key not in own}
+        self._given = set(map(key_of, tensors))
+        own = self._given.union(map(key_of, gradients))
+        held = self._before | self._made
+        self._before = {key: ref for key, ref in held.items() if key not in own and not ref.expired()}
         self._made.clear()
+        self._public.clear()
         self._note(tensors)
         return self
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        name = func.overloadpacket.__name__
-        if name in _OVERWRITES and is_whole(given[0]):
-            self._before.pop(key_of(given[0]), None)  # a buffer that each pass fills anew
-            self._made.pop(key_of(given.pop(0)), None)
-        for leaf in given:
-            if self._memory.withholds(leaf) and not self._own.withholds(leaf):
-                refuse(
-                    "a pass must read no training data but its own example, got a loss or model that reads the data "
-                    "themselves (the whole graph, a mean over all rows). Give it what is public, or leave it out"
-                )
-            if key_of(leaf) in self._before:
-                refuse(_CARRIED_TENSOR)
-        output = func(*args, **(kwargs or {}))
-        is_shape = name.startswith("new_") or name.endswith("_like")
-        if not is_shape and any(key_of(leaf) in self._made for leaf in given):
-            written = args[:1] if func._schema.is_mutable else ()
-            self._note(tensors_of((output, *written)))
+        if not HAS_FUNCTION_MODES():
+            return self._follow(func, args, kwargs or {})
+        with FUNCTIONS_OFF():
+            return self._follow(func, args, kwargs or {})
+
+    def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        overwrites, is_shape, is_mutable = _kind(func)
+        given = tensors_of((*args, *kwargs.values()))
+        if overwrites and is_whole(given[0]):  # a buffer that each pass fills anew
+            key = storage_key(given.pop(0))
+            self._before.pop(key, None)
+            self._made.pop(key, None)
+        reads = [self._reads(leaf) for leaf in given]
+        output = func(*args, **kwargs)
+        if isinstance(output, float) and any(reads):
+            self.gave_numbers = True
+        if any(reads) and not is_shape:
+            self._note(tensors_of((output, *args[:1]) if is_mutable else (output,)))
         return output
+
+    def _reads(self, leaf: Tensor) -> bool:
+        """Whether a tensor was computed from the example; refuses one of another example."""
+        key = storage_key(leaf)
+        made = key in self._made
+        if key in self._public or (made and key not in self._given):
+            return made
+        if key in self._before:
+            refuse(_CARRIED_TENSOR)
+        if not self._memory.withholds(leaf):
+            if is_whole(leaf) and key >= 0:
+                self._public.add(key)
+        elif not self._own.withholds(leaf):
+            refuse(
+                "a pass must read no training data but its own example, got a loss or model that reads the data "
+                "themselves (the whole graph, a mean over all rows). Give it what is public, or leave it out"
+            )
+        return made
 
     def _note(self, tensors: list[Tensor]) -> None:
         for tensor in tensors:
-            if (key := key_of(tensor)) >= 0:
-                self._made.setdefault(key, StorageWeakRef(tensor.untyped_storage()))
+            if (key := key_of(tensor)) >= 0 and key not in self._made:
+                self._made[key] = StorageWeakRef(tensor.untyped_storage())
+
+
+@functools.cache
+def _kind(func: Any) -> tuple[bool, bool, bool]:
+    """Whether an operation overwrites its first argument, takes only the shape of it, or writes to it."""
+    name: str = func.overloadpacket.__name__
+    return name in _OVERWRITES, name.startswith("new_") or name.endswith("_like"), func._schema.is_mutable
 
 
 def refuse(why: str) -> NoReturn:

@@ -9,7 +9,6 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -62,6 +61,11 @@ _CARRIED = (
     "calls, a random generator of their own, a clock). Leave it out, or change it between steps"
 )
 
+_NUMBER = (
+    "a pass must store no number of its example for the next, got one in {} that changes otherwise from pass to pass "
+    "than a counter does. Leave it out"
+)
+
 
 class OneExamplePasses:
     """Forward and backward passes of one example after another.
@@ -78,9 +82,9 @@ class OneExamplePasses:
     Guarantee:
         a pass is given one example and random numbers of its own. In each batch the first example is passed again
         after the others, and the last one with what Python stored before the first: loss and gradient are the same. A
-        repeated pass reads no training data but its own and no tensor that the pass before computed from its example,
-        and it changes no number that Python keeps in model or loss; those that grow alike in every pass (counters) are
-        among the assumptions.
+        pass reads no training data but its own and no tensor that an earlier pass computed from its example. A
+        repeated pass changes no number that Python keeps in model or loss; those that grow alike in every pass
+        (counters) are among the assumptions.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class OneExamplePasses:
         self._model, self._loss, self._memory, self._seeds = model, loss, memory, seeds
         self._factors, self._wide, self._scored = factors, settings.wide, is_scored(telemetry)
         # One pass at a time: all passes seed the global generators.
-        self._lock = threading.RLock()
+        self._lock, self._watch = threading.RLock(), Watch(memory)
         self._depends, self._together = False, _TOGETHER
 
     def clipped(self, batch: Batch, held: Inventory, limit: float) -> tuple[_Gradients, PassNumbers]:
@@ -127,20 +131,18 @@ class OneExamplePasses:
         examples = list(examples_of(batch))
         parameters = trainable_of(held)
 
-        def passed(example: Batch, seed: int, watch: Watch | None = None) -> OnePass:
-            return self._pass(example, seed, held, parameters, watch)
+        def passed(example: Batch, seed: int) -> OnePass:
+            return self._pass(example, seed, held, parameters)
 
         with self._lock, eager(), unchanged(self._model, held), gradients_kept(parameters.values()):
             seeds = [self._seeds() for _ in examples]
             first: list[OnePass] = []
-            watch = Watch(self._memory)
-            before: Numbers = {}
+            start = before = self._numbers()
             began = Stored(self._model, self._loss)
             for at, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
                 is_last = at == len(examples) - 1
                 before = self._numbers() if is_last else before
-                # (`Watch` sees a stored tensor even if its values stay the same: a maximum over all examples.)
-                done = passed(example, seed, watch if is_last else None)
+                done = passed(example, seed)
                 first = first or [done]
                 take(done, _norm(done.gradients))
                 if is_last and len(examples) > 1:
@@ -148,8 +150,8 @@ class OneExamplePasses:
                     with began.restored():
                         _check_same(done, passed(example, seed))
             between = self._numbers()
-            _check_same(first[0], passed(examples[0], seeds[0], watch))
-            self._check_stored(before, between, self._numbers())
+            _check_same(first[0], passed(examples[0], seeds[0]))
+            self._check_stored(start, before, between, self._numbers(), len(examples))
             if not self._depends:
                 raise UnsupportedModel(NO_GRADIENT)
             if self._together and len(examples) > 1:
@@ -164,9 +166,8 @@ class OneExamplePasses:
         seed: int,
         held: Inventory,
         parameters: dict[str, nn.Parameter],
-        watch: Watch | None,
     ) -> OnePass:
-        """The pass of one example; ``watch`` refuses reads of other training data."""
+        """The pass of one example. (The watch sees a stored tensor even if its values stay the same: a maximum.)"""
         versions = [tensor._version for _, tensor in held.tensors()]
         stream = Stream(seed, refuse)
         try:
@@ -175,7 +176,7 @@ class OneExamplePasses:
                     stream.begin()
                 own = _copied(example)
                 grads = [p.grad for p in parameters.values() if p.grad is not None]
-                with watch.of(own, grads) if watch is not None else nullcontext():
+                with self._watch.of(own, grads):
                     returned = in_a_row(self._loss(self._model, own))
                 loss, score = check_losses(returned, 1, scored=self._scored, constant=True)
                 self._depends |= loss.requires_grad
@@ -206,18 +207,22 @@ class OneExamplePasses:
     def _numbers(self) -> Numbers:
         return numbers_of(self._model, self._loss)
 
-    def _check_stored(self, before: Numbers, between: Numbers, after: Numbers) -> None:
-        """Compare the Python numbers before, between and after two passes, of which the second repeats an example."""
+    def _check_stored(
+        self, start: Numbers, before: Numbers, between: Numbers, after: Numbers, count: int
+    ) -> None:
+        """Compare the Python numbers before, between and after two passes, of which the second repeats an example; and
+        those before all ``count`` examples."""
         if UNSEARCHED in after:
             self._memory.assumed.add(assumed("stored-unsearched"))
+        for name in changed_places(start, between) if self._watch.gave_numbers else ():
+            grown = start.get(name), between.get(name), after.get(name)
+            if isinstance(grown[1], float) and not _grows_alike(*grown, passes=count):
+                raise UnsupportedModel(_NUMBER.format(without_keys(name)))
         for name in changed_places(between, after):
             place = without_keys(name)
             for key in {name, f"len({name})"} & after.keys():
                 if not _grows_alike(before.get(key), between.get(key), after[key]):
-                    raise UnsupportedModel(
-                        f"a pass must store no number of its example for the next, got one in {place} that changes "
-                        "otherwise from pass to pass than a counter does. Leave it out"
-                    )
+                    raise UnsupportedModel(_NUMBER.format(place))
             self._memory.assumed.add(assumed("stored-count", place))
 
 
@@ -264,11 +269,11 @@ def _check_same(first: OnePass, again: OnePass) -> None:
         raise UnsupportedModel(_CARRIED)
 
 
-def _grows_alike(before: Any, between: Any, after: Any) -> bool:
-    """Whether a number grew by as much in one pass as in another."""
-    if before is None or between is None:
+def _grows_alike(before: Any, between: Any, after: Any, *, passes: int = 1) -> bool:
+    """Whether a number grew in a pass by as much as in each of the ``passes`` before."""
+    if before is None or between is None or after is None:
         return False
-    return bool(abs((after - between) - (between - before)) <= _ROUNDING * max(abs(after), 1))
+    return bool(abs(passes * (after - between) - (between - before)) <= _ROUNDING * max(abs(after), 1))
 
 
 def kept_by(keep: Callable[[str, Tensor], Tensor] | None, sums: _Gradients) -> _Gradients:
