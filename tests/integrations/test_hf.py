@@ -671,6 +671,10 @@ def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
         def _get_train_sampler(self, *rest: Any) -> Any:
             raise AssertionError("never asked")
 
+    class Masking(dc.hf.PrivateTrainer):
+        def _prepare_inputs(self, inputs: Any) -> Any:
+            raise AssertionError("never called")
+
     def trainer(kind: Any) -> Any:
         return kind(
             model=bert(),
@@ -682,6 +686,7 @@ def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
     for kind, words in (
         (Loading, "get_train_dataloader must be PrivateMixin's, got Loading's"),
         (Balanced, "_get_train_sampler must be the library's own, got Balanced's.*StratifiedPoissonSampling"),
+        (Masking, "_prepare_inputs must be the library's own, got Masking's.*follow"),
         (Behind, "training_step must be PrivateMixin's, got Trainer's"),
         (Stepping, "training_step must be PrivateMixin's, got Stepping's"),
         (Mine, "compute_loss must be Trainer's or SFTTrainer's, got Weighted's"),

@@ -572,6 +572,31 @@ def test_transforms_belong_into_the_model(data: tuple[Tensor, Tensor]) -> None:
         epoch(model, optimizer, loader, body)
 
 
+def test_an_attribute_that_is_set_on_the_model_reaches_it(data: tuple[Tensor, Tensor]) -> None:
+    """Opacus' wrapper keeps it to itself: a temperature that the loop anneals stays what it was."""
+
+    class Tempered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.temperature = nn.Linear(6, 4), 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) / self.temperature
+
+    def trained(temperature: float) -> Tensor:
+        torch.manual_seed(0)
+        _, model, optimizer, loader = private(
+            data, model=Tempered(), engine=PrivacyEngine(), max_grad_norm=1e3, z=1e-6
+        )
+        model.temperature, model.other = temperature, temperature
+        assert (model.temperature, hasattr(model._module, "other")) == (temperature, False)
+        epoch(model, optimizer, loader)
+        return model.layer.weight.detach().clone()
+
+    with pytest.warns(UserWarning, match="secure_mode is off"):
+        assert not torch.allclose(trained(1.0), trained(0.2), atol=1e-2)
+
+
 def test_the_mode_of_the_model_must_stay_until_its_step(data: tuple[Tensor, Tensor]) -> None:
     _, model, optimizer, loader = private(data, batch=ROWS)
 

@@ -23,7 +23,7 @@ _OWN_LOSS = ("Trainer", "SFTTrainer", "object")
 
 
 def check_class(kind: type, loss: Loss, mixin: type) -> None:
-    """Step and batches are the mixin's, and no loss or sampler of a subclass is left aside without a word."""
+    """Step and batches are the mixin's, and no loss, sampler or input of a subclass is left aside without a word."""
 
     def first(name: str) -> Any:
         return next((base for base in kind.__mro__ if name in vars(base)), kind.__mro__[-1])
@@ -35,6 +35,12 @@ def check_class(kind: type, loss: Loss, mixin: type) -> None:
             raise InvalidType(
                 f"{name} must be PrivateMixin's, got {first(name).__name__}'s: {why}. Name PrivateMixin first among "
                 "the bases of the class, and look at steps from a callback"
+            )
+    for name in ("_prepare_inputs", "_prepare_input", "compute_loss_context_manager", "get_batch_samples"):
+        if not _is_library(first(name)):
+            raise InvalidType(
+                f"{name} must be the library's own, got {first(name).__name__}'s: private steps would not call it. "
+                "Change the inputs in the data set or the collator, or in a loss: follow(plan, loss=..)"
             )
     sampler, computed = first("_get_train_sampler"), first("compute_loss")
     if not _is_library(sampler):

@@ -41,6 +41,14 @@ class PrivateModule(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("_module"), name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """An attribute that the model has is set there. (In Opacus it would stay here, where no pass reads it.)"""
+        module = self.__dict__.get("_modules", {}).get("_module")
+        own = (
+            module is None or name in self.__dict__ or hasattr(type(self), name) or not hasattr(module, name)
+        )
+        super().__setattr__(name, value) if own else setattr(module, name, value)
+
     def __getitem__(self, place: Any) -> Any:
         """Of a model that has places: `nn.Sequential`."""
         module: Any = self._module
