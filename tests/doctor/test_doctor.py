@@ -88,7 +88,7 @@ def test_nothing_is_found_in_a_clean_training_of_another_library(
     found = observed(tmp_path, trainings.CLEAN_OF_PEERS[name])
     assert not found.findings, found.describe()
     assert not found.unseen, found.describe()
-    assert any(fact.startswith("the sum moved") for fact in found.facts)
+    assert any(fact.startswith("by how much the sum moved") for fact in found.facts)
 
 
 @pytest.mark.parametrize("name", some(trainings.FAULTY_OF_PEERS, 4))
@@ -98,6 +98,32 @@ def test_a_fault_of_a_training_of_another_library_is_found(
     check, text = trainings.FAULTY_OF_PEERS[name]
     found = observed(tmp_path, text)
     assert {finding.check for finding in found.findings} >= {check}, found.describe()
+
+
+@pytest.mark.parametrize("name", trainings.MISSED)
+def test_what_an_examination_found_to_be_missed_is_found(
+    observed: Observe, tmp_path: Path, name: str
+) -> None:
+    check, text = trainings.MISSED[name]
+    found = observed(tmp_path, text)
+    assert check in {finding.check for finding in found.findings}, found.describe()
+    if name == "the clip norm follows the norms":
+        assert any(finding.certainty is Certainty.PROVEN for finding in found.findings)
+    if name == "a baseline first":
+        assert any(fact.startswith("50 steps without privacy") for fact in found.facts)
+
+
+def test_another_batch_is_compared_where_no_record_of_the_first_has_a_gradient(
+    observed: Observe, tmp_path: Path
+) -> None:
+    text = trainings.FAULTY_BY_HAND["noise over the batch"][1].replace(
+        "batch_sampler=Poisson()", "batch_sampler=torch.arange(600).view(10, 60).tolist()"
+    )
+    text = text.replace("nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)", "nn.Linear(8, 2, bias=False)")
+    found = observed(tmp_path, text.replace("x = torch.randn(600, 8)", "x = torch.randn(600, 8)\nx[:60] = 0"))
+    assert any(f.check == "sensitivity" and f.certainty is Certainty.PROVEN for f in found.findings), (
+        found.describe()
+    )
 
 
 def test_a_clipped_batch_is_found_where_large_records_have_no_gradient(

@@ -189,3 +189,17 @@ def test_the_reading_of_public_trainings_is_whole() -> None:
     found = sum(len(set(one["read"]) & set(one["doctor"])) for one in trained)
     assert found >= 0.9 * sum(len(one["read"]) for one in trained)
     assert sum(len(set(one["doctor"]) - set(one["read"])) for one in trained) <= len(trained) / 10
+
+
+def test_the_examination_is_whole() -> None:
+    from decrescendo.doctor import CHECKS
+
+    content = json.loads((Path(__file__).parent / "public_trainings.json").read_text())["examined"]
+    trained = content["trainings"]
+    lists = ("doctor_first", "doctor_after", "false_first", "false_after")
+    assert {
+        check for one in trained for check in (*one["read"], *(c for name in lists for c in one[name]))
+    } <= set(CHECKS)
+    assert all(set(one["doctor_first"]) <= set(one["doctor_after"]) <= set(one["read"]) for one in trained)
+    for name in ("false_first", "false_after"):
+        assert sum(len(one[name]) for one in trained) == content[name]

@@ -219,7 +219,7 @@ from opake.dpsgd import PoissonSampler, clipped_grad
 from opake.dpsgd.noise import gaussian_noise, key
 
 x = torch.randn(600, 8)
-rows = TensorDataset(x, (x[:, :1] > 0).float())
+rows = TensorDataset(x, 1 + (x[:, :1] > 0).float())  # each has a gradient
 loader = DataLoader(rows, batch_sampler=PoissonSampler(rows, sample_rate=0.1, n_steps=30))
 weights = {"w": torch.zeros(8, 1)}
 
@@ -249,4 +249,31 @@ FAULTY_OF_PEERS = {
     "rows by each other": ("sensitivity", _OPAKE.replace(
         "for a, b in loader:\n", "for a, b in loader:\n    a = (a - a.mean(0)) / a.std(0)\n")),
     "a key in the script": ("seed", _OPAKE.replace("key(torch.seed())", "key(42)") + "torch.save(weights, 'w.pt')\n"),
+}  # fmt: skip
+
+# Faults that an examination with other people's scripts found to be missed, and what was found falsely.
+_ACCOUNTANT = "\nclass accountant:\n    def step(noise_multiplier, sample_rate):\n        pass\n"
+_HAND_HEAD, _HAND_LOOP = _LOOPED.split("for epoch in range(3):")
+MISSED = {
+    "the clip norm follows the norms": ("sensitivity", (_HEAD + _given(1.0) + _LOOP).replace(
+        "        optimizer.step()", "        norms = torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in "
+        "model.parameters()]).norm(dim=0)\n        optimizer.max_grad_norm = norms.median().item()\n"
+        "        optimizer.step()")),
+    "counted once an epoch": ("history", (_ACCOUNTANT + _LOOPED)
+                              + "    accountant.step(noise_multiplier=1.0, sample_rate=0.1)\n"),
+    "tensors apart": ("joint norm", _BY_HAND.replace(
+        "        norms = torch.stack([s.flatten(1).norm(dim=1) for s in samples.values()]).norm(dim=0)\n"
+        "        factors = (max_grad_norm / (norms + 1e-9)).clamp(max=1)\n", "").replace(
+        "            total = ", "            norms = samples[name].flatten(1).norm(dim=1)\n"
+        "            factors = (max_grad_norm / (norms + 1e-9)).clamp(max=1)\n            total = ")),
+    "divided by a name for the rows drawn": ("denominator", _LOOPED.replace(
+        "        totals = ", "        count = a.shape[0]\n        totals = ").replace("/ 60\n", "/ max(1, count)\n")),
+    "scores of a function that trains": ("beside", _HAND_HEAD + "def train():" + _HAND_LOOP
+                                         + "    return 0.0\nfor epoch in range(3):\n    tr_loss = train()\n"
+                                         "    print(tr_loss)\n"),
+    "resumed by an option": ("history", _CLEAN.replace(
+        "engine = ", "resume = ''\nif resume:\n    model.load_state_dict(torch.load(resume)['model'])\nengine = ")),
+    "a baseline first": ("budget", _HEAD + "for _ in range(5):\n    for a, b in rows:\n        plain.zero_grad()\n"
+                         f"        {_LOSS}.backward()\n        plain.step()\n"
+                         + _CLEAN.replace(_HEAD, "").replace("range(3)", "range(9)")),
 }  # fmt: skip

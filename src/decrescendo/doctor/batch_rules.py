@@ -31,6 +31,10 @@ _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clamp", "cli
 # `len(x) == 0`, `x.shape[0] < 2`, `x.numel() == 0` and the like.
 _SIZE = r"(len\([\w.\[\]]+\)|shape\[0\]|size\(0\)|numel\(\)|nelement\(\))"
 _EMPTY = re.compile(rf"{_SIZE} (==|<=) 0|{_SIZE} < [12]\b|^not len\(")
+# The number of rows of a batch.
+_COUNTS = re.compile(
+    r"(len\(\w*(batch|x|data|input|target|label|y|image|ids|indices)\w*\)|\w+\.(size\(0\)|shape\[0\]))"
+)
 _GRADIENT = re.compile(r"grads?\b|gradients?\b")
 _PER_EXAMPLE = (
     "vmap", "grad_sample", "per_sample", "per_example", "microbatch", "backpack", "persample", "sample_grad", "jacrev",
@@ -91,8 +95,8 @@ def shuffled(sources: Sources) -> Iterator[Hit]:
         trains = isinstance(shuffle, ast.Constant) and shuffle.value is True
         if trains or ("train" in text and keyword(call, "batch_sampler") is None):
             yield (module, call, "sampling",
-                   "batches are taken from a list in turn: accountants of DP-SGD assume that each record is drawn "
-                   "by itself (Poisson)",
+                   "batches are cut from a list of the rows, shuffled or not: accountants of DP-SGD assume that each "
+                   "record is drawn by itself (Poisson)",
                    "amplification by sampling is not proven for such batches")  # fmt: skip
             return
 
@@ -183,12 +187,47 @@ def clip_of_batches(sources: Sources) -> Iterator[Hit]:
         over = [ast.unparse(loop.iter).lower() for loop in module.loops(call) if isinstance(loop, ast.For)]
         if over and re.search(r"sample|example|microbatch|range\((len|batch|.*size|.*shape)|zip\(", over[0]):
             return
+        if any(isinstance(loop, ast.For) and _picks(loop) for loop in module.loops(call)):
+            return
         if any(re.search(r"sample|example|micro", loop) for loop in over[1:]):
             return
     module, call = clips[0]
     yield (module, call, "sensitivity", "the gradient of a whole batch is clipped, not each example's",
            "one record moves the clipped sum by up to 2 C, whatever the size of the batch: divided noise "
            "is too small for it")  # fmt: skip
+
+
+def _picks(loop: ast.For) -> bool:
+    """Whether a loop over numbers picks a row by each: `for i in range(n): .. x[i]`."""
+    inside = [node for part in loop.body for node in ast.walk(part)]
+    picked = {ast.unparse(node.slice) for node in inside if isinstance(node, ast.Subscript)}
+    return ast.unparse(loop.iter).startswith("range(") and ast.unparse(loop.target) in picked
+
+
+def tensors_apart(sources: Sources) -> Iterator[Hit]:
+    """Each tensor of an example's gradient clipped by its own norm, and noise for one clip norm."""
+    if _engines(sources) or not _noises(sources) or sources.mentions("sqrt(len", "** 0.5", "per_layer"):
+        return
+    for module in sources.modules:
+        for loop in (node for node in ast.walk(module.tree) if isinstance(node, ast.For)):
+            over = ast.unparse(loop.iter).lower()
+            if not re.search(r"parameters\(\)|params|\.items\(\)|\.values\(\)|grads", over):
+                continue
+            if any(isinstance(node, ast.For) for part in loop.body for node in ast.walk(part)):
+                continue
+            body = [ast.unparse(part).lower() for part in loop.body]
+            norms = {found[1] for part in body if (found := re.match(r"(\w+) = .*norm\(", part))}
+            if not any(
+                re.search(rf"\b{norm}\b", part) and re.search(r"clamp|\bmin|clip\w*\(", part)
+                for norm in norms
+                for part in body
+            ):
+                continue
+            yield (module, loop, "joint norm", "each tensor of a gradient is clipped by its own norm, in a loop over "
+                                                "tensors",
+                   "with k tensors one record moves the sum by up to sqrt(k) C: take the norm over all of them, "
+                   "or noise for sqrt(k) C")  # fmt: skip
+            return
 
 
 def denominators(sources: Sources) -> Iterator[Hit]:
@@ -206,13 +245,25 @@ def denominators(sources: Sources) -> Iterator[Hit]:
             into = [ast.unparse(target) for target in targets_of(module.statement(node) or node)]
             if not _GRADIENT.search(ast.unparse(left).lower()) and not any(t.endswith(".grad") for t in into):
                 continue
-            if re.fullmatch(
-                r"(len\(\w*(batch|x|data|input|target|label|y|image)\w*\)|\w+\.(size\(0\)|shape\[0\]))",
-                ast.unparse(right),
-            ):
+            if _COUNTS.fullmatch(_number_of(module, sources, right)):
                 yield (module, node, "denominator", "the sum is divided by the number of rows that were drawn",
                        "that number is private under Poisson batches: divide by the expected one")  # fmt: skip
                 return
+
+
+def _number_of(module: Module, sources: Sources, node: ast.expr) -> str:
+    """An expression without what keeps it from zero; a name that is assigned once in its function, by its value."""
+    while isinstance(node, ast.Call) and name_of(node.func) in ("max", "float", "int") and node.args:
+        node = next((given for given in node.args if not isinstance(given, ast.Constant)), node.args[0])
+    if isinstance(node, ast.Name) and not sources.mentions("drop_last=true"):
+        scope = module.function(node) or module.tree
+        given = [
+            part.value
+            for part in ast.walk(scope)
+            if isinstance(part, ast.Assign) and any(name_of(target) == node.id for target in part.targets)
+        ]
+        node = given[0] if len(given) == 1 else node
+    return ast.unparse(node)
 
 
 def empty_batches(sources: Sources) -> Iterator[Hit]:

@@ -111,10 +111,11 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
         return [], []
     lower, upper = ends
     how = "by its loop" if loop_seen(seen) else "as asked for"
+    noise = ledger.noise_multiplier
+    between = " to ".join(dict.fromkeys((f"{noise.min():.4g}", f"{noise.max():.4g}")))
     facts = [
         f"a whole training of {epochs_of(seen, private)} epochs ({how}) takes {ledger.steps} steps at rate "
-        f"{ledger.sample_rate[0]:.4g}, noise multiplier "
-        f"{ledger.noise_multiplier.min():.4g}..{ledger.noise_multiplier.max():.4g}: epsilon {epsilon_words(upper)} at "
+        f"{ledger.sample_rate[0]:.4g}, noise multiplier {between}: epsilon {epsilon_words(upper)} at "
         f"delta {delta:.3g} if all that was assumed holds"
     ]
     findings = []

@@ -51,16 +51,26 @@ def _clip(parent: dict[str, Any]) -> float:
 
 
 def _moved_words(parent: dict[str, Any], others: dict[str, dict[str, Any]]) -> str:
+    words = {"large": "made a thousand times as large", "opposite": "made so with another label"}
     moved = ", ".join(
-        f"{role} {_distance(parent, held) / _clip(parent):.3g} C" for role, held in others.items()
+        f"{words.get(role, role)}: {_distance(parent, held) / _clip(parent):.3g} C"
+        for role, held in others.items()
     )
-    return f"the sum moved when one record was {moved}"
+    return f"by how much the sum moved when one record was {moved}"
 
 
 def _of_sum(
     parent: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple[str, int]
 ) -> Iterator[Finding]:
     clip = _clip(parent)
+    if any(not math.isclose(held["std"], parent["std"], rel_tol=1e-9) for held in others.values()):
+        yield Finding(
+            "sensitivity", Certainty.PROVEN,
+            "the size of the noise depends on the records: with one of them exchanged or left out, clip norm or noise "
+            "multiplier were other numbers",
+            "these show in the weights without noise of their own, and rows of one batch may have several clip norms: "
+            "take constants, a public schedule, or a noisy quantile that is accounted", *at,
+        )  # fmt: skip
     for role, held in others.items():
         allowed = 1 if role == "removed" else 2
         moved = _distance(parent, held) / clip

@@ -54,6 +54,7 @@ CHECKS = {
     "sampling": "Are batches drawn as the accountant assumes, and at its rate?",
     "rows": "Does each clipped gradient depend on its own record alone?",
     "sensitivity": "Is the noise as large as the noise multiplier says, for the sum that records can move?",
+    "joint norm": "Is each record clipped by the norm of its whole gradient?",
     "noise": "Is there noise in every release, and enough of it to promise anything?",
     "schedule": "Was the noise that is used the noise that was calibrated?",
     "budget": "Does the epsilon that was asked for, or printed, hold for the history?",
@@ -138,5 +139,10 @@ def ordered(findings: Iterable[Finding], settled: Collection[str] = ()) -> tuple
     settled it."""
     known = list(findings)
     spoken = {f.check for f in known if f.certainty is not Certainty.SUSPECTED} | set(settled)
-    kept = [f for f in known if f.certainty is not Certainty.SUSPECTED or f.check not in spoken]
+    kept = {
+        # Two suspicions of one line about one check are one.
+        (f.check, f.file, f.line) if f.certainty is Certainty.SUSPECTED else f: f
+        for f in known
+        if f.certainty is not Certainty.SUSPECTED or f.check not in spoken
+    }.values()
     return tuple(sorted(dict.fromkeys(kept), key=lambda f: (_RANK[f.certainty], f.file, f.line, f.check)))

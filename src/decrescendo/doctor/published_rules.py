@@ -45,6 +45,15 @@ def histories(sources: Sources) -> Iterator[Hit]:
             yield (module, call, "history", "a PrivacyEngine, with an empty history, is made anew each time",
                    "epsilon of all adds up on the same data; each accountant knows its own steps")  # fmt: skip
             return
+    engines = any(sources.calls("PrivacyEngine"))
+    for module, call in sources.calls("load") if engines else ():
+        asked = [
+            ast.unparse(above.test).lower() for above in module.around(call) if isinstance(above, ast.If)
+        ]
+        if ast.unparse(call.func) == "torch.load" and any("resum" in test for test in asked):
+            yield (module, call, "history", "an earlier training goes on, and its accountant's history is not loaded",
+                   "what was spent before is not in the epsilon that is printed")  # fmt: skip
+            return
     for module, call in sources.calls("load_state_dict"):
         if "optim" in ast.unparse(call.func).lower():
             yield (module, call, "history", "an earlier training goes on, and its accountant's history is not loaded",
@@ -78,7 +87,10 @@ def seeds(sources: Sources) -> Iterator[Hit]:
     if secure or keyed or not published:
         return
     for module, call in sources.calls("manual_seed", "seed_everything", "set_seed", "manual_seed_all"):
-        if not _draws_noise(module, call):
+        drawn_anew = any(
+            ast.unparse(other.func) == "torch.seed" and other.lineno > call.lineno for other in module.calls
+        )
+        if drawn_anew or not _draws_noise(module, call):
             continue
         yield (module, call, "seed", "the noise comes from a generator that was seeded here, and the "
                                      "weights are saved or sent",
@@ -119,12 +131,15 @@ def logs(sources: Sources) -> Iterator[Hit]:
     """Losses and scores on private rows that are printed, logged or sent."""
     for module in sources.modules:
         for call in module.calls:
-            if name_of(call.func) not in _LOGS or not _trains_around(module, call):
+            if name_of(call.func) not in _LOGS or not _trains_around(sources, module, call):
                 continue
             given = [*call.args, *(k.value for k in call.keywords)]
             names = {word for argument in given for word in names_in(argument)}
             names = names.union(*(names_in(value) for value in _built(module, call, names)))
-            if any(_SCORE.search(name) and not _OF_TESTS.search(name) for name in names):
+            scores = {name for name in names if _SCORE.search(name) and not _OF_TESTS.search(name)}
+            if not _trains_here(module, call):  # what a function that trains returned, by such a name
+                scores = {name for name in scores if name.startswith("tr")}
+            if scores:
                 yield (module, call, "beside", "losses or scores on the training rows are printed or "
                                                "logged, without noise",
                        "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
@@ -158,7 +173,27 @@ def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr
             yield node.value
 
 
-def _trains_around(module: Module, call: ast.Call) -> bool:
+def _trains_around(sources: Sources, module: Module, call: ast.Call) -> bool:
+    """Whether a backward pass is in the function or loop of a call, or in a function that is called there."""
+    if _trains_here(module, call):
+        return True
+    scope, loops = module.function(call), module.loops(call)
+    inside: ast.AST | None = scope if scope is not None else loops[-1] if loops else None
+    called = (
+        {name_of(node.func) for node in ast.walk(inside) if isinstance(node, ast.Call)}
+        if inside is not None
+        else set[str]()
+    )
+    trained = {
+        other.name
+        for held in sources.modules
+        for other in map(held.function, (c for c in held.calls if name_of(c.func) == "backward"))
+        if other is not None
+    }
+    return bool(called & trained)
+
+
+def _trains_here(module: Module, call: ast.Call) -> bool:
     scope, loops = module.function(call), module.loops(call)
     inside: ast.AST | None = scope if scope is not None else loops[-1] if loops else None
     calls = [node for node in ast.walk(inside) if isinstance(node, ast.Call)] if inside is not None else []

@@ -31,6 +31,12 @@ _DROPPED = {
     "batch_first": "dimension 0 of every tensor counts the examples",
     "loss_reduction": "the noisy sum is divided by the expected batch size: change the learning rate if it was 'sum'",
 }
+# Attributes of Opacus' tensors that a loop may read.
+_ATTRIBUTES = {
+    "grad_sample": "has no counterpart: gradients of examples are not kept. A clip norm that follows them is a "
+    "ClipController's, by released numbers (docs: Telemetry)",
+    "summed_grad": "has no counterpart: the sum before the noise is not kept",
+}
 _SCHEDULERS = ("ExponentialNoise", "StepNoise", "LambdaNoise")
 _MODES = ("hooks", "ghost")
 
@@ -90,6 +96,9 @@ class _Writer:
         scheduled = self._schedulers()
         for call in self._module.calls:
             self._call(call, scheduled)
+        for node in ast.walk(self._module.tree):
+            if isinstance(node, ast.Attribute) and node.attr in _ATTRIBUTES:
+                self._note(node, f".{node.attr} {_ATTRIBUTES[node.attr]}")
         for rule in (weighted, empty_batches, unused_loader):
             for _, node, check, says, costs in rule(self._sources):
                 if check != "bypass":  # which `_maker` repairs

@@ -13,6 +13,7 @@ from decrescendo.doctor.batch_rules import (
     poisson_off,
     rows_together,
     shuffled,
+    tensors_apart,
     unused_loader,
     weighted,
 )  # fmt: skip
@@ -92,7 +93,30 @@ def small_noise(sources: Sources) -> Iterator[Hit]:
                    "the true epsilon may be larger")  # fmt: skip
 
 
+def counted_less_often(sources: Sources) -> Iterator[Hit]:
+    """An accountant that is stepped by hand, outside of the loop of the steps."""
+    for module, call in sources.calls("step"):
+        if keyword(call, "noise_multiplier") is None:
+            continue
+        scope = module.function(call) or module.tree
+        stepping = {"step"} | {
+            found.name
+            for held in sources.modules
+            for found in map(held.function, (c for c in held.calls if name_of(c.func) == "step"))
+            if found is not None and found is not scope
+        }
+        own = module.loops(call)
+        for loop in (node for node in ast.walk(scope) if isinstance(node, ast.For | ast.While)):
+            inside = list(ast.walk(loop))
+            steps = any(isinstance(node, ast.Call) and name_of(node.func) in stepping for node in inside)
+            if steps and call not in inside and (not own or loop in ast.walk(own[0])):
+                yield (module, call, "history", "the accountant is told of one step where a loop takes several",
+                       "epsilon is that of the steps that are counted: count inside of the loop")  # fmt: skip
+                return
+
+
 RULES = (
-    poisson_off, shuffled, unused_loader, weighted, schedule, rows_together, clip_of_batches, denominators,
-    empty_batches, histories, seeds, fixed_keys, logs, trainer_logs, statistics, selections, units, small_noise,
+    poisson_off, shuffled, unused_loader, weighted, schedule, rows_together, clip_of_batches, tensors_apart,
+    denominators, empty_batches, histories, counted_less_often, seeds, fixed_keys, logs, trainer_logs, statistics,
+    selections, units, small_noise,
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """Runs a script with observers in place: ``python -m decrescendo.doctor.runner FOLDER STEPS SCRIPT ARGUMENTS``."""
 
+import contextlib
 import importlib.util
 import runpy
 import sys
@@ -8,9 +9,11 @@ from pathlib import Path
 
 from decrescendo.doctor.events import Events
 from decrescendo.doctor.neighbours import Neighbours
+from decrescendo.doctor.source import MAKERS, read
 from decrescendo.doctor.watch_opacus import OpacusWatch
 from decrescendo.doctor.watch_peers import PeersWatch
 from decrescendo.doctor.watch_torch import Enough, TorchWatch
+from decrescendo.errors import FileRefused
 
 
 def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
@@ -21,6 +24,8 @@ def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
     opacus_watch = OpacusWatch(torch_watch) if importlib.util.find_spec("opacus") is not None else None
     if opacus_watch is not None:
         opacus_watch.start()
+    with contextlib.suppress(FileRefused):
+        torch_watch.expected = opacus_watch is not None and any(read(Path(script)).calls(*MAKERS))
     PeersWatch(torch_watch).start(Path(script))
     torch_watch.start()
     sys.argv = [script, *arguments]

@@ -30,8 +30,12 @@ def found_in(seen: Observed) -> tuple[list[Finding], list[str]]:
         more, said = budgets(seen, private)
         findings += more
         facts += said
+    facts += [
+        f"{event['steps']} steps without privacy came before; if their rows are private, so is what they trained"
+        for event in seen.of("early")
+    ]
     findings += [*_rates(seen), *_noise(seen), *_ghosts(seen), *_history(seen), *_bypass(seen), *_delta(seen)]
-    findings += [*printed(seen), *_buffers(seen), *_by_hand(seen)]
+    findings += [*printed(seen), *_buffers(seen), *_by_hand(seen), *_uncounted(seen)]
     return findings, facts
 
 
@@ -68,7 +72,8 @@ def _sampling(seen: Observed, private: Event) -> Iterator[Finding]:
 
 def _rates(seen: Observed) -> Iterator[Finding]:
     """The rate that the accountant was told, against that of the loader in use."""
-    steps = [event for event in seen.of("step") if event["loader"]]
+    taken = [event for event in seen.of("step") if event["loader"]]
+    steps = [event for event in taken if event["private"]] or taken
     loader = seen.loader(steps[0]["loader"]) if steps else None
     counted = seen.of("account")
     if loader is None or not counted or not loader["steps"] or "sample_rate" not in counted[0]:
@@ -140,9 +145,10 @@ def _bypass(seen: Observed) -> Iterator[Finding]:
         private = sum(event["private"] for event in seen.of("step"))
         yield Finding(
             "bypass", Certainty.PROVEN,
-            "the optimiser that was given to Opacus steps by itself, with gradients that are neither "
-            "clipped nor noised",
-            "no privacy: use the optimiser that make_private returns" + ("" if private else "; no step was private"),
+            "an optimiser other than the one that make_private returned steps parameters of the private model, with "
+            "gradients that are neither clipped nor noised",
+            "no privacy: let the optimiser that make_private returns step all of them"
+            + ("" if private else "; no step was private"),
             *place_of(passed[0]),
         )  # fmt: skip
 
@@ -193,6 +199,19 @@ def _by_hand(seen: Observed) -> Iterator[Finding]:
             f"{loader['size'] / max(1, loader['rows']):.4g}",
             loader["made_file"], loader["made_line"],
         )  # fmt: skip
+
+
+def _uncounted(seen: Observed) -> Iterator[Finding]:
+    """Steps with noise, of which an accountant that is called by hand sees fewer."""
+    counted, drawn = seen.of("account"), 0
+    noisy = sum(drawn < (drawn := event["drawn"]) for event in seen.of("step"))
+    if seen.of("private") or not counted or noisy < 2 * len(counted):
+        return
+    yield Finding(
+        "history", Certainty.RECOMPUTED,
+        f"{noisy} steps added noise, the accountant was told of {len(counted)}",
+        "epsilon is that of the steps that are counted", *place_of(counted[0]),
+    )  # fmt: skip
 
 
 def _claimed(seen: Observed) -> bool:

@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,10 @@ class Enough(BaseException):
     """So many steps were observed as were asked for."""
 
 
+# Seconds of steps without privacy that may come before Opacus makes a private optimiser.
+_MOST_EARLY = 60.0
+
+
 class TorchWatch:
     """What torch does for the user's training.
 
@@ -35,11 +40,20 @@ class TorchWatch:
     def __init__(self, events: Events, neighbours: Neighbours, steps: int) -> None:
         self.events, self.neighbours, self.steps = events, neighbours, steps
         self.private = 0  # optimisers that Opacus made
+        self.expected = False  # whether the source asks Opacus for one
+        self._early, self._began = 0, 0.0
         self.inside = False  # a step of Opacus' optimiser
         self.done = self._stops = self.fetched = self.drawn = self.bypassed = 0
         self._depth, self._random = 0, torch.get_rng_state()
         self._buffers: set[int] = set()
         self._loaders: set[int] = set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether what comes before the private training is left out: a baseline, training on public data."""
+        if not self.expected or self.private:
+            return False
+        return not self._early or time.monotonic() - self._began < _MOST_EARLY
 
     def start(self) -> None:
         """Put the observers in."""
@@ -86,7 +100,7 @@ class TorchWatch:
                 self._loaders.add(id(loader))
                 self.events.write("loader", {"id": id(loader), **facts})
             many = isinstance(indices, (list, tuple)) and len(indices) >= 2
-            if not many or not self.neighbours.due(id(loader)):
+            if not many or self.waits or not self.neighbours.due(id(loader)):
                 return fetch(indices)
             role = self.neighbours.fork(id(loader))
             if role in SCALES and fetcher.collate_fn is not None:
@@ -119,7 +133,7 @@ class TorchWatch:
         if is_wrapped_by_transform(args[0]):  # under vmap it is every record at once
             return None
         self._watch_buffers(module)
-        if not module.training or self.fetched or not self.neighbours.due(0):
+        if not module.training or self.fetched or self.waits or not self.neighbours.due(0):
             return None
         # No loader made this batch: change a record where the model takes it. Its label stays.
         role, batch = self.neighbours.fork(0), args[0].clone()
@@ -147,7 +161,7 @@ class TorchWatch:
             self.neighbours.random_layers = True
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self.inside:
+        if self.inside or self.waits:
             return
         groups = [p for group in optimizer.param_groups for p in group["params"]]
         if self.private:
@@ -174,6 +188,12 @@ class TorchWatch:
         Raises:
             Enough: it was the last to be observed.
         """
+        if self.waits:
+            self._began = self._began or time.monotonic()
+            self._early += 1
+            return
+        if self._early and not self.done:
+            self.events.write("early", {"steps": self._early})
         self.done += 1
         self.events.write("step", {"private": private, "loader": self.fetched, "drawn": self.drawn})
         if self.done >= self.steps:

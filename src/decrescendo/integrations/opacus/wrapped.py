@@ -18,8 +18,8 @@ from decrescendo.integrations.opacus.recording import LoopRecording
 class PrivateModule(nn.Module):
     """The user's model, which stands for itself in what a loop computes from a batch of its `PrivateLoader`.
 
-    ``_module`` is the model; its other attributes are found here, too. State dicts have the model's own names; those
-    with Opacus' ``_module.`` before each are read.
+    ``_module`` is the model; its attributes are found here, too. State dicts have its names, with Opacus' ``_module.``
+    before each or without.
     """
 
     def __init__(self, module: nn.Module, tape: Callable[[], LoopRecording | None]) -> None:
@@ -44,19 +44,15 @@ class PrivateModule(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """An attribute that the model has is set there. (In Opacus it would stay here, where no pass reads it.)"""
         module = self.__dict__.get("_modules", {}).get("_module")
-        own = (
-            module is None or name in self.__dict__ or hasattr(type(self), name) or not hasattr(module, name)
-        )
-        super().__setattr__(name, value) if own else setattr(module, name, value)
+        owned = name in self.__dict__ or hasattr(type(self), name) or not hasattr(module, name)
+        (super() if owned else module).__setattr__(name, value)
 
     def __getitem__(self, place: Any) -> Any:
         """Of a model that has places: `nn.Sequential`."""
-        module: Any = self._module
-        return module[place]
+        return self._module[place]  # type: ignore[index]
 
     def __len__(self) -> int:
-        module: Any = self._module
-        return len(module)
+        return len(self._module)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
         return True
