@@ -18,8 +18,8 @@ from decrescendo.integrations.opacus.recording import LoopRecording
 class PrivateModule(nn.Module):
     """The user's model, which stands for itself in what a loop computes from a batch of its `PrivateLoader`.
 
-    ``_module`` is the model; its attributes are found here, too. State dicts have its names, with Opacus' ``_module.``
-    before each or without.
+    ``_module`` is the model; its attributes are found here, too. State dicts have its names; those with Opacus'
+    ``_module.`` before each are read.
     """
 
     def __init__(self, module: nn.Module, tape: Callable[[], LoopRecording | None]) -> None:
