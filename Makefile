@@ -27,8 +27,8 @@ $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(
 	wait $$odd && wait $$even && wait $$own && $(BIN)/python -m pip check || \
 	{ wait; $(PIP) -c constraints.txt -e '.[plots,federated,studio,dev]' -e ./papers; }
 	@# What everything here imports is compiled now, by two processes: the first command does not wait for it.
-	$(BIN)/python -W ignore -c "import decrescendo.clipping, peft, transformers.trainer" & with=$$!; \
-	$(BIN)/python -W ignore -c "import decrescendo.cli, scipy.stats, pandas, datasets, flwr.server, sklearn, matplotlib" && wait $$with
+	$(BIN)/python -W ignore -c "import decrescendo.clipping, peft, transformers.trainer" & \
+	$(BIN)/python -W ignore -c "import decrescendo.cli, scipy.stats, pandas, datasets, flwr.server, sklearn, matplotlib"; wait
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
