@@ -273,6 +273,10 @@ MISSED = {
                                          "    print(tr_loss)\n"),
     "resumed by an option": ("history", _CLEAN.replace(
         "engine = ", "resume = ''\nif resume:\n    model.load_state_dict(torch.load(resume)['model'])\nengine = ")),
+    "windows that overlap": ("unit", _CLEAN.replace(
+        "TensorDataset(x, y)", "Windows()").replace(
+        "plain = ", "class Windows:\n    def __len__(self):\n        return 597\n"
+        "    def __getitem__(self, i):\n        return x.flatten()[i : i + 8], y[i]\nplain = ")),
     "a baseline first": ("budget", _HEAD + "for _ in range(5):\n    for a, b in rows:\n        plain.zero_grad()\n"
                          f"        {_LOSS}.backward()\n        plain.step()\n"
                          + _CLEAN.replace(_HEAD, "").replace("range(3)", "range(9)")),

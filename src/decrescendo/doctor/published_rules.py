@@ -261,10 +261,26 @@ def selections(sources: Sources) -> Iterator[Hit]:
         return
 
 
+def _is_window(module: Module, node: ast.AST) -> bool:
+    """Whether a data set cuts row i out of a series at i: `series[i : i + length]`."""
+    function = module.function(node)
+    if not isinstance(node, ast.Slice) or function is None or function.name != "__getitem__":
+        return False
+    lower, upper = node.lower, node.upper
+    at = {argument.arg for argument in function.args.args[1:]}
+    begins = isinstance(lower, ast.Name) and lower.id in at
+    return begins and isinstance(upper, ast.BinOp) and ast.unparse(upper.left) == ast.unparse(lower)
+
+
 def units(sources: Sources) -> Iterator[Hit]:
-    """Columns that say whose a row is."""
+    """Columns that say whose a row is; windows that overlap."""
     for module in sources.modules:
         for node in ast.walk(module.tree):
+            if _is_window(module, node):
+                yield (module, node, "unit", "rows are windows that overlap: each value is in many rows",
+                       "epsilon is of one window; of a value in k windows it grows about k times: cut windows that do "
+                       "not overlap")  # fmt: skip
+                return
             key = node.value if isinstance(node, ast.Constant) else None
             compared = isinstance(module.parents.get(node), ast.Compare)
             if isinstance(key, str) and _PERSONS.match(key) and not compared:
