@@ -268,8 +268,9 @@ def _is_window(module: Module, node: ast.AST) -> bool:
         return False
     lower, upper = node.lower, node.upper
     at = {argument.arg for argument in function.args.args[1:]}
-    begins = isinstance(lower, ast.Name) and lower.id in at
-    return begins and isinstance(upper, ast.BinOp) and ast.unparse(upper.left) == ast.unparse(lower)
+    if not isinstance(lower, ast.Name) or not isinstance(upper, ast.BinOp):
+        return False
+    return lower.id in at and ast.unparse(upper.left) == lower.id
 
 
 def units(sources: Sources) -> Iterator[Hit]:
