@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from clipping_cases import Made, loss, normal
@@ -809,13 +810,20 @@ def test_an_operation_that_writes_to_what_its_schema_does_not_name_is_refused() 
         Engine(Made(centres, layer=nn.Linear(4, 3)), loss).clipped_sum(batch, 1.0)
 
 
-def test_nothing_of_the_data_is_written_where_numpy_reads() -> None:
+@pytest.mark.parametrize("made", ["a view", "an array", "a buffer"])
+def test_nothing_of_the_data_is_written_where_numpy_reads(made: str) -> None:
     def looks(m: Made, x: Tensor) -> Tensor:
-        totals = torch.zeros(4)
-        seen = totals.numpy()
+        totals, seen = torch.zeros(4), np.zeros(4, dtype=np.float32)
+        if made == "a view":
+            seen = totals.numpy()
+        elif made == "an array":
+            totals = torch.from_numpy(seen)
+        else:
+            held = bytearray(16)
+            totals, seen = torch.frombuffer(held, dtype=torch.float32), np.frombuffer(held, dtype=np.float32)
         totals.copy_(x.sum(0))
         return m.layer(x) * (2 if seen.sum() > 0 else 1)
 
     batch = torch.randn(8, 4), torch.zeros(8).long()
-    with pytest.raises(UnsupportedModel, match="no pass may write the data into what outlives it"):
+    with pytest.raises(UnsupportedModel, match="no pass may write the data into memory that NumPy shares"):
         Engine(Made(looks, layer=nn.Linear(4, 3)), loss).clipped_sum(batch, 1.0)

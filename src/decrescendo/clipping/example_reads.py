@@ -1,6 +1,5 @@
 """Detects reads in a single-example pass beyond its example: of training data, or of what an earlier pass made."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -18,7 +17,7 @@ from decrescendo.base.storages import (
     tensors_of,
 )
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.tracing import Memory
+from decrescendo.row_independence.tracing import Memory, operation
 
 _CARRIED_TENSOR = (
     "a pass must read nothing that an earlier pass computed from its example, got a tensor that model or loss keep (a "
@@ -39,7 +38,7 @@ class Watch(DispatchMode):
         self._made: dict[int, StorageWeakRef] = {}
         self._before: dict[int, StorageWeakRef] = {}
         # Storages of the example, which may be those of the data set; and those without training data.
-        self._given, self._public = set[int](), set[int]()
+        self._given, self._public = set[int](), dict[int, StorageWeakRef]()
         # Whether Python was given a real number that was computed from an example.
         self.gave_numbers = False
 
@@ -66,9 +65,9 @@ class Watch(DispatchMode):
             return self._follow(func, args, kwargs or {})
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        overwrites, is_shape, is_mutable = _kind(func)
+        op = operation(func)
         given = tensors_of((*args, *kwargs.values()))
-        if overwrites and is_whole(given[0]):  # a buffer that each pass fills anew
+        if op.name in _OVERWRITES and is_whole(given[0]):  # a buffer that each pass fills anew
             key = storage_key(given.pop(0))
             self._before.pop(key, None)
             self._made.pop(key, None)
@@ -76,8 +75,9 @@ class Watch(DispatchMode):
         output = func(*args, **kwargs)
         if isinstance(output, float) and any(reads):
             self.gave_numbers = True
-        if any(reads) and not is_shape:
-            self._note(tensors_of((output, *args[:1]) if is_mutable else (output,)))
+        if any(reads) and not op.name.startswith("new_") and not op.name.endswith("_like"):
+            bound = op.bind(args, kwargs) if op.written else {}
+            self._note(tensors_of((output, *(bound.get(name) for name in op.written))))
         return output
 
     def _reads(self, leaf: Tensor) -> bool:
@@ -90,7 +90,7 @@ class Watch(DispatchMode):
             refuse(_CARRIED_TENSOR)
         if not self._memory.withholds(leaf):
             if is_whole(leaf) and key >= 0:
-                self._public.add(key)
+                self._public[key] = StorageWeakRef(leaf.untyped_storage())
         elif not self._own.withholds(leaf):
             refuse(
                 "a pass must read no training data but its own example, got a loss or model that reads the data "
@@ -102,13 +102,6 @@ class Watch(DispatchMode):
         for tensor in tensors:
             if (key := key_of(tensor)) >= 0 and key not in self._made:
                 self._made[key] = StorageWeakRef(tensor.untyped_storage())
-
-
-@functools.cache
-def _kind(func: Any) -> tuple[bool, bool, bool]:
-    """Whether an operation overwrites its first argument, takes only the shape of it, or writes to it."""
-    name: str = func.overloadpacket.__name__
-    return name in _OVERWRITES, name.startswith("new_") or name.endswith("_like"), func._schema.is_mutable
 
 
 def refuse(why: str) -> NoReturn:

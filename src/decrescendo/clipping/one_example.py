@@ -137,7 +137,7 @@ class OneExamplePasses:
         with self._lock, eager(), unchanged(self._model, held), gradients_kept(parameters.values()):
             seeds = [self._seeds() for _ in examples]
             first: list[OnePass] = []
-            start = before = self._numbers()
+            start = before = alone = self._numbers()
             began = Stored(self._model, self._loss)
             for at, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
                 is_last = at == len(examples) - 1
@@ -149,9 +149,13 @@ class OneExamplePasses:
                     # Repeated with the state before the first example: a maximum, once moved, would not move again.
                     with began.restored():
                         _check_same(done, passed(example, seed))
+                        alone = self._numbers()
             between = self._numbers()
             _check_same(first[0], passed(examples[0], seeds[0]))
-            self._check_stored(start, before, between, self._numbers(), len(examples))
+            after = self._numbers()
+            self._check_stored(before, between, after)
+            if self._watch.gave_numbers and len(examples) > 1:
+                _check_alike(start, alone, between, after, len(examples))
             if not self._depends:
                 raise UnsupportedModel(NO_GRADIENT)
             if self._together and len(examples) > 1:
@@ -207,17 +211,10 @@ class OneExamplePasses:
     def _numbers(self) -> Numbers:
         return numbers_of(self._model, self._loss)
 
-    def _check_stored(
-        self, start: Numbers, before: Numbers, between: Numbers, after: Numbers, count: int
-    ) -> None:
-        """Compare the Python numbers before, between and after two passes, of which the second repeats an example; and
-        those before all ``count`` examples."""
+    def _check_stored(self, before: Numbers, between: Numbers, after: Numbers) -> None:
+        """Compare the Python numbers before, between and after two passes, of which the second repeats an example."""
         if UNSEARCHED in after:
             self._memory.assumed.add(assumed("stored-unsearched"))
-        for name in changed_places(start, between) if self._watch.gave_numbers else ():
-            grown = start.get(name), between.get(name), after.get(name)
-            if isinstance(grown[1], float) and not _grows_alike(*grown, passes=count):
-                raise UnsupportedModel(_NUMBER.format(without_keys(name)))
         for name in changed_places(between, after):
             place = without_keys(name)
             for key in {name, f"len({name})"} & after.keys():
@@ -267,6 +264,17 @@ def _check_same(first: OnePass, again: OnePass) -> None:
     moved = float(_norm({name: again.gradients[name] - gradient for name, gradient in its.items()}))
     if not moved <= part * norm or not torch.allclose(one, other, rtol=part, atol=part, equal_nan=True):
         raise UnsupportedModel(_CARRIED)
+
+
+def _check_alike(start: Numbers, alone: Numbers, between: Numbers, after: Numbers, count: int) -> None:
+    """Refuse a real number that ``count`` passes stored, unless it counts them, or the last one ``alone``, passed with
+    what was stored before the first, stores the same: a constant."""
+    for name in changed_places(start, between):
+        value = between.get(name)
+        if not isinstance(value, float) or value == alone.get(name):
+            continue
+        if not _grows_alike(start.get(name), value, after.get(name), passes=count):
+            raise UnsupportedModel(_NUMBER.format(without_keys(name)))
 
 
 def _grows_alike(before: Any, between: Any, after: Any, *, passes: int = 1) -> bool:

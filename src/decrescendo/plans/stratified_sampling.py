@@ -122,7 +122,8 @@ class StratifiedPoissonSampling:
                 "a plan with strata must be told which row is in which, got strata=None. Give train, or the Task, "
                 "a name for each row: strata=names"
             )
-        names = np.array([str(name) for name in np.asarray(strata, dtype=object).tolist()])
+        given = np.asarray(strata, dtype=object).tolist()
+        names = np.array([str(name.item() if hasattr(name, "item") else name) for name in given])
         unknown = sorted(set(names.tolist()) - set(self.strata))
         if unknown:
             raise InvalidValue(

@@ -21,8 +21,6 @@ from decrescendo.row_independence.row_layout import Owners, Span
 from decrescendo.row_independence.trace import Event, ReplayedOperation, Trace
 from decrescendo.row_independence.user_callbacks import read_by
 
-# Methods that give Python a tensor's memory, not a copy.
-_SHARING = ("numpy", "__array__", "__dlpack__")
 GENERATED = "its random numbers are those of a generator of its own"
 COMPARES = "a pass must be the one that was accepted before, but tensors of it are compared that were not"
 
@@ -53,8 +51,6 @@ class TraceState(Pausable):
         self._before = before or Trace(count)
         # Storages of tensors that the program made from Python numbers.
         self.lifted: set[int] = set()
-        # Storages whose memory Python shares since this pass.
-        self.shared: set[int] = set()
         self.stream = Stream(seed, self.refuse, self.capturing)
         self.recipes: Mapping[int, ReplayedOperation] = recipes or {}
         self.trace = Trace(count)
@@ -146,10 +142,8 @@ class TraceState(Pausable):
     def read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that Python reads tensor values, or gets access to their memory, by a function that no
         dispatcher sees."""
-        tensors, name = tensors_of((*args, *kwargs.values())), str(getattr(func, "__name__", "a read"))
-        self.reads.check_read(name, tensors)
-        if name in _SHARING:
-            self.shared.update(map(key_of, tensors))
+        tensors = tensors_of((*args, *kwargs.values()))
+        self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors)
 
     def check_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse data reads by torch's own code in a function where no dispatch mode is active."""

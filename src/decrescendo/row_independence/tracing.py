@@ -38,6 +38,7 @@ from decrescendo.row_independence.result import check_raised as check_raised
 from decrescendo.row_independence.result import is_by_row as is_by_row
 from decrescendo.row_independence.row_layout import Owners as Owners
 from decrescendo.row_independence.row_layout import is_uniform as is_uniform
+from decrescendo.row_independence.torch_schemas import operation as operation
 from decrescendo.row_independence.trace import Number as Number
 from decrescendo.row_independence.trace import Trace as Trace
 from decrescendo.row_independence.trace import draws as draws

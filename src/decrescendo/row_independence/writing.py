@@ -140,7 +140,12 @@ class Writing(Labelling):
                 self.refuse(
                     written_by_the_pass([self.guarded[key]], {self.guarded[key]}.difference(self.buffers))
                 )
-            if data and (key not in self.labels.marks or key in self.shared):
+            if data and key >= 0 and not target.untyped_storage().resizable():
+                self.refuse(
+                    f"no pass may write the data into memory that NumPy shares, by {op.name}: Python could read them "
+                    "where nothing is seen. Make that tensor by torch, or copy it first (clone)"
+                )
+            if data and key not in self.labels.marks:
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_OUTLIVES}, by {op.name}. {_NO_STATE}"
                 )
