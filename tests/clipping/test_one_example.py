@@ -461,6 +461,20 @@ class _Prototypes:
         return (h - kept).square().sum(1)
 
 
+def test_statistics_beside_the_model_are_seen_where_normalisation_writes_them() -> None:
+    mean, var = torch.zeros(2), torch.ones(2)
+
+    def normed(model: nn.Module, x: Tensor) -> Tensor:
+        h = model(x)
+        nn.functional.batch_norm(h, mean, var, training=True)
+        return ((h - mean) / var.sqrt()).square().mean()
+
+    engine = Engine(nn.Sequential(nn.Linear(3, 2)), normed, ONE)
+    x = OneByOne(tuple(torch.randn(5, 3) for _ in range(3)))
+    with pytest.raises(UnsupportedModel, match="earlier pass computed"):
+        engine.clipped_sum(x, 1.0)
+
+
 @pytest.mark.filterwarnings("ignore:the loss of a batch should be a sum")
 @pytest.mark.parametrize("way", ["bank", "tensor", "number"])
 def test_what_an_earlier_batch_left_does_not_come_back(way: str) -> None:

@@ -20,6 +20,7 @@ from decrescendo.training.loop.between import (
     READ_AND_ENDED,
     READ_AND_SET,
     ROWS_CHANGED,
+    SET,
     WRITTEN,
 )
 
@@ -238,6 +239,26 @@ class TestLoopsOfTheirOwn:
             optimizer.step()
             optimizer.step()
         assert trainer.finish().assumptions == (WRITTEN,)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_rate_that_is_set_before_the_first_draw_is_stated_and_one_set_at_a_resume_is_said(
+    data: Data, tmp_path: Path, when: str
+) -> None:
+    for life in ("first", "second"):
+        model = make_model()
+        optimizer = sgd(model)
+        kept = Checkpoints(tmp_path, every=1, resume=True)
+        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=kept)
+        if life == ("first" if when == "before" else "second"):
+            optimizer.param_groups[0]["lr"] = 0.01
+        for at, batch in enumerate(trainer.batches(data)):
+            if life == "first" and at == 2:
+                break
+            trainer.step(batch)
+    run = trainer.finish()
+    assert "SGD(lr=0.01" in run.provenance.optimizer
+    assert run.assumptions == (() if when == "before" else (SET,))
 
 
 class TestDiagnostics:

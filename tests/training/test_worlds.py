@@ -1,10 +1,12 @@
 """A world of a user's own, which sums and releases: the run says that it is assumed to add the noise."""
 
+import pytest
 import torch
 from torch import nn
 
 import decrescendo as dc
-from decrescendo.training.processes.world import Alone
+from decrescendo.errors import InvalidValue
+from decrescendo.training.processes.world import Alone, world_of
 
 
 class Own:
@@ -33,3 +35,16 @@ def test_a_world_of_ones_own_is_said() -> None:
         torch.optim.SGD(model.parameters(), lr=0.1), seed=0, world=Own(),  # type: ignore[arg-type]
     )  # fmt: skip
     assert any(sentence.startswith("Assumed: Own (your World)") for sentence in map(str, run.assumptions))
+
+
+def test_one_of_several_processes_that_torchrun_started_must_be_given_its_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without `join` each would train by itself, with noise of its own, and state the epsilon of one."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InvalidValue, match="one of 2 processes must be given its world"):
+        world_of(None)
+    assert world_of(Alone()).size == 1
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert world_of(None).size == 1

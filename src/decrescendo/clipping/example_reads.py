@@ -25,6 +25,8 @@ _CARRIED_TENSOR = (
 )
 # Operations that read nothing of what they write to.
 _OVERWRITES = ("copy_", "fill_", "zero_")
+# What normalisation writes to without saying so in its schema.
+_STATISTICS = ("running_mean", "running_var")
 
 
 class Watch(DispatchMode):
@@ -42,15 +44,15 @@ class Watch(DispatchMode):
         # Whether Python was given a real number that was computed from an example.
         self.gave_numbers = False
 
-    def of(self, example: Batch, gradients: list[Tensor]) -> "Watch":
+    def of(self, example: Batch, held: list[Tensor]) -> "Watch":
         """This watch, set for a pass of another example, which may share a storage with the one before.
-        ``gradients``: the parameters' ``.grad``, which `gradients_kept` checks after the passes."""
+        ``held``: what is checked after the passes: the parameters' ``.grad``, and buffers."""
         self._own = Memory()
         self._own.withhold(tensors := _tensors_in(example))
         self._given = set(map(key_of, tensors))
-        own = self._given.union(map(key_of, gradients))
-        held = self._before | self._made
-        self._before = {key: ref for key, ref in held.items() if key not in own and not ref.expired()}
+        own = self._given.union(map(key_of, held))
+        computed = self._before | self._made
+        self._before = {key: ref for key, ref in computed.items() if key not in own and not ref.expired()}
         self._made.clear()
         self._public.clear()
         self._note(tensors)
@@ -76,8 +78,9 @@ class Watch(DispatchMode):
         if isinstance(output, float) and any(reads):
             self.gave_numbers = True
         if any(reads) and not op.name.startswith("new_") and not op.name.endswith("_like"):
-            bound = op.bind(args, kwargs) if op.written else {}
-            self._note(tensors_of((output, *(bound.get(name) for name in op.written))))
+            bound = op.bind(args, kwargs) if op.written or op.writes_hidden else {}
+            written = (*op.written, *(_STATISTICS if bound.get("training", op.writes_hidden) else ()))
+            self._note(tensors_of((output, *(bound.get(name) for name in written))))
         return output
 
     def _reads(self, leaf: Tensor) -> bool:

@@ -180,7 +180,7 @@ class OneExamplePasses:
                     stream.begin()
                 own = _copied(example)
                 grads = [p.grad for p in parameters.values() if p.grad is not None]
-                with self._watch.of(own, grads):
+                with self._watch.of(own, [*grads, *held.buffers.values()]):
                     returned = in_a_row(self._loss(self._model, own))
                 loss, score = check_losses(returned, 1, scored=self._scored, constant=True)
                 self._depends |= loss.requires_grad

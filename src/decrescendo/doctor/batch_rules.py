@@ -206,12 +206,18 @@ def _picks(loop: ast.For) -> bool:
 
 def tensors_apart(sources: Sources) -> Iterator[Hit]:
     """Each tensor of an example's gradient clipped by its own norm, and noise for one clip norm."""
-    if _engines(sources) or not _noises(sources) or sources.mentions("sqrt(len", "** 0.5", "per_layer"):
+    # A clip norm that is divided by the root of the number of tensors is right.
+    if (
+        _engines(sources)
+        or not _noises(sources)
+        or sources.mentions("/ math.sqrt(", "/ np.sqrt(", "** 0.5", "** -0.5")
+    ):
         return
     for module in sources.modules:
         for loop in (node for node in ast.walk(module.tree) if isinstance(node, ast.For)):
             over = ast.unparse(loop.iter).lower()
-            if not re.search(r"parameters\(\)|params|\.items\(\)|\.values\(\)|grads", over):
+            of_tensors = re.search(r"parameters\(\)|params|\.items\(\)|\.values\(\)|grads", over)
+            if not of_tensors or re.search(r"sample|example|record|row", over):
                 continue
             if any(isinstance(node, ast.For) for part in loop.body for node in ast.walk(part)):
                 continue
@@ -258,11 +264,15 @@ def _number_of(module: Module, sources: Sources, node: ast.expr) -> str:
     if isinstance(node, ast.Name) and not sources.mentions("drop_last=true"):
         scope = module.function(node) or module.tree
         given = [
-            part.value
+            part
             for part in ast.walk(scope)
             if isinstance(part, ast.Assign) and any(name_of(target) == node.id for target in part.targets)
         ]
-        node = given[0] if len(given) == 1 else node
+        # (A number that stays the same in a loop over steps is that of all rows.)
+        steps = [loop for made in given for loop in module.loops(node) if loop not in module.loops(made)]
+        over = [ast.unparse(loop.iter) if isinstance(loop, ast.For) else "" for loop in steps]
+        if len(given) == 1 and all(re.search(r"param|grad|zip|items|values", one) for one in over):
+            node = given[0].value
     return ast.unparse(node)
 
 

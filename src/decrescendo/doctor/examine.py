@@ -97,7 +97,8 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     if open_ended and seen.of("noise") and not loop_seen(seen):
         unseen.append("how many epochs the loop makes")
     if not seen.of("step") and not seen.of("bypass"):
-        unseen.append(UNREACHED)
+        early = [event["steps"] for event in seen.of("early")]
+        unseen.append(f"a private step: the {early[0]} of this run had no privacy" if early else UNREACHED)
         return findings, [], unseen, set()
     moved, said, missing, ran = compared(kept, seen)
     settled = {"sensitivity"} if ran else set()

@@ -31,7 +31,9 @@ def histories(sources: Sources) -> Iterator[Hit]:
         ast.unparse(c.func).lower().removesuffix(".load_state_dict")
         for _, c in sources.calls("load_state_dict")
     ]
-    restores = any(re.search("engine|accountant|privacy", name) for name in loaded)
+    restores = any(re.search("engine|accountant|privacy", name) for name in loaded) or sources.mentions(
+        "accountant.history ="
+    )
     if restores or sources.mentions("load_checkpoint", "accountant_state", "privacy_accountant"):
         return
     for module, call in sources.calls("PrivacyEngine"):

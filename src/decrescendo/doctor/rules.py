@@ -108,7 +108,13 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
         own = module.loops(call)
         for loop in (node for node in ast.walk(scope) if isinstance(node, ast.For | ast.While)):
             inside = list(ast.walk(loop))
-            steps = any(isinstance(node, ast.Call) and name_of(node.func) in stepping for node in inside)
+            turned = name_of(loop.target) if isinstance(loop, ast.For) else ""
+            steps = any(
+                isinstance(node, ast.Call) and name_of(node.func) in stepping
+                # One of several optimisers, in a loop over them.
+                and not (isinstance(node.func, ast.Attribute) and name_of(node.func.value) == turned)
+                for node in inside
+            )  # fmt: skip
             if steps and call not in inside and (not own or loop in ast.walk(own[0])):
                 yield (module, call, "history", "the accountant is told of one step where a loop takes several",
                        "epsilon is that of the steps that are counted: count inside of the loop")  # fmt: skip

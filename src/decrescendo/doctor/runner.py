@@ -46,6 +46,7 @@ def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
         traceback.print_exc()
     finally:
         neighbours.ended()
+        torch_watch.finish()
         if opacus_watch is not None:
             opacus_watch.finish()
         events.write("end", ending)

@@ -192,8 +192,8 @@ class TorchWatch:
             self._began = self._began or time.monotonic()
             self._early += 1
             return
-        if self._early and not self.done:
-            self.events.write("early", {"steps": self._early})
+        if not self.done:
+            self.finish()
         self.done += 1
         self.events.write("step", {"private": private, "loader": self.fetched, "drawn": self.drawn})
         if self.done >= self.steps:
@@ -201,6 +201,11 @@ class TorchWatch:
             if self._stops > 3:  # somebody catches everything
                 os.kill(os.getpid(), signal.SIGTERM)
             raise Enough
+
+    def finish(self) -> None:
+        """How many steps without privacy were left out; also at the end of a training that has no others."""
+        if self._early and not self.done:
+            self.events.write("early", {"steps": self._early})
 
     # Noise and files.
 

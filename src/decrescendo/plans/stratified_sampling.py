@@ -123,7 +123,7 @@ class StratifiedPoissonSampling:
                 "a name for each row: strata=names"
             )
         given = np.asarray(strata, dtype=object).tolist()
-        names = np.array([str(name.item() if hasattr(name, "item") else name) for name in given])
+        names = np.array([str(name.item() if getattr(name, "ndim", None) == 0 else name) for name in given])
         unknown = sorted(set(names.tolist()) - set(self.strata))
         if unknown:
             raise InvalidValue(

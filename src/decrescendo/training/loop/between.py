@@ -44,7 +44,7 @@ class BetweenSteps:
 
     >>> model = nn.Linear(2, 1)
     >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> between.begin()
+    >>> _ = between.begin()
     >>> _ = between.look()
     >>> between.assumptions
     set()
@@ -79,15 +79,22 @@ class BetweenSteps:
         self._scheduler, self._is_filled = scheduler, False
         self._handles: list[Any] = []
 
-    def begin(self) -> None:
-        """Call before the first draw: the state found then cannot depend on private data."""
-        if not self._begun:
-            if self._weights is not None:  # resumed: schedulers made since may have changed settings
-                self._settings = settings_of(self._optimizer)
+    def begin(self) -> bool:
+        """Call before each draw: the state found before the first cannot depend on private data. Whether it was it."""
+        begins = not self._begun
+        if begins:
+            if self._weights is not None:  # resumed
+                # (A scheduler that was made since adds a setting of its own, and perhaps changes none.)
+                now = settings_of(self._optimizer)
+                pairs = zip(self._settings, now, strict=True)
+                if any(old[key] != new[key] for old, new in pairs for key in old.keys() & new.keys()):
+                    self._found.add(SET)
+                self._settings = now
                 self.look()
             self.look_back()
             self._begun = True
             self._note()
+        return begins
 
     def look_back(self) -> None:
         """Note whether the model has tensors trained by another run; in a resumed run, only those not
@@ -106,7 +113,7 @@ class BetweenSteps:
         """Note that the weights come from a checkpoint of this run, and so depend on private data."""
         self._restored = True
         self.released(noisy=noisy)
-        self._weights = self._now()
+        self._weights, self._settings = self._now(), settings_of(self._optimizer)
 
     def note_drawn(self, batch: Batch | None) -> None:
         """Note the batch that was drawn."""

@@ -115,7 +115,7 @@ def callbacks_of(callback: object) -> list[Callback]:
 
 
 def ends(answers: Iterable[object]) -> bool:
-    """Whether a callback asked to end the training: a number, as `file.write` returns, asks for nothing.
+    """Whether a callback asked to end the training: a number, as `file.write` returns, is refused.
 
     Raises:
         InvalidType: an answer is neither a bool nor None.

@@ -165,10 +165,9 @@ class Trainer:
             self._keeper = Keeper(checkpoints, agreed, self._world, self._streams, self._run_state)
         given = (seed, self._scheduler, settings, store, checkpoints, telemetry, source.controlled)
         self._world.agree(lambda: beginning.training_facts(model, loss, agreed, optimizer, *given))
+        begun = (model, optimizer, self._source, self._run_state, self._between)
         if self._keeper is not None:
-            beginning.start_or_resume(
-                self._keeper, model, optimizer, self._source, self._run_state, self._between
-            )
+            beginning.start_or_resume(self._keeper, *begun)
         self._moved_by = ending.describe_optimizer(optimizer, source.controlled)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
@@ -278,7 +277,8 @@ class Trainer:
             self._compare_weights(self._run_state.taken)
         source, world, taken = self._source, self._world, self._run_state.taken
         decided = decide(source, world, self._parts, self._streams, taken)
-        self._between.begin()
+        if self._between.begin():
+            self._moved_by = ending.describe_optimizer(self._optimizer, source.controlled)
         self._order.settings = follow(decided, source, world, self._streams, self._masks)
         return self._order.settings is not None
 

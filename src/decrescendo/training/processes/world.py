@@ -3,6 +3,7 @@ process."""
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -186,7 +187,7 @@ def world_of(world: World | None) -> World:
 
     Raises:
         InvalidType: something that is no world.
-        InvalidValue: none, in a process that torch has joined with others.
+        InvalidValue: none, in a process that torch has joined with others, or that torchrun started as one of several.
     """
     if world is not None and not isinstance(world, World):
         raise InvalidType(
@@ -202,6 +203,13 @@ def world_of(world: World | None) -> World:
                 f"a training in {ranks} processes must be given its world, got world={world and 'Alone()'}: each "
                 "would train by itself, on the same data. Pass world=decrescendo.distributed.join()"
             )
+    ranks = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ and world is None else "1"
+    if ranks.isdecimal() and int(ranks) > 1:
+        raise InvalidValue(
+            f"a training that was started as one of {ranks} processes must be given its world, got none: each would "
+            "train by itself, on the same data. Pass world=decrescendo.distributed.join(), or take RANK out of the "
+            "environment for trainings apart"
+        )
     return Alone() if world is None else world
 
 

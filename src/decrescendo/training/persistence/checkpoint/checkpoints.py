@@ -127,9 +127,16 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; it is on the disk when this returns. All older ones but one are removed."""
         also = {name: thing.state_dict() for name, thing in self.also.items()}
-        write_state(
-            Path(self.folder), checkpoint.step, dict(checkpoint.state) | {"also": also}, kept=_NUMBER_KEPT
-        )
+        state = dict(checkpoint.state) | {"also": also, "schedulers": self._schedulers()}
+        write_state(Path(self.folder), checkpoint.step, state, kept=_NUMBER_KEPT)
+
+    def _schedulers(self) -> dict[str, str]:
+        """The classes of learning-rate schedulers in ``also``."""
+        return {
+            name: type(thing).__qualname__
+            for name, thing in self.also.items()
+            if isinstance(thing, LRScheduler)
+        }
 
     def newest(self) -> Checkpoint | None:
         """The last complete checkpoint, or ``None`` if the folder has none.
@@ -156,10 +163,11 @@ class Checkpoints:
                 f"got {', '.join(sorted(self.also)) or 'nothing'}. Go on with what the run began with"
             )
         for name, thing in self.also.items():
-            if isinstance(thing, LRScheduler) and states[name].keys() != thing.state_dict().keys():
+            began, kind = checkpoint.state.get("schedulers", {}).get(name), self._schedulers().get(name)
+            if began != kind and began is not None:
                 raise InvalidValue(
-                    f"{name} must be a scheduler of the kind that the run began with, got a {type(thing).__name__}, "
-                    "whose state has other entries. Go on with the first one's class"
+                    f"{name} must be a scheduler of the class that the run began with, {began}, got {kind}. Go on with "
+                    "the first one's"
                 )
             thing.load_state_dict(states[name])
 

@@ -19,7 +19,7 @@ FORMAT, VERSION = "decrescendo-releases", 1
 RELEASES, LOCK = "releases.jsonl", "releases.lock"
 # Seconds to wait for the lock, which a process holds while it writes one line.
 _PATIENCE = 60
-_WAY_OUT = "begin a new run, with fresh noise, in a new folder: what both release counts"
+_WAY_OUT = "begin a new run, with another seed or dc.Secure(), in a new folder: what both release counts"
 
 
 @final
