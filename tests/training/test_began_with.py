@@ -155,7 +155,10 @@ class TestOverACrash:
         trained(build(), WITHOUT_NOISE, checkpoints=kept)
         forget()
         model = build()
-        trained(model, WITHOUT_NOISE, checkpoints=kept)
+        with pytest.warns(
+            UserWarning, match=r"is finished: its model is returned, without a step on these data"
+        ):
+            trained(model, WITHOUT_NOISE, checkpoints=kept)
         assert trained(model).assumptions == (BEGAN_WITHOUT_NOISE,)
 
     def test_a_run_that_goes_on_is_no_other(self, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """`train`: the whole training loop in one call; `Trainer` is for your own loop."""
 
+import os
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -114,6 +116,12 @@ def train(
             checkpoints=checkpoints, name=name, world=world, telemetry=telemetry,
         )  # fmt: skip
         trainer._between.is_straight = True
+        if checkpoints is not None and checkpoints.resume and len(trainer.ledger) == trainer.steps:
+            warnings.warn(
+                f"the run in {os.fspath(checkpoints.folder)!r} is finished: its model is returned, without a step on "
+                "these data. Name another folder for another run",
+                UserWarning, stacklevel=2,
+            )  # fmt: skip
         try:
             for one in told:
                 if isinstance(one, Plateau):
