@@ -227,7 +227,7 @@ def _named_in(name: str, module: object, attributes: tuple[str, ...]) -> Iterato
                 yield from _named_in(f"{name}.{inner}", item, attributes)
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(16_384)
 def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of globals in a function's code, and all of its ``co_names`` (attributes too), with nested functions."""
     found = [
