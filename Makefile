@@ -27,8 +27,8 @@ $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(
 	wait $$odd && wait $$even && wait $$own && $(BIN)/python -m pip check || \
 	{ wait; $(PIP) -c constraints.txt -e '.[plots,federated,studio,dev]' -e ./papers; }
 	@# What everything here imports is compiled now, by two processes: the first command does not wait for it.
-	$(BIN)/python -W ignore -c "import decrescendo.clipping, peft, transformers.trainer" & \
-	$(BIN)/python -W ignore -c "import decrescendo.cli, scipy.stats, pandas, datasets, flwr.server, sklearn, matplotlib"; wait
+	$(BIN)/python -W ignore -c "import decrescendo.training, peft, transformers.trainer" & \
+	$(BIN)/python -W ignore -c "import decrescendo.cli, scipy.stats, pandas, datasets, flwr.server, sklearn, matplotlib.pyplot"; wait
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
@@ -48,10 +48,7 @@ layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 	$(BIN)/lint-imports
 
 # Three at once on two cores (four take longer): tests of several processes wait a quarter of their time.
-# Each collects all tests; their sources are compiled once before, by two processes that collect a half each.
 unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
-	$(BIN)/python -m pytest --collect-only -qqq papers src tests/[a-c]* > /dev/null & \
-	$(BIN)/python -m pytest --collect-only -qqq tests/[d-z]* docs README.md > /dev/null; wait
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-slow: $(STAMP)  ## the slow tests too, with types checked in every call (ten hours of a core; a twentieth: PART=3/20)

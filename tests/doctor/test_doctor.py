@@ -100,7 +100,7 @@ def test_a_fault_of_a_training_of_another_library_is_found(
     assert {finding.check for finding in found.findings} >= {check}, found.describe()
 
 
-@pytest.mark.parametrize("name", trainings.MISSED)
+@pytest.mark.parametrize("name", some(trainings.MISSED, 4))
 def test_what_an_examination_found_to_be_missed_is_found(
     observed: Observe, tmp_path: Path, name: str
 ) -> None:
