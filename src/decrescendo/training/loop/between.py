@@ -80,14 +80,18 @@ class BetweenSteps:
         self._handles: list[Any] = []
 
     def begin(self) -> bool:
-        """Call before each draw: the state found before the first cannot depend on private data. Whether it was it."""
+        """Call before each draw: the state found before the first cannot depend on private data.
+
+        Returns whether this is the first call.
+        """
         begins = not self._begun
         if begins:
             if self._weights is not None:  # resumed
                 # (A scheduler that was made since adds a setting of its own, and perhaps changes none.)
                 now = settings_of(self._optimizer)
-                pairs = zip(self._settings, now, strict=True)
-                if any(old[key] != new[key] for old, new in pairs for key in old.keys() & new.keys()):
+                pairs = zip(self._settings, now, strict=False)
+                moved = any(old[key] != new[key] for old, new in pairs for key in old.keys() & new.keys())
+                if moved or len(self._settings) != len(now):
                     self._found.add(SET)
                 self._settings = now
                 self.look()
