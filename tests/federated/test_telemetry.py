@@ -221,6 +221,18 @@ class TestController:
         assert outcome.to_run().telemetry == ()  # a run's readings are of all its steps
         assert outcome.to_run().clip_norm == tuple(norms)
 
+    def test_after_an_aborted_round_the_clip_norm_is_within_its_limits(self) -> None:
+        plan, model = make_plan((2.0,) * 4, (0.1, 0.1, 0.5, 0.5)), make_model()
+        follow = ClipController(plan, "quantile", target=0.99, rate=1.0, max_clip_norm=0.6)
+        server = Server(model, follow, sgd(model), seed=3, placement=Placement.CENTRAL)
+        norms = [server.open().round.clip_norm]
+        server.close()
+        norms.append(server.open().round.clip_norm)
+        server.abort()
+        norms.append(server.open().round.clip_norm)
+        assert norms[0] == 0.1 < norms[1]
+        assert norms[2] <= 0.6 < norms[1] / 0.1 * 0.5
+
 
 def test_what_a_round_cannot_release_is_refused() -> None:
     plan = make_plan()

@@ -62,7 +62,21 @@ def test_it_grows_with_the_group_and_when_clients_stay() -> None:
     assert stays >= 2 * three * 0.999  # the halves have a smaller delta
 
 
+@pytest.mark.parametrize(("p", "z", "delta"), [(0.01, 1.0, 0.005), (0.01, 1.0, 0.01), (0.3, 2.0, 0.01)])
+def test_a_client_that_stays_with_another_update_is_covered(p: float, z: float, delta: float) -> None:
+    """One round, from +C to -C: exactly delta(epsilon), also where going away alone costs no epsilon at delta."""
+    found = group_epsilon(Ledger.of([z], p), delta, 1, replaced=True).value
+    x = np.linspace(-1 - 12 * z, 1 + 12 * z, 400_001)
+    one, other = ((1 - p) * norm.pdf(x, 0, z) + p * norm.pdf(x, at, z) for at in (1, -1))
+    assert np.maximum(one - math.exp(found) * other, 0).sum() * (x[1] - x[0]) <= delta * (1 + 1e-6)
+    assert found < 3
+
+
 def test_edges() -> None:
+    hardly = Ledger.of([0.02], 0.01)  # one release with hardly any noise, of which few are a part
+    assert group_epsilon(hardly, 0.015, 1).value == 0
+    assert group_epsilon(hardly, 0.015, 1, replaced=True).value > 500
+    assert group_epsilon(hardly, 0.021, 1, replaced=True).value == 0
     assert group_epsilon(Ledger(), 1e-5, 3).value == 0
     assert group_epsilon(Ledger.of([1.0, 0.0], 0.1), 1e-5, 3).value == math.inf
     two = Ledger.of([1.0], 0.1) + Ledger.of([1.0], 0.2)

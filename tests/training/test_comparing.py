@@ -73,6 +73,10 @@ def test_what_cannot_be_compared_is_refused() -> None:
         compare({"a": plan_of()}, replace(TASK, score=lambda model: {"x": float("nan")}))
     with pytest.raises(InvalidValue, match="seeds"):
         compare({"a": plan_of()}, TASK, seeds=0)
+    strata = dc.StratifiedPoissonSampling({"a": (200, 20), "b": (100, 30)})
+    plan = dc.calibrate(dc.Budget(2.0, 1e-4), strata, steps=2, privacy=[1.0] * 2, clip=[1.0] * 2)
+    with pytest.raises(InvalidValue, match="have no strata"):
+        compare({"a": plan}, TASK, seeds=1)
 
 
 def test_a_better_plan_is_told_from_a_worse_one() -> None:

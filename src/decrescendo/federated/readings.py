@@ -66,11 +66,13 @@ class Readings:
         self._last = None
 
     def _follow(self, reading: Reading | None) -> None:
-        factor = self._factors[-1]
+        factor, rule = self._factors[-1], self._controller
         if reading is not None:
             self.found.append(reading)
-            if self._controller is not None:
-                factor = self._controller.next_factor(factor, reading, reading.coordinates)
+        if rule is not None and reading is not None:
+            factor = rule.next_factor(factor, reading, reading.coordinates)
+        elif rule is not None:
+            factor = rule.limited(factor, len(self._factors))
         self._factors.append(factor)
 
     def state(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.training.data.people import ids_of, numbered
 
 _DIGITS = 1e-3  # the relative width of the bracket in which an epsilon for two halves is searched
+_MOST = 500.0  # the epsilon of a half beyond which it is not: exp(710) is the largest that can be computed
 
 
 def most_clients(person: object, client: object) -> int:
@@ -68,14 +69,17 @@ def group_epsilon(ledger: Ledger, delta: float, clients: int, *, replaced: bool 
     """
     judge = Pld(group=check_integer("clients", clients, at_least=1))
     whole = judge.epsilon(ledger, delta)
-    if not replaced or not 0 < whole.value < math.inf:
+    if not replaced or whole.value == math.inf:
         return whole
 
     def covers(half: float) -> bool:
         return judge.delta(ledger, half).value * (1 + math.exp(half)) <= delta
 
-    low = high = whole.value
+    # Two halves at epsilon 0 have twice the delta of one.
+    low, high = (0.0, 0.0) if covers(0.0) else (whole.value, max(whole.value, _DIGITS))
     while not covers(high):
+        if high > _MOST:
+            return Bound(math.inf, "upper")
         low, high = high, 2 * high
     while high - low > _DIGITS * high:
         middle = (low + high) / 2

@@ -14,6 +14,7 @@ from decrescendo.base import write_whole
 from decrescendo.base.sealed import check_writable
 from decrescendo.errors import InvalidValue, MissingExtra, check_instance, check_integer, check_real
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.report import Scores
 from decrescendo.training.search.comparison import Comparison
 from decrescendo.training.search.comparison_runs import ComparedRun, RunSettings, Wanted, run_all
@@ -79,12 +80,8 @@ def compare(
     check_integer("seeds", seeds, at_least=1)
     check_integer("jobs", jobs, at_least=1)
     check_integer("points", points, at_least=1)
-    for name, plan in plans.items():
-        check_instance("the name of a plan", name, str)
-        check_instance(f"plan {name!r}", plan, Plan)
+    _check_plans(plans)
     check_instance("task", task, Task)
-    if not plans:
-        raise InvalidValue("at least one plan must be given by its name, got none")
     if task.score is None:
         raise InvalidValue("the public task must have a score, got none. It is what plans are compared by")
     check_real("momentum", momentum, at_least=0)
@@ -120,6 +117,19 @@ def compare(
         except MissingExtra as error:
             warnings.warn(f"figure.png was not drawn: {error}", stacklevel=2)
     return found
+
+
+def _check_plans(plans: Mapping[str, Plan]) -> None:
+    for name, plan in plans.items():
+        check_instance("the name of a plan", name, str)
+        check_instance(f"plan {name!r}", plan, Plan)
+        if isinstance(plan.sampling, StratifiedPoissonSampling):
+            raise InvalidValue(
+                f"plans that are compared must have no strata, got plan {name!r} with some: the public rows are "
+                "repeated or cut to the plan's number. Compare the schedules with PoissonSampling"
+            )
+    if not plans:
+        raise InvalidValue("at least one plan must be given by its name, got none")
 
 
 def _rates_of(

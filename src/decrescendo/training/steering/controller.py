@@ -126,11 +126,15 @@ class ClipController:
             moved = _balance(reading, coordinates)
         else:
             moved = (self.target if self.rule == "quantile" else 1 - self.target) - within
+        return self.limited(factor * math.exp(self.rate * moved), reading.step)
+
+    def limited(self, factor: float, taken: int) -> float:
+        """``factor``, or the nearest that the step after ``taken`` steps allows."""
         # No C_t of the plan times the factor may be so small that the engine refuses it.
         least = max(1 / _MOST, 2 * SMALLEST_CLIP_NORM / float(self.plan.clip_norm.min()))
-        following = float(self.plan.clip_norm[min(reading.step, self.steps - 1)])
+        following = float(self.plan.clip_norm[min(taken, self.steps - 1)])
         least, most = max(least, self.min_clip_norm / following), min(_MOST, self.max_clip_norm / following)
-        return min(max(factor * math.exp(self.rate * moved), min(least, 1.0)), max(most, 1.0))
+        return min(max(factor, min(least, 1.0)), max(most, 1.0))
 
 
 def _balance(reading: Reading, coordinates: int) -> float:
