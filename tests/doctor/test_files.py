@@ -15,6 +15,7 @@ from decrescendo.cli import app
 from decrescendo.doctor import examine, rewrite
 from decrescendo.doctor.budgets import bracket_of, ledger_of, shuffled_epsilon
 from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.training.tasks.script import script as new_script
 
 
 def _checkpoint(path: Path, history: object, mechanism: str = "prv") -> Path:
@@ -203,3 +204,22 @@ def test_the_examination_is_whole() -> None:
     assert all(set(one["doctor_first"]) <= set(one["doctor_after"]) <= set(one["read"]) for one in trained)
     for name in ("false_first", "false_after"):
         assert sum(len(one[name]) for one in trained) == content[name]
+
+
+@pytest.mark.parametrize("made", ["new", "fixed"])
+def test_a_training_by_this_library_is_read_and_not_run(made: str, tmp_path: Path) -> None:
+    """Of the template, and of what the doctor itself has written."""
+    script = tmp_path / "mine.py"
+    if made == "new":
+        script.write_text(new_script('dc.Plan.load("plan.json")', rows=300))
+    else:
+        given = tmp_path / "theirs.py"
+        given.write_text(
+            trainings.CLEAN["plain"].replace("    engine.get", "    print(loss.item())\n    engine.get")
+        )
+        script.write_text(rewrite(given).text)
+    found = examine(script)
+    assert not found.unseen
+    assert any(fact.startswith("the training is by decrescendo") for fact in found.facts)
+    assert [finding.check for finding in found.findings] == ([] if made == "new" else ["beside"])
+    assert CliRunner().invoke(app, ["doctor", str(script), "--ci"]).exit_code == int(made == "fixed")

@@ -452,6 +452,18 @@ def test_a_checkpoint_goes_on_in_the_plan_with_other_noise(data: tuple[Tensor, T
         epoch(model, optimizer, loader)
 
 
+def test_a_training_that_is_done_says_so_when_it_is_loaded(data: tuple[Tensor, Tensor]) -> None:
+    file = io.BytesIO()
+    engine, model, optimizer, loader = private(data, target_epsilon=3.0, epochs=1)
+    epoch(model, optimizer, loader)
+    engine.save_checkpoint(path=file, module=model, optimizer=optimizer)
+    file.seek(0)
+    engine, model, optimizer, loader = private(data, target_epsilon=3.0, epochs=1)
+    engine.load_checkpoint(path=file, module=model, optimizer=optimizer)
+    with pytest.raises(PlanViolation, match=r"whose 3 steps are all taken\. It is done"):
+        epoch(model, optimizer, loader)
+
+
 def test_a_history_of_opacus_counts_and_is_no_part_of_another_plan(data: tuple[Tensor, Tensor]) -> None:
     model, file = small_model(), io.BytesIO()
     state = {f"_module.{name}": value for name, value in model.state_dict().items()}

@@ -167,10 +167,19 @@ def test_an_endless_budget_names_the_plan_without_one() -> None:
         dc.Budget(-1, 1e-5)
 
 
-def test_a_function_that_decides_by_one_number_is_told_how() -> None:
-    for clip, words in (
-        (lambda u: 1.0 if u < 0.8 else 0.5, "numpy.where"),
-        (lambda u: torch.nn.Parameter(torch.ones(2)), "array of numbers"),
+def test_a_function_of_one_number_is_called_for_each() -> None:
+    u = curves.progress(10)
+    for one, every in (
+        (lambda u: 1.0 if u < 0.8 else 0.5, np.where(u < 0.8, 1.0, 0.5)),
+        (lambda u: 1.5 + math.cos(math.pi * u), 1.5 + np.cos(np.pi * u)),
     ):
-        with pytest.raises(InvalidType, match=words):
-            dc.calibrate(dc.Budget(1.0, 1e-5), SAMPLING, steps=2, privacy=[1.0] * 2, clip=clip)  # type: ignore[arg-type]
+        assert curves.evaluate("clip", one, 10) == pytest.approx(every, rel=1e-15)
+        joined = curves.join([1.0, one], [0.5])  # from its own beginning
+        assert curves.evaluate("clip", joined, 20)[10:] == pytest.approx(every, rel=1e-12)
+    with pytest.raises(InvalidType, match="array of numbers"):
+        dc.calibrate(
+            dc.Budget(1.0, 1e-5), SAMPLING, steps=2, privacy=[1.0] * 2,
+            clip=lambda u: torch.nn.Parameter(torch.ones(2)),  # type: ignore[arg-type]
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="of its own"):
+        curves.evaluate("clip", lambda u: (_ for _ in ()).throw(ValueError("of its own")), 3)

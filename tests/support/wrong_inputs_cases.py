@@ -166,11 +166,6 @@ def _saved_run(world: World) -> Run:
     return run
 
 
-def _run_twice(world: World) -> Callable[[], object]:
-    run = _saved_run(world)
-    return lambda: run.save(world.folder / "run")
-
-
 def _run_with(name: str, content: bytes | None) -> Callable[[World], Callable[[], object]]:
     def make(world: World) -> Callable[[], object]:
         _saved_run(world)
@@ -326,7 +321,6 @@ CASES: dict[str, Case] = {
         "InvalidValue", "written", lambda w: lambda: w.plan.save(w.folder / "absent" / "plan.json"),
     ),
     # runs
-    "run saved twice": ("InvalidValue", "never overwritten", _run_twice),
     "run without weights": ("FileRefused", "readable", _run_with("weights.safetensors", None)),
     "run with other weights": ("FileRefused", "other bytes", _run_with("weights.safetensors", b"\0" * 64)),
     "run damaged": ("FileRefused", "JSON", _run_with("run.json", b"{")),

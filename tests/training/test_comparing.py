@@ -1,6 +1,7 @@
 """Plans compared on public rows: what is trained is what `train` trains, and what is told is what was found."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import decrescendo as dc
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
 from decrescendo.training import Task, accuracy, compare, cross_entropy, initialised, rows, train
+from decrescendo.training.search.comparison_runs import ComparedRun
 
 ROWS, PUBLIC = 300, 50
 X = torch.randn(PUBLIC, 3, generator=torch.Generator().manual_seed(0))
@@ -62,6 +64,24 @@ def test_data_sets_persons_and_fewer_rows_than_public_ones() -> None:
     assert found.describe().count("sd") == found.describe().count("se ") == 0
     assert "few (2, 0.001)-DP per example, people (2, 0.0001)-DP per person" in found.table()
     assert "Budgets differ" not in compare({"few": few, "again": few}, listed, seeds=1).table()
+
+
+def test_each_plan_may_have_a_falling_rate_of_its_own(tmp_path: Path) -> None:
+    plan = plan_of()
+    both = compare({"still": plan, "falls": plan}, TASK, seeds=2, lr_decay={"still": "none", "falls": "linear"},
+                   out=tmp_path / "both")  # fmt: skip
+    for name, decay in (("still", "none"), ("falls", "linear")):
+        assert both.scores[name] == compare({name: plan}, TASK, seeds=2, lr_decay=decay).scores[name]
+        told: list[ComparedRun] = []
+        # The same runs, by whichever form they are asked for.
+        compare({name: plan}, TASK, seeds=2, lr_decay=decay, out=tmp_path / "both", tell=told.append)
+        assert len(told) == 2
+    assert len((tmp_path / "both" / "runs.jsonl").read_text().splitlines()) == 4
+    assert both.scores["still"] != both.scores["falls"]
+    with pytest.raises(
+        InvalidValue, match="lr_decay by name must have one for each plan, still, falls, got one for"
+    ):
+        compare({"still": plan, "falls": plan}, TASK, lr_decay={"still": "none"})
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

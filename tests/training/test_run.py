@@ -10,7 +10,7 @@ import torch
 from decrescendo.accounting import Budget, Pld
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base import sealed
-from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.errors import FileRefused
 from decrescendo.optim.noise import privatise
 from decrescendo.plans import calibrate
 from decrescendo.plans.curves import constant
@@ -107,10 +107,10 @@ def test_a_run_is_never_overwritten(run: Run, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     run.save(tmp_path / "run")  # an empty folder is fine
     before = (tmp_path / "run" / "run.json").read_bytes()
-    with pytest.raises(InvalidValue, match="new or empty"):
-        run.save(tmp_path / "run")
-    with pytest.raises(InvalidValue, match="new or empty"):
-        run.save(tmp_path / "run" / "run.json")
+    for beside in ("run-2", "run-3"):
+        with pytest.warns(UserWarning, match=f"never overwritten: saved in .*{beside}"):
+            assert run.save(tmp_path / "run") == tmp_path / beside
+        assert Run.load(tmp_path / beside).ledger == run.ledger
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 

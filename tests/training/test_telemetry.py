@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -500,7 +501,7 @@ def test_a_training_that_released_numbers_end_assumes_nothing_of_its_end(data: P
                 model, loss, data, plan, sgd(model, rate), seed=3, telemetry=told, callback=callbacks
             )
 
-    stalls = Plateau("accuracy", patience=3, window=2, errors=9.0)  # weights do not move
+    stalls = Plateau("accuracy", patience=3, window=2, errors=0.0, least=9.0)  # weights do not move
     ended = run(stalls)
     assert ended.steps == 5
     assert not [a for a in ended.assumptions if a.code.startswith("ended")]
@@ -515,13 +516,41 @@ def test_a_training_that_released_numbers_end_assumes_nothing_of_its_end(data: P
     with pytest.raises(InvalidValue, match="must release its loss"):
         run(Plateau("loss", patience=3, window=2), lambda progress: seen.append(progress.step))
     assert seen == []  # before anything was released
-    for wrong in ({"of": "norms"}, {"window": 30, "patience": 20}, {"errors": -1}):
+    for wrong in ({"of": "norms"}, {"window": 30, "patience": 20}, {"errors": -1}, {"least": -1}):
         with pytest.raises(InvalidValue):
             Plateau(**wrong)
 
 
+def _improving(by: float, *, noise: float, steps: int) -> list[Reading]:
+    """Readings of a loss that falls by so much a step from 2, with so much standard noise each."""
+    telemetry = Telemetry(norms=0, loss=True, loss_range=(0.0, 3.0))
+    unit = telemetry.units(1.0)[1]
+    batch = 3.0 / (noise * unit)
+    draws = torch.randn(steps, generator=torch.Generator().manual_seed(1)).double() * noise
+    found = []
+    for step in range(steps):
+        loss = 2.0 - by * step + float(draws[step])
+        found.append(Reading(telemetry, step + 1, 1.0, 1.0, 1.0, batch, 0, 0.0, ((loss / 3.0 - 0.5) * unit,)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("by", "noise", "ends"), [(6e-4, 0.2, 0), (6e-4, 0.005, 0), (1e-5, 0.005, 1), (0.0, 0.2, 0)]
+)
+def test_a_plateau_ends_what_has_stopped_and_not_what_still_improves(
+    by: float, noise: float, ends: int
+) -> None:
+    """Asked at each of 700 steps, of which 100 improve the loss by 0.06, 0.001 or nothing."""
+    readings = _improving(by, noise=noise, steps=700)
+    assert readings[0].loss is not None
+    assert readings[0].loss.standard_error == pytest.approx(noise, rel=0.2)
+    rule = Plateau("loss", patience=100)
+    ended = [step for step in range(1, 701) if rule(SimpleNamespace(readings=readings[:step]))]
+    assert bool(ended) == bool(ends)
+
+
 def test_a_rule_ends_a_training_by_names_likewise(data: Pair) -> None:
-    rule = Plateau("loss", patience=1, window=1, errors=99.0)
+    rule = Plateau("loss", patience=1, window=1, errors=0.0, least=99.0)
     run, _ = fit(
         make_model(), loss, data, make_plan(), seed=3, optimizer="sgd", learning_rate=0.1, telemetry=ALL,
         callback=[lambda progress: None, rule],
@@ -531,7 +560,7 @@ def test_a_rule_ends_a_training_by_names_likewise(data: Pair) -> None:
 
 
 def test_a_loop_of_ones_own_asks_the_same_rule(data: Pair) -> None:
-    model, rule = make_model(), Plateau("loss", patience=1, window=1, errors=99.0)
+    model, rule = make_model(), Plateau("loss", patience=1, window=1, errors=0.0, least=99.0)
     trainer = Trainer(model, loss, make_plan(), sgd(model), seed=3, telemetry=ALL)
     for batch in trainer.batches(data):
         trainer.step(batch)
@@ -557,6 +586,12 @@ def test_a_training_of_noise_and_one_that_clips_everything_say_so() -> None:
     (clipped,) = told(1.5, 0.0)
     assert clipped.startswith("everything is clipped")
     assert told(1.5, 0.0, noise=50.0) == ()  # with so much noise nobody can tell
+
+
+def test_losses_beyond_their_range_are_said() -> None:
+    assert remarks(_improving(0.0, noise=0.05, steps=20)) == ()
+    (beyond,) = remarks(_improving(-0.1, noise=0.05, steps=40)[-20:])
+    assert beyond.startswith("losses are beyond loss_range")
 
 
 def test_the_energy_of_noise_alone_is_one(data: Pair) -> None:

@@ -1,5 +1,6 @@
 """`examine`: runs a script with observers, and says what is wrong with its privacy."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -15,12 +16,19 @@ from decrescendo.doctor.events import read_events
 from decrescendo.doctor.finding import UNREACHED, Diagnosis, Finding, ordered
 from decrescendo.doctor.folder import examine_folder
 from decrescendo.doctor.rules import read_source
-from decrescendo.doctor.source import script_of
+from decrescendo.doctor.source import MAKERS, read, script_of
 from decrescendo.doctor.verdicts import found_in
 from decrescendo.errors import FileRefused
 
 STEPS = 3
 LONGEST = 180.0  # seconds
+_OTHERS = {"opacus", "opake", "dptrainer"}
+_TRAIN = (
+    "train", "fit", "Trainer", "PrivateTrainer", "PrivateSFTTrainer", "simulate", "Server", "Task",
+    *MAKERS,
+)  # fmt: skip
+# What a library does not see of the script around it.
+_AROUND = ("beside", "selection", "unit")
 
 
 def examine(
@@ -52,6 +60,8 @@ def examine(
         return examine_checkpoint(path)
     with tempfile.TemporaryDirectory() as kept:
         script = script_of(path, Path(kept))
+        if _is_ours(script):
+            return _of_ours(path, script)
         if not steps:
             return diagnosis(path, script, None)
         missing = run_observed(script, arguments, steps, timeout, Path(kept))
@@ -68,6 +78,30 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
         findings, unseen = [*findings, *more], [*unseen, *missing, *unknown]
     named = [_relative(finding, script, path) for finding in findings]
     return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))
+
+
+def _is_ours(script: Path) -> bool:
+    """Whether this library trains here, and no other that is observed."""
+    sources, imported = read(script), set[str]()
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.split(".")[0])
+    trains = any(call.args or call.keywords for _, call in sources.calls(*_TRAIN))  # (not model.train())
+    return "decrescendo" in imported and not imported & _OTHERS and trains
+
+
+def _of_ours(path: Path, script: Path) -> Diagnosis:
+    """A training by this library is not run: its engine checks each pass, and takes observers for a part of it."""
+    findings, _ = read_source(script)
+    around = [_relative(found, script, path) for found in findings if found.check in _AROUND]
+    fact = (
+        "the training is by decrescendo, which checks sampling, clipping, noise and history itself: the folder of its "
+        "run says what it found and what it assumes (decrescendo doctor RUN_FOLDER)"
+    )
+    return Diagnosis(str(path), ordered(around), (fact,))
 
 
 def run_observed(script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path) -> list[str]:

@@ -20,6 +20,7 @@ noise decays (Yu et al.)         ``*_noise_decay(...)``         ``constant(clip_
 
 import inspect
 import math
+import re
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any, cast
@@ -62,19 +63,21 @@ def evaluate(name: str, curve: CurveOrValues | str, steps: int) -> Float[np.ndar
     >>> evaluate("clip", linear(1.0, 0.5), 2)
     array([0.75, 0.5 ])
     """
-    try:
-        found = as_curve(name, curve)(progress(steps))
-    except ValueError as error:
-        if "truth value of an array" not in str(error):
-            raise
-        raise InvalidType(
-            f"{name} must give a value for each entry of an array of progress, got a function that decides by one "
-            "number. Write numpy.where(u < 0.8, 1.0, 0.5) for 1.0 if u < 0.8 else 0.5"
-        ) from None
+    found = _called(as_curve(name, curve), progress(steps))
     hint = "Did the curve reach its end early?"
     if np.ndim(found) != 1:
         hint = "A curve gives one value for each entry of an array of progress"
     return check_array(name, found, above=0, length=steps, hint=hint)
+
+
+def _called(curve: Curve, u: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
+    """The curve at every ``u``; of a function of one number (``math.cos``, ``if u < 0.8``), one by one."""
+    try:
+        return curve(u)
+    except (TypeError, ValueError) as error:
+        if not re.search(r"truth value of an array|can be converted to Python scalars", str(error)):
+            raise
+    return np.array([curve(cast("Any", float(one))) for one in u])
 
 
 def as_curve(name: str, curve: object) -> Curve:
@@ -186,7 +189,7 @@ def join(curves: Sequence[Curve | float], boundaries: Sequence[float]) -> Curve:
         result = np.empty(u.shape)
         for i, curve in enumerate(pieces):
             inside = piece == i
-            result[inside] = curve((u[inside] - ends[i]) / (ends[i + 1] - ends[i]))
+            result[inside] = _called(curve, (u[inside] - ends[i]) / (ends[i + 1] - ends[i]))
         return result
 
     return joined

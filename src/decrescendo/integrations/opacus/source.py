@@ -101,10 +101,16 @@ def rest_of(plan: Plan, earlier: Ledger) -> Plan:
     noise = np.repeat(earlier.noise_multiplier, earlier.count)
     rates = np.repeat(earlier.sample_rate, earlier.count)
     planned = plan.ledger
-    if taken >= plan.steps or not (
+    begun = taken <= plan.steps and (
         np.array_equal(noise, plan.noise_multiplier[:taken])
         and np.allclose(rates, planned.sample_rate[:taken], rtol=1e-12)
-    ):
+    )
+    if begun and taken == plan.steps:
+        raise PlanViolation(
+            f"a training must stay within its plan, got one whose {taken} steps are all taken. It is done: nothing of "
+            "target_epsilon is left"
+        )
+    if not begun:
         raise PlanViolation(
             f"what was released earlier must be the first steps of the calibrated plan, got {taken} others. Both "
             "together would spend more than target_epsilon: take make_private, whose get_epsilon adds both up"

@@ -48,7 +48,7 @@ from decrescendo.training.run.entries import (
     run_facts,
     sha256_of,
 )
-from decrescendo.training.run.folder import check_free
+from decrescendo.training.run.folder import check_free, free_folder
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import without_shared_memory
@@ -212,18 +212,22 @@ class Run:
         """
         return check_beside(Path(folder), lambda declared, audit: self.statement(declared, audit=audit))
 
-    def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> None:
+    def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> Path:
         """Write ``run.json``, ``plan.json`` (an adaptive run: ``adaptive_plan.json``), ``weights.safetensors`` and the
         privacy statement (``statement.md``, ``statement.json``) into a new ``folder``, all or nothing.
 
         Args:
-            folder: must not exist yet, or be empty; its parents are made.
+            folder: new or empty; its parents are made. A run is never overwritten: where the folder has something in
+                it, the run goes into a new one beside it (``run-2`` for ``run``), with a warning.
             include_diagnostics: also write ``diagnostics-private.json``, which no guarantee covers.
 
+        Returns:
+            The folder that the run was saved in.
+
         Raises:
-            InvalidValue: the folder has something in it; a run is never overwritten.
+            InvalidValue: nothing can be written there.
         """
-        target = Path(folder)
+        target = free_folder(Path(folder))
         check_free(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         # Everything goes into a hidden sibling that takes the folder's name at the end: a crash leaves no half run.
@@ -240,6 +244,7 @@ class Run:
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
+        return target
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Run":

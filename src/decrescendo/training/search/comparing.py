@@ -30,7 +30,7 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     learning_rate: float | Sequence[float] | Mapping[str, float] | None = None,
     momentum: float = 0.0,
-    lr_decay: str = "none",
+    lr_decay: str | Mapping[str, str] = "none",
     averaging: float = 0.0,
     points: int = 5,
     tell: Callable[[ComparedRun], None] | None = None,
@@ -54,7 +54,8 @@ def compare(
             was killed is continued, and one with more seeds or plans trains only the new runs.
         learning_rate: > 0; by default the task's. Given several, each plan is scored at its best one. Or one
             per plan, by name, as `Comparison.learning_rates` has them, chosen on other rows.
-        momentum, lr_decay, averaging: as in `fit`.
+        lr_decay: as in `fit`; or one per plan, by name: a falling rate is a control for every schedule.
+        momentum, averaging: as in `fit`.
         points: at how many steps, evenly spread, a run is scored, >= 1; the last step is one of them.
         tell: called with each finished run, including those read from ``runs.jsonl``.
 
@@ -89,19 +90,20 @@ def compare(
         check_real("averaging", averaging, above=0, below=1)
     given = task.learning_rate if learning_rate is None else learning_rate
     rates = _rates_of(plans, given)
+    decays = _decays_of(plans, lr_decay)
     folder = None if out is None else Path(out)
     if folder is not None:
         check_writable(folder)
     # Every plan at every rate for one seed, then the next seed: the first results can be compared early.
     wanted = [
-        Wanted(name, plan, seed, rate)
+        Wanted(name, plan, seed, rate, decays[name])
         for seed in range(seeds)
         for rate in dict.fromkeys(rate for found in rates.values() for rate in found)
         for name, plan in plans.items()
         if rate in rates[name]
     ]
     settings = RunSettings(
-        optimizer=task.optimizer, momentum=momentum, lr_decay=lr_decay, averaging=averaging, points=points)  # fmt: skip
+        optimizer=task.optimizer, momentum=momentum, averaging=averaging, points=points)  # fmt: skip
     runs: dict[tuple[str, float, int], ComparedRun] = {}
     path = None if folder is None else folder / "runs.jsonl"
     for run in run_all(wanted, task, settings, jobs=jobs, path=path):
@@ -148,6 +150,18 @@ def _rates_of(
     if not rates:
         raise InvalidValue("learning_rate must have at least one value, got none")
     return dict.fromkeys(plans, rates)
+
+
+def _decays_of(plans: Mapping[str, Plan], given: str | Mapping[str, str]) -> Mapping[str, str]:
+    """How the learning rate of each plan falls."""
+    if isinstance(given, str):
+        return dict.fromkeys(plans, given)
+    if given.keys() != plans.keys():
+        raise InvalidValue(
+            f"lr_decay by name must have one for each plan, {', '.join(plans)}, got one for "
+            f"{', '.join(given) or 'none'}"
+        )
+    return given
 
 
 def _at_best_rates(

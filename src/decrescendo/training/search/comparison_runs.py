@@ -39,25 +39,25 @@ class RunSettings:
     """The settings that all runs of a comparison share, besides their task.
 
     Args:
-        optimizer, momentum, lr_decay, averaging: as in `fit`.
+        optimizer, momentum, averaging: as in `fit`.
         points: at how many steps, evenly spread, a run is scored; the last step is one of them.
     """
 
     optimizer: str
     momentum: float
-    lr_decay: str
     averaging: float
     points: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A run to do: its plan, seed and learning rate."""
+    """A run to do: its plan, seed, learning rate and how that falls."""
 
     name: str
     plan: Plan
     seed: int
     learning_rate: float
+    lr_decay: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ def run_all(
     shared = _Shared(task, settings)
     facts = {} if path is None else {"task": _task_facts(shared)}
     abouts = [
-        facts | {"plan": one.plan.sha256, "seed": one.seed, "learning_rate": one.learning_rate} | asdict(settings)
+        facts | {"plan": one.plan.sha256, "seed": one.seed, "learning_rate": one.learning_rate,
+                 "lr_decay": one.lr_decay} | asdict(settings)
         for one in wanted
     ]  # fmt: skip
     known = dict[str, dict[str, Any]]() if path is None else read_finished(path)
@@ -204,7 +205,7 @@ def _train(shared: _Shared, one: Wanted) -> dict[str, Any]:
 
     _, trained = fit(
         model, task.loss, as_many(shared.table, size), plan, seed=one.seed, optimizer=settings.optimizer,
-        learning_rate=one.learning_rate, momentum=settings.momentum, lr_decay=settings.lr_decay,
+        learning_rate=one.learning_rate, momentum=settings.momentum, lr_decay=one.lr_decay,
         averaging=settings.averaging, settings=task.engine, collate_fn=task.collate_fn,
         callback=look if marks else None, people=np.arange(size) if plan.budget.unit is Unit.PERSON else None,
     )  # fmt: skip

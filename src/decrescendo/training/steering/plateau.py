@@ -24,7 +24,11 @@ class Released(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Plateau:
-    """A callback of `train` that ends it when the released loss or accuracy has stopped improving.
+    """A callback of `train` that ends it when the released loss or accuracy has certainly stopped improving.
+
+    It ends the training when the improvement over ``patience`` steps, plus ``errors`` of its standard errors, is at
+    most ``least``. Where the noise of the released numbers is too large to tell (``errors`` standard errors are above
+    ``least``), it goes on: take a longer window and more patience, or larger batches.
 
     It reads released telemetry and nothing else, so that the run needs no assumption about its end. The guarantee is
     that of the whole plan, as for every run that ends early. In a loop of your own: ``if trainer.ends(Plateau()):
@@ -35,16 +39,20 @@ class Plateau:
         patience: steps, >= 1: the mean of the last ``window`` steps is compared with the same mean ``patience`` steps
             earlier.
         window: steps, 1 to ``patience``.
-        errors: >= 0: an improvement of at most so many standard errors of the difference counts as none.
+        errors: >= 0: how many standard errors of the difference of the two means are added to the improvement seen.
+            The rule is asked at every step: with less than 3 chance ends trainings that still improve.
+        least: >= 0: the smallest improvement over ``patience`` steps, in units of the loss or as a share of the
+            examples, for which the training should go on.
 
     >>> Plateau("accuracy", patience=200)
-    Plateau(of='accuracy', patience=200, window=20, errors=0.0)
+    Plateau(of='accuracy', patience=200, window=20, errors=3.0, least=0.01)
     """
 
     of: Literal["loss", "accuracy"] = "loss"
     patience: int = 100
     window: int = WINDOW
-    errors: float = 0.0
+    errors: float = 3.0
+    least: float = 0.01
 
     def __post_init__(self) -> None:
         if self.of not in ("loss", "accuracy"):
@@ -57,6 +65,7 @@ class Plateau:
                 "would be over the same steps"
             )
         check_real("errors", self.errors, at_least=0)
+        check_real("least", self.least, at_least=0)
 
     def check(self, telemetry: Telemetry | None) -> None:
         """Check that a training with this telemetry releases ``of``.
@@ -71,7 +80,7 @@ class Plateau:
             )
 
     def __call__(self, progress: Released) -> bool:
-        """Whether the training should end: there was no improvement.
+        """Whether the training should end: it is sure that the improvement was at most ``least``.
 
         Raises:
             InvalidValue: a training that does not release ``of``.
@@ -86,4 +95,4 @@ class Plateau:
         if before is None:
             return False
         gained = now.value - before.value if self.of == "accuracy" else before.value - now.value
-        return gained <= self.errors * math.hypot(now.standard_error, before.standard_error)
+        return gained + self.errors * math.hypot(now.standard_error, before.standard_error) <= self.least

@@ -13,6 +13,8 @@ from decrescendo.errors import InvalidValue, check_instance, check_integer, chec
 WINDOW = 20
 # The largest standard error of the clipped share with which all gradients are said to be clipped.
 _SURE = 0.02
+# A mean loss so near to the upper end, as a share of the range, is that of losses beyond it.
+_NEAR = 0.1
 
 
 @final
@@ -224,6 +226,13 @@ def remarks(readings: Sequence[Reading], window: int = WINDOW) -> tuple[str, ...
         found.append(
             f"everything is clipped: nearly all gradients of the last {window} steps are longer than C_t, so their "
             "norms are not known"
+        )
+    loss, (low, high) = smoothed(readings, "loss", window), last[-1].telemetry.loss_range
+    near = _NEAR * (high - low)
+    if loss is not None and loss.standard_error < near and loss.value > high - near:
+        found.append(
+            f"losses are beyond loss_range: all above {high:g} count as {high:g}. Give Telemetry a range that nearly "
+            "all are in"
         )
     return tuple(found)
 
