@@ -105,7 +105,7 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
     told = asked.get("target_delta") or next((event["delta"] for event in seen.of("epsilon")), None)
     delta = told if told is not None and 0 < told < 1 else usual_delta(private)
     if ledger is None:
-        return [], []
+        return _of_one_pass(private, delta), []
     ends = bracket_of(ledger, delta)
     if ends is None:
         return [], []
@@ -145,6 +145,21 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
             "such a guarantee bounds nothing that an attacker would want to know", *place_of(private),
         ))  # fmt: skip
     return findings, facts
+
+
+def _of_one_pass(private: Event, delta: float) -> list[Finding]:
+    """Where nobody knows how long the training is: noise that is too small for one pass over the rows."""
+    noise, steps = float(private["noise"]), private["made"]["steps"]
+    ends = (
+        bracket_of(Ledger([Release(1 / steps, noise, count=steps)]), delta) if steps and noise > 0 else None
+    )
+    if ends is None or ends[0] <= _LITTLE:
+        return []
+    return [Finding(
+        "noise", Certainty.RECOMPUTED,
+        f"one pass over the rows alone has epsilon {epsilon_words(ends[1])} at delta {delta:.3g}",
+        "such a guarantee bounds nothing that an attacker would want to know", *place_of(private),
+    )]  # fmt: skip
 
 
 def printed(seen: Observed) -> Iterator[Finding]:

@@ -14,6 +14,8 @@ from decrescendo.doctor.neighbours import SCALES, released
 _SLACK = 1.02  # of float32 sums, and of the 1e-6 that Opacus adds to norms
 _ERRORS = 4.0
 _ROUNDING = 1e-4
+_FEW = 0.01  # the share of numbers that may come out the same by rounding
+_MANY, _LOOKED_AT = 16, 1_000
 _SILENT = 0.1  # a noise multiplier below it hides nothing
 
 
@@ -38,6 +40,14 @@ def compared(folder: Path, seen: Observed) -> tuple[list[Finding], list[str], li
     if parent["kind"] == "sum":
         return list(_of_sum(parent, others, at)), [_moved_words(parent, others)], [], bool(others)
     return _of_gradient(folder, parent, others, seen, at)
+
+
+def buffers_moved(folder: Path) -> bool:
+    """Whether exchanging a record moved running statistics of layers, as far as is known."""
+    parent = released(folder, "parent")
+    others = [released(folder, role) for role in ("replaced", *SCALES)]
+    held = [other["buffers"] for other in others if other is not None]
+    return parent is None or not held or any(not torch.equal(parent["buffers"], one) for one in held)
 
 
 def _distance(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -154,10 +164,11 @@ def _of_gradient(
             "the gradient that the optimiser takes has no noise", "no privacy, if nothing is noised later", *at,
         )  # fmt: skip
         return [finding], [], [], False
+    findings = _without_noise(parent, quiet, others, at)
     distances = [_distance(parent, held) for role, held in others.items() if role != "removed"]
     moved = math.inf if any(map(math.isnan, distances)) else max(distances, default=0.0)
     if not moved:
-        return [], ["exchanging one record did not move the gradient"], [], False
+        return findings, ["exchanging one record did not move the gradient"], [], False
     # So many standard errors of the noise's own measurement, by as many numbers as there are weights.
     slack = _SLACK * (1 + _ERRORS / math.sqrt(2 * len(parent["release"])))
     force = 2 * std / moved
@@ -166,7 +177,6 @@ def _of_gradient(
     if claimed is None and "sigma" in names:
         claimed = min(names["sigma"], names["sigma"] / max(names.get("clip", 1.0), 1e-12))
     fact = f"one record exchanged moved the gradient by {moved / std:.4g} standard deviations of its noise"
-    findings = []
     if claimed is not None and force < claimed / slack:
         findings.append(Finding(
             "sensitivity", Certainty.PROVEN,
@@ -179,3 +189,33 @@ def _of_gradient(
         most = f"the noise multiplier in force is at most {force:.4g}"
         findings.append(Finding("noise", Certainty.PROVEN, fact, most, *at))
     return findings, [fact], [], claimed is not None
+
+
+def _without_noise(
+    parent: dict[str, Any], quiet: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple[str, int]
+) -> list[Finding]:
+    """Coordinates that a record moves and no noise does, and noise that is the same number in many of them."""
+    noise, size = parent["release"] - quiet["release"], len(parent["release"])
+    alike = [held["release"] for held in others.values() if len(held["release"]) == size]
+    moved = (
+        torch.stack([(held - parent["release"]).abs() for held in alike]).amax(0)
+        if alike
+        else noise.abs() * 0
+    )
+    bare = int(((noise == 0) & (moved > _ROUNDING * moved.max())).sum())
+    if bare > _FEW * size:
+        return [Finding(
+            "noise", Certainty.PROVEN, f"{bare} of {size} numbers of the gradient move with a record and have no noise",
+            "whoever sees them sees the record: add noise to every tensor that a record moves", *at,
+        )]  # fmt: skip
+    drawn = noise[noise != 0]
+    drawn = drawn[:: max(1, len(drawn) // _LOOKED_AT)]
+    # Equal up to rounding, of which a thousand have few.
+    different = len((drawn / drawn.abs().max() * 1e5).round().unique()) if len(drawn) else 0
+    if len(drawn) >= _MANY and different < len(drawn) / 2:
+        return [Finding(
+            "noise", Certainty.PROVEN,
+            f"{len(drawn)} numbers of the gradient have noise, and among it are {different} different numbers",
+            "differences of numbers that share their noise are without any: draw one for each", *at,
+        )]  # fmt: skip
+    return []

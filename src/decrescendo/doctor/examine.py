@@ -11,7 +11,7 @@ from pathlib import Path
 
 from decrescendo.doctor.budgets import Observed, loop_seen
 from decrescendo.doctor.checkpoint import examine_checkpoint
-from decrescendo.doctor.compare import compared
+from decrescendo.doctor.compare import buffers_moved, compared
 from decrescendo.doctor.events import read_events
 from decrescendo.doctor.finding import UNREACHED, Diagnosis, Finding, ordered
 from decrescendo.doctor.folder import examine_folder
@@ -64,7 +64,8 @@ def examine(
             return _of_ours(path, script)
         if not steps:
             return diagnosis(path, script, None)
-        missing = run_observed(script, arguments, steps, timeout, Path(kept))
+        beside = None if script == path else path.absolute().parent
+        missing = run_observed(script, arguments, steps, timeout, Path(kept), beside)
         return diagnosis(path, script, Path(kept), missing)
 
 
@@ -104,9 +105,16 @@ def _of_ours(path: Path, script: Path) -> Diagnosis:
     return Diagnosis(str(path), ordered(around), (fact,))
 
 
-def run_observed(script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path) -> list[str]:
-    """Run a script under observers, which write into a folder; what went wrong, if anything did."""
+def run_observed(
+    script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path, beside: Path | None = None
+) -> list[str]:
+    """Run a script under observers, which write into the folder ``kept``; what went wrong, if anything did. Modules of a
+    notebook are found ``beside`` it."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
+    if beside is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(beside), environment.get("PYTHONPATH", "")])
+        )
     runner = ["-m", "decrescendo.doctor.runner", str(kept), str(steps), str(script)]
     command = [sys.executable, *runner, *arguments]
     try:
@@ -122,8 +130,8 @@ def run_observed(script: Path, arguments: Sequence[str], steps: int, timeout: fl
 
 def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     """Findings of a run, facts, what it could not show, and the checks that need no suspicion any more."""
-    seen = Observed(read_events(kept))
-    findings, facts = found_in(seen)
+    seen, moving = Observed(read_events(kept)), buffers_moved(kept)
+    findings, facts = found_in(seen, buffers_moved=moving)
     unseen = [
         f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"
     ]
@@ -136,6 +144,8 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
         return findings, [], unseen, set()
     moved, said, missing, ran = compared(kept, seen)
     settled = {"sensitivity"} if ran else set()
+    if seen.of("buffers") and not moving:
+        settled |= {"rows"}  # BatchNorm, of what is no record
     if any(event["private"] for event in seen.of("step")):
         settled |= {"bypass", "noise"} | ({"sampling", "delta"} if seen.of("private") else set())
     return [*findings, *moved], [*facts, *said], [*unseen, *missing], settled

@@ -65,6 +65,8 @@ class Neighbours:
         self.role = "parent"
         # Dropout and the like: other numbers of rows are given other random numbers.
         self.random_layers = False
+        # Running statistics of layers: whether a record moves them.
+        self.buffers: list[Tensor] = []
         self._forked: list[int] = []
         # Whether a batch was changed, and nothing was released since.
         self.waiting = False
@@ -91,6 +93,8 @@ class Neighbours:
                 self._become(role)
                 return role
             os.waitpid(child, 0)
+            if not (self._folder / f"{role}.pt").exists():
+                break  # nothing is released after this batch, and the others would search as long
         return "parent"
 
     def _become(self, role: str) -> None:
@@ -112,7 +116,9 @@ class Neighbours:
         kept = vector().detach().to(torch.float64).flatten()[:_LARGEST].clone()
         path = self._folder / f"{self.role}.pt"
         # Not by torch.save, which the observers see.
-        torch.serialization.save({"release": kept, "random": self.random_layers, **facts}, path)
+        buffers = torch.cat([held.detach().double().flatten() for held in self.buffers] or [torch.zeros(0)])
+        about = {"random": self.random_layers, "buffers": buffers, **facts}
+        torch.serialization.save({"release": kept, **about}, path)
         if self.role != "parent":
             os._exit(0)
         # A record that the model gets right has no gradient: then another batch is compared.

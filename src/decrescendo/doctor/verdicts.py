@@ -19,10 +19,16 @@ from decrescendo.doctor.finding import Certainty, Finding
 _POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")
 _SLACK = 1.01
 _GREATEST_DELTA = 1.0
+_HARDLY = 1 / 12  # `Pld` accounts noise multipliers from here on
 
 
-def found_in(seen: Observed) -> tuple[list[Finding], list[str]]:
-    """Findings of one training, and facts that were seen."""
+def found_in(seen: Observed, *, buffers_moved: bool = True) -> tuple[list[Finding], list[str]]:
+    """Findings of one training, and facts that were seen.
+
+    Args:
+        seen: its events.
+        buffers_moved: whether a record moved running statistics of layers, as far as is known.
+    """
     findings: list[Finding] = []
     facts: list[str] = []
     for private in seen.of("private"):
@@ -35,7 +41,12 @@ def found_in(seen: Observed) -> tuple[list[Finding], list[str]]:
         for event in seen.of("early")
     ]
     findings += [*_rates(seen), *_noise(seen), *_ghosts(seen), *_history(seen), *_bypass(seen), *_delta(seen)]
-    findings += [*printed(seen), *_buffers(seen), *_by_hand(seen), *_uncounted(seen)]
+    findings += [
+        *printed(seen),
+        *(_buffers(seen) if buffers_moved else ()),
+        *_by_hand(seen),
+        *_uncounted(seen),
+    ]
     return findings, facts
 
 
@@ -94,6 +105,12 @@ def _noise(seen: Observed) -> Iterator[Finding]:
             yield Finding(
                 "noise", Certainty.PROVEN, f"a step releases its sum with noise multiplier {event['noise']}",
                 "no privacy: epsilon is infinite", *place_of(event),
+            )  # fmt: skip
+            return
+        if float(event["noise"]) < _HARDLY:
+            yield Finding(
+                "noise", Certainty.RECOMPUTED, f"a step releases its sum with noise multiplier {event['noise']:.3g}",
+                "such a step alone has an epsilon around a hundred", *place_of(event),
             )  # fmt: skip
             return
 

@@ -147,13 +147,16 @@ class TorchWatch:
         if not module.training or id(module) in self._buffers:
             return
         self._buffers.add(id(module))
-        kept = [
-            name
+        kept = {
+            name: part
             for name, part in module.named_modules()
             if part.training and getattr(part, "track_running_stats", False)
-        ]
+        }
         if kept:
-            self.events.write("buffers", {"layers": kept[:5]})
+            self.neighbours.buffers += [
+                b for part in kept.values() for b in part.buffers() if b.is_floating_point()
+            ]
+            self.events.write("buffers", {"layers": [*kept][:5]})
 
     def _after_forward(self, module: nn.Module, args: Any, result: Any) -> None:
         self._depth = max(0, self._depth - 1)

@@ -1,0 +1,75 @@
+"""What an examination with other people's scripts found to be missed, or found falsely, in a run."""
+
+import json
+from pathlib import Path
+
+import doctor_trainings as trainings
+import pytest
+
+from decrescendo.doctor import Certainty, examine
+
+from .conftest import Observe
+
+_NOISE = "torch.randn_like(p) * noise_multiplier * max_grad_norm"
+_BY_HAND = trainings.CLEAN_BY_HAND["vmap"]
+# A step of a generator with BatchNorm, which sees random numbers alone.
+_GENERATOR = """
+generator = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+for epoch in range(3):
+    generator(torch.randn(60, 4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [
+        (f"{_NOISE} * (p.dim() > 1)", "of 178 numbers of the gradient move with a record and have no noise"),
+        (
+            _NOISE.replace("randn_like(p)", "randn(1)"),
+            "178 numbers of the gradient have noise, and among it are 4 ",
+        ),
+    ],
+)
+def test_noise_that_is_not_in_every_number_is_found(
+    observed: Observe,
+    tmp_path: Path,
+    noise: str,
+    words: str,
+) -> None:
+    assert _NOISE in _BY_HAND
+    found = observed(tmp_path, _BY_HAND.replace(_NOISE, noise))
+    proven = [f.says for f in found.findings if f.check == "noise" and f.certainty is Certainty.PROVEN]
+    assert len(proven) == 1, found.describe()
+    assert words in proven[0]
+
+
+def test_statistics_that_no_record_moves_are_no_fault(observed: Observe, tmp_path: Path) -> None:
+    made = _GENERATOR.replace("for epoch in range(3):\n    ", "")
+    text = _BY_HAND.replace(
+        "for epoch in range(3):", made.replace("\ngenerator(", "\nfor epoch in range(3):\n    generator(")
+    )
+    found = observed(tmp_path, text)
+    assert not found.findings, found.describe()
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [(0.2, "one pass over the rows alone has epsilon 81"), (0.05, "with noise multiplier 0.05")],
+)
+def test_too_little_noise_is_found_where_nobody_knows_how_long_it_trains(
+    observed: Observe,
+    tmp_path: Path,
+    noise: float,
+    words: str,
+) -> None:
+    text = trainings.FAULTY["hardly noise"][1].replace("for epoch in range(3):", "while True:")
+    found = observed(tmp_path, text.replace("noise_multiplier=0.2", f"noise_multiplier={noise}"))
+    assert any(f.check == "noise" and words in f.says for f in found.findings), found.describe()
+
+
+def test_modules_beside_a_notebook_are_found(tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text("import sys\ndef left():\n    sys.exit(7)\n")
+    cell = {"cell_type": "code", "source": ["from parts import left\n", "left()\n"]}
+    (tmp_path / "train.ipynb").write_text(json.dumps({"cells": [cell]}))
+    found = examine(tmp_path / "train.ipynb")
+    assert any("ended itself with 7" in why for why in found.unseen), found.describe()
