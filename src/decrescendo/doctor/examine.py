@@ -108,8 +108,8 @@ def _of_ours(path: Path, script: Path) -> Diagnosis:
 def run_observed(
     script: Path, arguments: Sequence[str], steps: int, timeout: float, kept: Path, beside: Path | None = None
 ) -> list[str]:
-    """Run a script under observers, which write into the folder ``kept``; what went wrong, if anything did. Modules of a
-    notebook are found ``beside`` it."""
+    """Run a script under observers, which write into the folder ``kept``; what went wrong, if anything did. Modules
+    of a notebook are found ``beside`` it."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
     if beside is not None:
         environment["PYTHONPATH"] = os.pathsep.join(
