@@ -212,7 +212,7 @@ class Run:
         """
         return check_beside(Path(folder), lambda declared, audit: self.statement(declared, audit=audit))
 
-    def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> Path:
+    def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> None:
         """Write ``run.json``, ``plan.json`` (an adaptive run: ``adaptive_plan.json``), ``weights.safetensors`` and the
         privacy statement (``statement.md``, ``statement.json``) into a new ``folder``, all or nothing.
 
@@ -220,9 +220,6 @@ class Run:
             folder: new or empty; its parents are made. A run is never overwritten: where the folder has something in
                 it, the run goes into a new one beside it (``run-2`` for ``run``), with a warning.
             include_diagnostics: also write ``diagnostics-private.json``, which no guarantee covers.
-
-        Returns:
-            The folder that the run was saved in.
 
         Raises:
             InvalidValue: nothing can be written there.
@@ -244,7 +241,6 @@ class Run:
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
-        return target
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Run":
