@@ -21,6 +21,7 @@ from decrescendo.training.loop.between import (
     READ_AND_SET,
     ROWS_CHANGED,
     SET,
+    TRAINED_SET,
     WRITTEN,
 )
 
@@ -259,6 +260,27 @@ def test_a_rate_that_is_set_before_the_first_draw_is_stated_and_one_set_at_a_res
     run = trainer.finish()
     assert "SGD(lr=0.01" in run.provenance.optimizer
     assert run.assumptions == (() if when == "before" else (SET,))
+
+
+@pytest.mark.parametrize("change", ["rate", "frozen"])
+def test_what_was_read_or_trained_before_a_crash_is_known_after_it(
+    data: Data, tmp_path: Path, change: str
+) -> None:
+    for life in ("first", "second"):
+        model = make_model()
+        optimizer = sgd(model)
+        if (life, change) == ("second", "frozen"):
+            model.get_parameter("2.bias").requires_grad_(False)
+        kept = Checkpoints(tmp_path, every=1, resume=True)
+        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=kept)
+        if (life, change) == ("second", "rate"):
+            optimizer.param_groups[0]["lr"] = 0.01
+        for at, batch in enumerate(trainer.batches(data)):
+            if life == "first" and at == 2:
+                break
+            assert trainer.step(batch).diagnostics is not None or life == "second"
+    wanted = READ_AND_SET if change == "rate" else TRAINED_SET.format("2.bias was frozen")
+    assert wanted in trainer.finish().assumptions
 
 
 class TestDiagnostics:

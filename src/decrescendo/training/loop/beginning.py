@@ -156,7 +156,8 @@ def start_or_resume(
         )
     if run_state.taken:
         noisy = all(release.noise_multiplier for release in run_state.releases)
-        between.resumed(noisy=noisy and BEGAN_WITHOUT_NOISE not in run_state.assumptions)
+        noisy = noisy and BEGAN_WITHOUT_NOISE not in run_state.assumptions
+        between.resumed(noisy=noisy, state=keeper.between)
     # Before the first checkpoint, which saves what is found: a process that resumes cannot detect it.
     between.look_back()
 

@@ -1,7 +1,7 @@
 """Detects what a user's own loop changes between steps (weights, optimiser, batch); a run lists it as
 assumptions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -92,7 +92,7 @@ class BetweenSteps:
                 pairs = zip(self._settings, now, strict=False)
                 moved = any(old[key] != new[key] for old, new in pairs for key in old.keys() & new.keys())
                 if moved or len(self._settings) != len(now):
-                    self._found.add(SET)
+                    self._found.add(READ_AND_SET if self._read else SET)
                 self._settings = now
                 self.look()
             self.look_back()
@@ -113,9 +113,23 @@ class BetweenSteps:
         """Note that a release, with noise or without, updates the weights."""
         self._earlier.trains(trainable(self._model).values(), noisy=noisy)
 
-    def resumed(self, *, noisy: bool) -> None:
-        """Note that the weights come from a checkpoint of this run, and so depend on private data."""
+    def state(self) -> dict[str, Any]:
+        """What a process that resumes the run must know: whether diagnostics were read, and what was trained."""
+        return {"read": self._read, "trained": [name for name, trained in self._requires.items() if trained]}
+
+    def resumed(self, *, noisy: bool, state: Mapping[str, Any] | None = None) -> None:
+        """Note that the weights come from a checkpoint of this run, and so depend on private data.
+
+        Args:
+            noisy: whether all steps had noise.
+            state: of the process that wrote the checkpoint; ``None`` where it wrote none.
+        """
         self._restored = True
+        if state is not None:
+            self._read = bool(state["read"])
+            trained = set(map(str, state["trained"]))
+            self._requires = {name: name in trained for name in self._requires}
+            self._note_trained()
         self.released(noisy=noisy)
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
 
@@ -151,9 +165,7 @@ class BetweenSteps:
         settings."""
         self._entered = self.look()
         if self._begun:
-            for name, trained in self._requires_now().items():
-                if self._requires.get(name, trained) is not trained:  # (a new parameter does not count)
-                    self._frozen_or_unfrozen["unfrozen" if trained else "frozen"][name] = None
+            self._note_trained()
 
     def replayed(self) -> None:
         """Call where the pass was replayed, so that no code ran that could change anything: `leave` compares
@@ -229,6 +241,11 @@ class BetweenSteps:
         self._weights = None
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
         self._requires = self._requires_now()
+
+    def _note_trained(self) -> None:
+        for name, trained in self._requires_now().items():
+            if self._requires.get(name, trained) is not trained:  # (a new parameter does not count)
+                self._frozen_or_unfrozen["unfrozen" if trained else "frozen"][name] = None
 
     def _requires_now(self) -> dict[str, bool]:
         return {name: value.requires_grad for name, value in Inventory.of(self._model).parameters.items()}

@@ -38,6 +38,7 @@ class Keeper:
 
     Attributes:
         releases: on rank 0, the journal of digests beside the checkpoints.
+        between: `BetweenSteps.state` of the process that wrote the checkpoint, once a run is resumed.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Keeper:
         self._checkpoints, self._agreed, self._planned = checkpoints, agreed, agreed.planned
         self._world, self._streams, self._run_state, self._saved = world, streams, run_state, -1
         self.releases = Releases(checkpoints.folder) if world.rank == 0 else None
+        self.between: Mapping[str, Any] | None = None
 
     @property
     def is_due(self) -> bool:
@@ -165,6 +167,7 @@ class Keeper:
             # Of another number of ranks: written again at once, or what this number releases could not be repeated.
             self._saved = step if state["ranks"] == self._world.size else _BY_OTHERS
             run_state.run_id = state["run"]
+            self.between = state.get("between")
             restore_readings(run_state, state.get("telemetry"), step)
             run_state.resumed = (*state["resumed"], step)
             if state["gamma"] != run_state.gamma:
