@@ -20,7 +20,7 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 # says the same of another layer, law, budget or program. Not in the corpus, where each is a way past the proof, nor
 # where cases are files, pages and names.
 CASES = 2
-# Of four and more cases of these, which train or pass whole models, one.
+# Of cases of these, which train or pass whole models, one.
 DEAR = ("clipping", "contracts", "federated", "training")
 ALIKE = (
     "accounting",
@@ -90,7 +90,7 @@ def _are_alike(path: Path) -> bool:
 
 def _spread(cases: list[Any], path: Path) -> list[Any]:
     """`CASES` of them, or all where there are no more; one in the middle where each is dear."""
-    if path.parent.name in DEAR and len(cases) >= 4:
+    if path.parent.name in DEAR and cases:
         return [cases[len(cases) // 2]]
     number = min(CASES, len(cases))
     return [cases[at * len(cases) // number] for at in range(number)]
