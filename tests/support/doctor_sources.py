@@ -230,7 +230,7 @@ INNOCENT = {
         "n = len", "loader = DataLoader(x, batch_size=60, shuffle=True)\nn = len"),
     "clients whose updates a function clips": _phones("length = torch.stack([u.norm() for u in update]).norm()",
                                                       "update = clip_together(update)").replace(_JOINT, ""),
-    "times of a diffusion": _hand("    totals", "    t = torch.randint(0, steps, (len(drawn),))\n"
+    "times of a diffusion": _hand("    totals", "    t = torch.randint(0, n_steps, (len(drawn),))\n"
                                                 "    level = x_levels[t]\n    totals").replace(_ALONE, "mine(n)"),
     "other numbers in a loop": _hand("    totals", "    noisy_columns = torch.randint(0, 8, (3,))\n    totals")
     .replace(_ALONE, "mine(n)"),
@@ -260,6 +260,15 @@ INNOCENT = {
                                                "        return torch.cat(x.unfold(1, 8, 4))\nengine = "),
     "each client by its own norm": _phones("    with torch.no_grad", "    updates = [u * min(1.0, clip / u.norm()) "
                                                                     "for u in updates]\n    with torch.no_grad"),
+    "each client by its own norm, by number": _phones(
+        "    with torch.no_grad", "    sent = {cid: u * min(1.0, clip / u.norm()) for cid, u in sent.items()}\n"
+                                  "    with torch.no_grad"),
+    "updates by their own norms": _phones(
+        "    with torch.no_grad", "    sent = {k: u * min(1.0, clip / u.norm()) for k, u in updates.items()}\n"
+                                  "    with torch.no_grad"),
+    "windows where persons are drawn": _hand("n = len(x)", _SERIES.format("STEP").strip()
+                                             + "\n        xs.append(series[s : s + WINDOW])\nn = len(x)")
+    .replace("torch.rand(n)", "torch.rand(len(people))"),
     "the noise falls, and is told": _hand("    drawn = ", "    sigma = 2.0 * 0.99**step\n    drawn = "),
     "the noise falls, and a list is told": _hand("    drawn = ", "    noise_now = levels[step]\n    drawn = ")
     .replace("* sigma *", "* noise_now *").replace(
