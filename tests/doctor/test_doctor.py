@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import doctor_sources as sources
 import doctor_trainings as trainings
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from decrescendo.doctor import Certainty
 from decrescendo.doctor.loops import epochs_asked
+from decrescendo.doctor.rules import read_source
 from decrescendo.doctor.watch_opacus import OpacusWatch
 
 from .conftest import Observe
@@ -73,6 +75,24 @@ def test_what_an_examination_found_to_be_missed_is_found(
         assert any(finding.certainty is Certainty.PROVEN for finding in found.findings)
     if name == "a baseline first":
         assert any(fact.startswith("50 steps without privacy") for fact in found.facts)
+
+
+@pytest.mark.parametrize("name", sources.SUSPECT)
+def test_a_source_is_suspected_of_its_fault_alone(tmp_path: Path, name: str) -> None:
+    check, text = sources.SUSPECT[name]
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    findings, _ = read_source(script)
+    assert [finding.check for finding in findings] == [check], findings
+
+
+@pytest.mark.parametrize("name", sources.INNOCENT)
+def test_a_source_that_looks_like_a_fault_is_not_suspected(tmp_path: Path, name: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(sources.INNOCENT[name])
+    findings, unseen = read_source(script)
+    assert not findings, findings
+    assert not unseen  # it is read as a private training
 
 
 def test_another_batch_is_compared_where_no_record_of_the_first_has_a_gradient(

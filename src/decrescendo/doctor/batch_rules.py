@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from decrescendo.doctor.flows import engines, makers_of, makes, noises
 from decrescendo.doctor.source import (
     MAKERS,
     TRAINERS,
@@ -16,21 +17,12 @@ from decrescendo.doctor.source import (
     targets_of,
 )
 
-_DRAWS = (
-    "normal",
-    "randn",
-    "randn_like",
-    "normal_",
-    "laplace",
-    "standard_normal",
-    "Normal",
-    "Laplace",
-    "sample",
-)
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clamp", "clip", "clamp_", "clip_")
 # `len(x) == 0`, `x.shape[0] < 2`, `x.numel() == 0` and the like.
 _SIZE = r"(len\([\w.\[\]]+\)|shape\[0\]|size\(0\)|numel\(\)|nelement\(\))"
 _EMPTY = re.compile(rf"{_SIZE} (==|<=) 0|{_SIZE} < [12]\b|^not len\(")
+# Noise that is added to what clients send, not to the gradient of a step.
+_UPDATES = re.compile(r"(^|_)updates?(_|$)|client|server|aggreg|global_(model|weight|param|state)|fedavg")
 # The number of rows of a batch.
 _COUNTS = re.compile(
     r"(len\(\w*(batch|x|data|input|target|label|y|image|ids|indices)\w*\)|\w+\.(size\(0\)|shape\[0\]))"
@@ -47,33 +39,7 @@ def is_private(sources: Sources) -> bool:
     made = any(sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", *TRAINERS, *MAKERS))
     made = made or (sources.mentions("opake") and any(sources.calls("clipped_grad", "gaussian_noise")))
     clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
-    return attached or made or (bool(_noises(sources)) and clipped)
-
-
-def _engines(sources: Sources) -> bool:
-    """Whether Opacus, 1.0 or later, makes the loader: then batches are Poisson batches."""
-    own = any(
-        isinstance(node, ast.FunctionDef) and node.name in MAKERS
-        for module in sources.modules for node in ast.walk(module.tree)
-    )  # fmt: skip
-    called = any(sources.calls(*MAKERS))
-    return called and (not own or sources.mentions("import opacus", "from opacus"))
-
-
-def _noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
-    """Noise that is drawn for a gradient or for weights, by hand."""
-    found = []
-    for module, call in sources.calls(*_DRAWS):
-        statement = module.statement(call)
-        if name_of(call.func) == "sample" and "normal" not in ast.unparse(call).lower():
-            continue
-        function = module.function(call)
-        words = names_in(statement) if statement is not None else set()
-        words |= {function.name.lower()} if function is not None else set()
-        about = any(re.search(r"grad|noise|dp_|_dp|privat|sigma|perturb", word) for word in words)
-        if about and "forward" not in words:
-            found.append((module, call))
-    return found
+    return attached or made or (bool(noises(sources)) and clipped)
 
 
 def poisson_off(sources: Sources) -> Iterator[Hit]:
@@ -84,21 +50,6 @@ def poisson_off(sources: Sources) -> Iterator[Hit]:
             yield (module, call, "sampling",
                    "poisson_sampling=False: batches are shuffled, the accountant counts them as Poisson batches",
                    "amplification by sampling is not proven for such batches")  # fmt: skip
-
-
-def shuffled(sources: Sources) -> Iterator[Hit]:
-    """Accountants of DP-SGD beside loaders that cut a list into batches."""
-    if _engines(sources) or sources.mentions("poisson", "uniformwithreplacement", "bernoulli", "iidbatch"):
-        return
-    for module, call in sources.calls("DataLoader"):
-        shuffle, text = keyword(call, "shuffle"), ast.unparse(module.statement(call) or call).lower()
-        trains = isinstance(shuffle, ast.Constant) and shuffle.value is True
-        if trains or ("train" in text and keyword(call, "batch_sampler") is None):
-            yield (module, call, "sampling",
-                   "batches are cut from a list of the rows, shuffled or not: accountants of DP-SGD assume that each "
-                   "record is drawn by itself (Poisson)",
-                   "amplification by sampling is not proven for such batches")  # fmt: skip
-            return
 
 
 def unused_loader(sources: Sources) -> Iterator[Hit]:
@@ -145,7 +96,7 @@ def weighted(sources: Sources) -> Iterator[Hit]:
 
 def rows_together(sources: Sources) -> Iterator[Hit]:
     """Layers, losses and collate functions that look at several rows."""
-    if not _engines(sources) and not sources.mentions("groupnorm", "validator"):
+    if not engines(sources) and not sources.mentions("groupnorm", "validator"):
         for module, call in sources.calls("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"):
             yield (module, call, "rows", "BatchNorm normalises each row by the others, and keeps "
                                          "statistics without noise",
@@ -172,29 +123,55 @@ def rows_together(sources: Sources) -> Iterator[Hit]:
 
 def clip_of_batches(sources: Sources) -> Iterator[Hit]:
     """A clip of the batch's gradient where each example's should be clipped; tensors clipped one by one."""
-    noises = _noises(sources)
-    if _engines(sources) or not noises or sources.mentions(*_PER_EXAMPLE):
+    drawn = noises(sources)
+    if engines(sources) or not drawn or sources.mentions(*_PER_EXAMPLE):
         return
     clips = [(m, c) for m, c in sources.calls(*_CLIPS)
              if "grad" in ast.unparse(m.statement(c) or c).lower()]  # fmt: skip
     if not clips:
-        module, call = noises[0]
-        if not sources.mentions("clip", "norm(", "max_norm", "grad_norm", "sensitivity"):
+        module, call = drawn[0]
+        if not sources.mentions(
+            "clip", "norm(", "max_norm", "grad_norm", "sensitivity", "clamp", "normalize("
+        ):
             yield (module, call, "sensitivity", "noise is added to what is clipped nowhere",
                    "no noise is large enough for an unbounded sum")  # fmt: skip
         return
     for module, call in clips:
         over = [ast.unparse(loop.iter).lower() for loop in module.loops(call) if isinstance(loop, ast.For)]
-        if over and re.search(r"sample|example|microbatch|range\((len|batch|.*size|.*shape)|zip\(", over[0]):
+        if over and re.search(
+            r"sample|example|microbatch|range\((len|batch|.*size|.*shape)|zip\(|^(batch|lot|rows)$", over[0]
+        ):
             return
         if any(isinstance(loop, ast.For) and _picks(loop) for loop in module.loops(call)):
             return
         if any(re.search(r"sample|example|micro", loop) for loop in over[1:]):
             return
-    module, call = clips[0]
-    yield (module, call, "sensitivity", "the gradient of a whole batch is clipped, not each example's",
-           "one record moves the clipped sum by up to 2 C, whatever the size of the batch: divided noise "
-           "is too small for it")  # fmt: skip
+    clips = [] if _of_updates(sources, drawn, clips) else clips
+    for module, call in clips[:1]:
+        yield (module, call, "sensitivity", "the gradient of a whole batch is clipped, not each example's",
+               "one record moves the clipped sum by up to 2 C, whatever the size of the batch: divided noise "
+               "is too small for it")  # fmt: skip
+
+
+def _of_updates(
+    sources: Sources, drawn: list[tuple[Module, ast.Call]], clips: list[tuple[Module, ast.Call]]
+) -> bool:
+    """Whether these clips are of local steps only, and the noise is added to clients' updates afterwards."""
+    around = [module.function(call) or (module.loops(call) or [call])[-1] for module, call in drawn]
+    about = {word for place in around for word in names_in(place)}
+    if not any(map(_UPDATES.search, about)):
+        return False
+    calls, functions = {call for _, call in drawn}, makers_of(sources, drawn)
+    places = [next(iter(module.loops(call)), None) or module.function(call) for module, call in clips]
+    steps = [place for place in places if place is not None and makes(place, (), ("step",))]
+    inside = {part for place in steps for part in ast.walk(place)}
+    # The update itself must be clipped, too.
+    again = any(
+        re.search(r"^(vector_)?norm$|clip|clamp", name_of(call.func)) and call not in inside
+        for module in sources.modules for call in module.calls
+    )  # fmt: skip
+    local = len(steps) == len(clips) and not any(makes(place, calls, functions) for place in steps)
+    return local and again
 
 
 def _picks(loop: ast.For) -> bool:
@@ -204,41 +181,9 @@ def _picks(loop: ast.For) -> bool:
     return ast.unparse(loop.iter).startswith("range(") and ast.unparse(loop.target) in picked
 
 
-def tensors_apart(sources: Sources) -> Iterator[Hit]:
-    """Each tensor of an example's gradient clipped by its own norm, and noise for one clip norm."""
-    # A clip norm that is divided by the root of the number of tensors is right.
-    if (
-        _engines(sources)
-        or not _noises(sources)
-        or sources.mentions("/ math.sqrt(", "/ np.sqrt(", "** 0.5", "** -0.5")
-    ):
-        return
-    for module in sources.modules:
-        for loop in (node for node in ast.walk(module.tree) if isinstance(node, ast.For)):
-            over = ast.unparse(loop.iter).lower()
-            of_tensors = re.search(r"parameters\(\)|params|\.items\(\)|\.values\(\)|grads", over)
-            if not of_tensors or re.search(r"sample|example|record|row", over):
-                continue
-            if any(isinstance(node, ast.For) for part in loop.body for node in ast.walk(part)):
-                continue
-            body = [ast.unparse(part).lower() for part in loop.body]
-            norms = {found[1] for part in body if (found := re.match(r"(\w+) = .*norm\(", part))}
-            if not any(
-                re.search(rf"\b{norm}\b", part) and re.search(r"clamp|\bmin|clip\w*\(", part)
-                for norm in norms
-                for part in body
-            ):
-                continue
-            yield (module, loop, "joint norm", "each tensor of a gradient is clipped by its own norm, in a loop over "
-                                                "tensors",
-                   "with k tensors one record moves the sum by up to sqrt(k) C: take the norm over all of them, "
-                   "or noise for sqrt(k) C")  # fmt: skip
-            return
-
-
 def denominators(sources: Sources) -> Iterator[Hit]:
     """Gradients divided by the number of rows that happened to be drawn."""
-    if _engines(sources):
+    if engines(sources):
         return
     for module in sources.modules:
         for node in ast.walk(module.tree):
@@ -278,12 +223,16 @@ def _number_of(module: Module, sources: Sources, node: ast.expr) -> str:
 
 def empty_batches(sources: Sources) -> Iterator[Hit]:
     """Batches that are skipped because nobody is in them."""
+    drawn = noises(sources)
+    released = [*drawn, *sources.calls("step")]
+    calls, functions = {call for _, call in released}, {"step"} | makers_of(sources, released)
     for module in sources.modules:
         for node in ast.walk(module.tree):
             if not isinstance(node, ast.If) or not any(isinstance(part, ast.Continue) for part in node.body):
                 continue
-            test = ast.unparse(node.test)
-            if _EMPTY.search(test):
+            # A part of a batch may be skipped, where the noise comes after the loop over parts.
+            loops = module.loops(node)
+            if _EMPTY.search(ast.unparse(node.test)) and loops and makes(loops[0], calls, functions):
                 yield (module, node, "empty batch", "an empty batch is skipped: no noise is added, and no "
                                                     "step is counted",
                        "whether anybody was drawn can be seen: an empty batch is a step of noise alone")  # fmt: skip

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from decrescendo.doctor.account_rules import counted_less_often, told_the_first_noise
 from decrescendo.doctor.batch_rules import (
     clip_of_batches,
     denominators,
@@ -12,23 +13,18 @@ from decrescendo.doctor.batch_rules import (
     is_private,
     poisson_off,
     rows_together,
-    shuffled,
-    tensors_apart,
     unused_loader,
     weighted,
-)  # fmt: skip
-from decrescendo.doctor.finding import Certainty, Finding
-from decrescendo.doctor.published_rules import (
-    fixed_keys,
-    histories,
-    logs,
-    seeds,
-    selections,
-    statistics,
-    trainer_logs,
-    units,
 )
-from decrescendo.doctor.source import MAKERS, Hit, Sources, keyword, name_of, read, targets_of
+from decrescendo.doctor.finding import Certainty, Finding
+from decrescendo.doctor.norm_rules import tensors_apart
+from decrescendo.doctor.published_rules import histories, statistics
+from decrescendo.doctor.sampling_rules import drawn_by_number, shuffled
+from decrescendo.doctor.saved_rules import saved_statistics, standardised, whole_modules
+from decrescendo.doctor.score_rules import logs, saved_scores, selections, trainer_logs
+from decrescendo.doctor.seed_rules import fixed_keys, seeds
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, read, targets_of
+from decrescendo.doctor.unit_rules import units
 
 
 def read_source(script: Path) -> tuple[list[Finding], list[str]]:
@@ -93,36 +89,49 @@ def small_noise(sources: Sources) -> Iterator[Hit]:
                    "the true epsilon may be larger")  # fmt: skip
 
 
-def counted_less_often(sources: Sources) -> Iterator[Hit]:
-    """An accountant that is stepped by hand, outside of the loop of the steps."""
-    for module, call in sources.calls("step"):
-        if keyword(call, "noise_multiplier") is None:
-            continue
-        scope = module.function(call) or module.tree
-        stepping = {"step"} | {
-            found.name
-            for held in sources.modules
-            for found in map(held.function, (c for c in held.calls if name_of(c.func) == "step"))
-            if found is not None and found is not scope
-        }
-        own = module.loops(call)
-        for loop in (node for node in ast.walk(scope) if isinstance(node, ast.For | ast.While)):
-            inside = list(ast.walk(loop))
-            turned = name_of(loop.target) if isinstance(loop, ast.For) else ""
-            steps = any(
-                isinstance(node, ast.Call) and name_of(node.func) in stepping
-                # One of several optimisers, in a loop over them.
-                and not (isinstance(node.func, ast.Attribute) and name_of(node.func.value) == turned)
-                for node in inside
-            )  # fmt: skip
-            if steps and call not in inside and (not own or loop in ast.walk(own[0])):
-                yield (module, call, "history", "the accountant is told of one step where a loop takes several",
-                       "epsilon is that of the steps that are counted: count inside of the loop")  # fmt: skip
+def high_targets(sources: Sources) -> Iterator[Hit]:
+    """Lists of target epsilons, of which the largest promises nothing."""
+    if not any(sources.calls("make_private_with_epsilon", "get_noise_multiplier")):
+        return
+    for module in sources.modules:
+        for loop in (node for node in ast.walk(module.tree) if isinstance(node, ast.For)):
+            names = {name_of(part).lower() for part in ast.walk(loop.target)}
+            highest = max(_numbers(module, loop.iter), default=0.0)
+            if highest > 20 and any(re.fullmatch(r"(target_)?eps(ilon)?s?", name) for name in names):
+                yield (module, loop, "noise", f"the targets go up to epsilon {highest:g}",
+                       "such a guarantee bounds nothing that an attacker would want to know")  # fmt: skip
                 return
 
 
+def _numbers(module: Module, node: ast.expr) -> list[float]:
+    """The constants of a list, of a range, or of a name for one."""
+    if isinstance(node, ast.Call) and name_of(node.func) in (
+        "enumerate",
+        "tqdm",
+        "list",
+        "sorted",
+        "reversed",
+    ):
+        return _numbers(module, node.args[0]) if node.args else []
+    if isinstance(node, ast.Call) and name_of(node.func) == "range":
+        given = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, int)]
+        return [float(n) for n in range(*given)] if len(given) == len(node.args) and all(given[2:]) else []
+    if isinstance(node, ast.Name):
+        made = [
+            n.value
+            for n in module.tree.body
+            if isinstance(n, ast.Assign) and name_of(n.targets[0]) == node.id
+        ]
+        return _numbers(module, made[0]) if len(made) == 1 and not isinstance(made[0], ast.Name) else []
+    if isinstance(node, ast.List | ast.Tuple):
+        values = [part.value for part in node.elts if isinstance(part, ast.Constant)]
+        return [float(v) for v in values if isinstance(v, int | float)]
+    return []
+
+
 RULES = (
-    poisson_off, shuffled, unused_loader, weighted, schedule, rows_together, clip_of_batches, tensors_apart,
-    denominators, empty_batches, histories, counted_less_often, seeds, fixed_keys, logs, trainer_logs, statistics,
-    selections, units, small_noise,
+    poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, told_the_first_noise, rows_together,
+    clip_of_batches, tensors_apart, denominators, empty_batches, histories, counted_less_often, seeds, fixed_keys, logs,
+    trainer_logs, saved_scores, statistics, standardised, saved_statistics, whole_modules, selections, units,
+    small_noise, high_targets,
 )  # fmt: skip

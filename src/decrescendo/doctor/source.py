@@ -102,6 +102,10 @@ class Sources:
         """Whether one of these words is in the code of some file, its comments left out."""
         return any(word in text for text in self._code for word in words)
 
+    def matches(self, pattern: re.Pattern[str]) -> bool:
+        """Whether a pattern of lower-case letters is in the code of some file, its comments left out."""
+        return any(pattern.search(text) for text in self._code)
+
     @cached_property
     def _code(self) -> list[str]:
         return [ast.unparse(module.tree).lower() for module in self.modules]
@@ -112,9 +116,9 @@ class Sources:
         found: dict[str, object] = {}
         for module in self.modules:
             for node in ast.walk(module.tree):
-                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                    for target in node.targets:
-                        found.setdefault(name_of(target), node.value.value)
+                for one, value in _assigned(node):
+                    if isinstance(value, ast.Constant):
+                        found.setdefault(name_of(one), value.value)
             for call in module.calls:
                 if name_of(call.func) == "add_argument":
                     options = [
@@ -131,6 +135,16 @@ class Sources:
             return None
         value = node.value if isinstance(node, ast.Constant) else self.constants.get(name_of(node))
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What an assignment gives to what: `a, b = 1, 2` is two."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                yield from zip(target.elts, node.value.elts, strict=False)
+            else:
+                yield target, node.value
 
 
 def name_of(node: ast.AST) -> str:

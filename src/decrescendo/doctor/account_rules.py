@@ -1,0 +1,113 @@
+"""Rules of the source about accountants that are told by hand: how many steps, and of what noise."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from decrescendo.doctor.flows import engines, given_to, makers_of, makes, noises, scope_of
+from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in, targets_of
+
+_NOISE = re.compile(r"sigma|noise|multiplier|std")
+
+
+def counted_less_often(sources: Sources) -> Iterator[Hit]:
+    """An accountant that is stepped by hand, outside of the loop of the steps."""
+    drawn = [] if engines(sources) else noises(sources)
+    calls, noisy = {call for _, call in drawn}, makers_of(sources, drawn)
+    for module, call in sources.calls("step"):
+        if keyword(call, "noise_multiplier") is None:
+            continue
+        scope = scope_of(module, call)
+        steps = [
+            (m, c)
+            for m, c in sources.calls("step")
+            if c is not call and keyword(c, "noise_multiplier") is None
+        ]
+        # Local steps of clients, whose update has noise later, are none.
+        steps = [
+            (m, c) for m, c in steps if not drawn or not m.loops(c) or makes(m.loops(c)[0], calls, noisy)
+        ]
+        stepping = {
+            found.name
+            for held, step in steps
+            if (found := held.function(step)) is not None and found is not scope
+        }
+        released = {step for _, step in steps}
+        own = module.loops(call)
+        for loop in (node for node in ast.walk(scope) if isinstance(node, ast.For | ast.While)):
+            turned = name_of(loop.target) if isinstance(loop, ast.For) else ""
+            # One of several optimisers, in a loop over them, is no step of its own.
+            each = {
+                step for step in released
+                if isinstance(step.func, ast.Attribute) and turned and name_of(step.func.value) == turned
+            }  # fmt: skip
+            taken = makes(loop, released - each, stepping) and (not drawn or makes(loop, calls, noisy))
+            if taken and call not in ast.walk(loop) and (not own or loop in ast.walk(own[0])):
+                yield (module, call, "history", "the accountant is told of one step where a loop takes several",
+                       "epsilon is that of the steps that are counted: count inside of the loop")  # fmt: skip
+                return
+
+
+def told_the_first_noise(sources: Sources) -> Iterator[Hit]:
+    """An accountant that is told a constant where the noise that is drawn moves in the loop."""
+    drawn = noises(sources)
+    if engines(sources) or not drawn:
+        return
+    calls, noisy = {call for _, call in drawn}, makers_of(sources, drawn)
+    told = [
+        (module, call, given)
+        for module, call in sources.calls("step", "GaussianDpEvent", "compute_rdp")
+        if (given := keyword(call, "noise_multiplier") or (call.args[:1] or [None])[0]) is not None
+        and (name_of(call.func) == "GaussianDpEvent" or keyword(call, "noise_multiplier") is not None)
+    ]  # fmt: skip
+    for module in sources.modules:
+        for name, loop in _moving(module, calls, noisy):
+            if any(name in names_in(given) and loop in held.loops(call) for held, call, given in told):
+                continue
+            for held, call, given in told:
+                again = any(isinstance(a, ast.ListComp | ast.GeneratorExp) for a in held.around(call))
+                turned = [one for one in held.loops(call) if names_in(given) & _changed(one)]
+                if isinstance(given, ast.Name | ast.Attribute) and not again and not turned:
+                    yield (held, call, "schedule", f"the noise moves in the loop, by {name!r}, and the accountant is "
+                                                   "told one constant",
+                           "epsilon is that of the constant: tell it the noise of each step")  # fmt: skip
+                    return
+
+
+def _moving(
+    module: Module, calls: set[ast.Call], noisy: set[str]
+) -> Iterator[tuple[str, ast.For | ast.While]]:
+    """Names of noise that change from step to step of a loop with noise, and the loop."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Assign | ast.AugAssign):
+            continue
+        name, loops = name_of(targets_of(node)[0]).lower(), module.loops(node)
+        words = names_in(node.value)
+        if not loops or not _NOISE.search(name) or any("clip" in w or "norm" in w for w in words):
+            continue
+        turned = names_in(loops[0].target) if isinstance(loops[0], ast.For) else set[str]()
+        changes = isinstance(node, ast.AugAssign) or name in words or words & turned
+        given = [node, *given_to(scope_of(module, node), name)]
+        is_number = not any(makes(made, calls, noisy) for made in given)  # and not the noise itself
+        if changes and is_number and _reaches_noise(module, loops[-1], name, calls, noisy):
+            yield name, loops[0]
+
+
+def _reaches_noise(module: Module, loop: ast.AST, name: str, calls: set[ast.Call], noisy: set[str]) -> bool:
+    """Whether a name is in the statement of some noise in a loop, or given to a function that draws noise."""
+    for call in (part for part in ast.walk(loop) if isinstance(part, ast.Call)):
+        given = {word for part in [*call.args, *(k.value for k in call.keywords)] for word in names_in(part)}
+        if name_of(call.func) in noisy and name in given:
+            return True
+        statement = module.statement(call)
+        if call in calls and statement is not None and name in names_in(statement):
+            return True
+    return False
+
+
+def _changed(loop: ast.For | ast.While) -> set[str]:
+    """Names that a loop assigns to, in lower case."""
+    found = names_in(loop.target) if isinstance(loop, ast.For) else set[str]()
+    for node in ast.walk(loop):
+        found |= {name_of(target).lower() for target in targets_of(node)}
+    return found

@@ -1,0 +1,284 @@
+"""Short trainings that are read, not run: each with one suspicion, and right ones that look like it."""
+
+from doctor_trainings import CLEAN
+
+_OPACUS = CLEAN["plain"] + "torch.save(model._module.state_dict(), 'model.pt')\n"
+_STEP = "        optimizer.step()\n"
+_EPOCH = "    engine.get_epsilon(1e-5)\n"
+_SAVE = "torch.save(model._module.state_dict(), 'model.pt')\n"
+_HAND = """
+import torch
+from torch import nn
+
+x, y = load()
+n = len(x)
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sigma, clip = 1.0, 0.5
+for step in range(30):
+    drawn = torch.nonzero(torch.rand(n) < 0.1).flatten()
+    totals = [torch.zeros_like(p) for p in model.parameters()]
+    for row, label in zip(x[drawn], y[drawn]):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(row[None]), label[None]).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+        for total, p in zip(totals, model.parameters()):
+            total += p.grad
+    for total, p in zip(totals, model.parameters()):
+        noise = torch.randn_like(total) * sigma * clip
+        p.grad = (total + noise) / 60
+    optimizer.step()
+    accountant.step(noise_multiplier=sigma, sample_rate=0.1)
+print(accountant.get_epsilon(1e-5))
+torch.save(model.state_dict(), "model.pt")
+"""
+_ALONE = "torch.nonzero(torch.rand(n) < 0.1).flatten()"
+# Each phone is one unit of privacy; the noise is added to the sum of updates.
+_PHONES = """
+import copy
+import torch
+from torch import nn
+
+def local(server, x, y):
+    model = copy.deepcopy(server)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for part in torch.randperm(len(x)).split(32):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x[part]), y[part])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+    update = [p.detach() - q.detach() for p, q in zip(model.parameters(), server.parameters())]
+    length = torch.stack([u.norm() for u in update]).norm()
+    update = [u * min(1.0, clip / length) for u in update]
+    return update, loss.item()
+
+server = nn.Linear(8, 2)
+sigma, clip = 1.0, 0.5
+for turn in range(100):
+    total = [torch.zeros_like(p) for p in server.parameters()]
+    for phone in [i for i in range(500) if torch.rand(()) < 0.1]:
+        update, loss = local(server, *phones[phone])
+        for t, u in zip(total, update):
+            t += u
+    with torch.no_grad():
+        for p, t in zip(server.parameters(), total):
+            p += (t + sigma * clip * torch.randn_like(t)) / 50
+    accountant.step(noise_multiplier=sigma, sample_rate=0.1)
+torch.save(server.state_dict(), "server.pt")
+"""
+_JOINT = "    update = [u * min(1.0, clip / length) for u in update]\n"
+_ROWS = "rows = DataLoader(TensorDataset(x, y), batch_size=60, shuffle=True)\n"
+_WINDOWS = "rows = DataLoader(xs, batch_size=60, shuffle=True)\n"
+_SERIES = """WINDOW, STEP = 64, 16
+xs = []
+for series in recordings:
+    for s in range(0, len(series) - WINDOW, {}):
+"""
+_OWN = "    cut = []\n    for s in range(0, len(series) - WINDOW, STEP):\n        cut.append(series[s : s + WINDOW])\n"
+_SEEDED = "import secrets\nimport torch\ntorch.manual_seed(0)\n"
+_EVALUATED = """
+def evaluate(model):
+    right = 0
+    for a, b in test_loader:
+        right += (model(a) == b).sum()
+    return right
+"""
+_GENERATED = "synthetic = model(torch.randn(600, 8))\nsynthetic_table(synthetic).to_csv('made.csv')\n"
+
+
+def _hand(old: str, new: str) -> str:
+    assert old in _HAND
+    return _HAND.replace(old, new)
+
+
+def _opacus(old: str, new: str) -> str:
+    assert old in _OPACUS
+    return _OPACUS.replace(old, new)
+
+
+def _phones(old: str, new: str) -> str:
+    assert old in _PHONES
+    return _PHONES.replace(old, new)
+
+
+# The check that must be among the suspicions, and the training.
+SUSPECT = {
+    "rows by randint": ("sampling", _hand(_ALONE, "torch.randint(0, n, (60,))")),
+    "rows by choice": ("sampling", _hand(_ALONE, "np.random.choice(len(x), 60, replace=False)")),
+    "rows by a permutation": ("sampling", _hand(_ALONE, "torch.randperm(n)[:60]")),
+    "rows by sample": ("sampling", _hand(_ALONE, "random.sample(range(len(x)), k=60)")),
+    "rows by a function": (
+        "sampling", "def draw(n):\n    rows = torch.randperm(n)\n    return rows[:60]\n" + _hand(_ALONE, "draw(n)"),
+    ),
+    "rows of a list, in turn": ("sampling", _hand(_ALONE, "order[step * 60 : (step + 1) * 60]")
+                               .replace("n = len(x)", "n = len(x)\norder = torch.randperm(n)")),
+    "rows of a permutation, in parts": ("sampling", _hand(
+        "for step in range(30)", "for drawn in torch.randperm(n).split(60)")
+                                        .replace("    drawn = " + _ALONE + "\n", "")),
+    "clients by number": ("sampling", _phones("[i for i in range(500) if torch.rand(()) < 0.1]",
+                                              "np.random.choice(len(clients), 50, replace=False)")),
+    "ranges saved": ("beside", _opacus("engine = ", "low, high = x.min(dim=0), x.max(dim=0)\nengine = ")
+                     .replace(_SAVE, "torch.save({'w': model._module.state_dict(), 'range': (low, high)}, 'm.pt')\n")),
+    "a mean saved": ("beside", _opacus("engine = ", "centre = np.mean(x, axis=0)\nengine = ")
+                     + "np.save('centre.npy', centre)\n"),
+    "words saved": ("beside", _opacus("engine = ", "counts = Counter(word for text in texts for word in text)\n"
+                                      "words = {w: i for i, (w, c) in enumerate(counts.most_common())}\nengine = ")
+                    + "json.dump(words, open('words.json', 'w'))\n"),
+    "letters saved": ("beside", _opacus("engine = ", "chars = sorted(set(text))\nengine = ")
+                      + "torch.save({'chars': chars}, 'chars.pt')\n"),
+    "standardised by themselves": ("beside", _opacus("engine = ", "mean, std = x.mean(0), x.std(0)\n"
+                                                     "x = (x - mean) / (std + 1e-8)\nengine = ")),
+    "words by a function": ("beside", _opacus("engine = ", "vocab = build(texts)\nengine = ")
+                            + "torch.save(vocab, 'v.pt')\ndef build(texts):\n    return Counter(' '.join(texts))\n"),
+    "ranges used": ("beside", _opacus(
+        "engine = ", "low, high = x.min(0), x.max(0)\nx = (x - low) / (high - low)\nengine = ")),
+    "losses saved": ("beside", _opacus(_STEP, _STEP + "        losses.append(loss.item())\n")
+                     + "json.dump(losses, open('losses.json', 'w'))\n"),
+    "losses of phones saved": ("beside", _phones("        for t, u in", "        history.append({'mean': loss})\n"
+                                                 "        for t, u in")
+                               .replace("server.state_dict(), ", "{'w': server.state_dict(), 'h': history}, ")),
+    "chosen without the word": ("selection", _opacus(_EPOCH, "    auc = area(model, held)\n    if auc > most:\n"
+                                                     "        most = auc\n        keep(model)\n")),
+    "windows in a loop": ("unit", _opacus(_ROWS, _SERIES.format("STEP")
+                                          + "        xs.append(series[s : s + WINDOW])\n" + _WINDOWS)),
+    "windows by half": ("unit", _opacus(_ROWS, _SERIES.format("WINDOW // 2")
+                                        + "        xs.append((torch.tensor(series[s : s + WINDOW]), s))\n" + _WINDOWS)),
+    "windows in a list": ("unit", _opacus(
+        _ROWS, "xs = [text[i : i + 40] for i in range(len(text) - 40)]\n" + _WINDOWS)),
+    "windows by arguments": ("unit", _opacus(
+        _ROWS, "def cut(series, w=64, step=16):\n    out = []\n    for s in range(0, len(series) - w, step):\n"
+        "        out.append(series[s : s + w])\n    return out\nxs = cut(series)\n" + _WINDOWS)),
+    "windows unfolded": ("unit", _opacus(_ROWS, "xs = TensorDataset(series.unfold(0, 64, 8))\n" + _WINDOWS)),
+    "tensors of an update apart": ("joint norm", _phones("clip / length)", "clip / u.norm())")),
+    "tensors of an update by a function": ("joint norm", _phones(_JOINT, "    update = [short(u) for u in update]\n")
+                                           + "def short(t):\n    return t * min(1, clip / t.norm())\n"),
+    "tensors of an update by name": ("joint norm", _phones(_JOINT, "    update = {k: v * torch.clamp(clip / v.norm(), "
+                                                                   "max=1) for k, v in update.items()}\n")),
+    "the noise falls": ("schedule", _hand("    drawn = ", "    noise_now = sigma * 0.99**step\n    drawn = ")
+                        .replace("* sigma *", "* noise_now *")),
+    "the noise is told at the end": ("schedule", _hand(
+        "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n",
+        "    sigma *= 0.99\naccountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(sigma)), 30)\n")),
+    "a whole module": ("beside", _opacus(_SAVE, "torch.save(model, 'model.pt')\n")),
+    "made-up rows": ("seed", _opacus(_SAVE, _GENERATED).replace("x = ", "torch.manual_seed(0)\nx = ")),
+    "a seed beside a fresh one for data": ("seed", _SEEDED + "fresh = torch.Generator()\nfresh.seed()\n" + _OPACUS),
+    "a seeded generator of the noise": ("seed", _hand("_like(total)", "(total.shape, generator=own)")
+                                        .replace("n = len", "own = torch.Generator().manual_seed(3)\nn = len")),
+    "targets up to 50": ("noise", _opacus("for epoch", "for eps in [1, 10, 50]:\n    train(eps)\nfor epoch")),
+    "updates that are clipped nowhere": ("sensitivity", _phones(
+        "    length = torch.stack([u.norm() for u in update]).norm()\n" + _JOINT, "")),
+    "an empty batch by a function": (
+        "empty batch", _opacus("        optimizer.zero_grad()", "        if len(a) == 0:\n            continue\n"
+                               "        update(a, b)\n        optimizer.zero_grad()")),
+    "a train loader by its name": ("sampling", _hand(_ALONE, "0\n    for a, b in train_loader:\n        pass")
+                                   .replace("n = len", "train_loader = DataLoader(x, shuffle=True)\nn = len")),
+    "the loss of the training rows, after the test's": ("beside", _opacus(
+        _EPOCH, "    print(loss)\n    for a, b in test_loader:\n        loss = criterion(model(a), b)\n")),
+}  # fmt: skip
+
+# Trainings in which nothing is to be suspected.
+INNOCENT = {
+    "opacus": _OPACUS,
+    "by hand": _HAND,
+    "phones": _PHONES,
+    "losses of public rows": _opacus("for epoch", "for a, b in public_loader:\n    loss = criterion(model(a), b)\n"
+                                                  "    loss.backward()\n    print(loss)\nfor epoch"),
+    "an image by itself": _opacus("engine = ", "def __getitem__(self, i):\n    x = self.images[i]\n"
+                                               "    return (x - x.mean()) / x.std()\nengine = "),
+    "a signal by itself": _opacus("engine = ", "signal = read()\nsignal = (signal - signal.mean()) / signal.std()\n"
+                                               "engine = "),
+    "noise that is scaled in place": _hand("        noise = torch.randn_like(total) * sigma * clip\n",
+                                           "        noise = torch.randn_like(total)\n        noise *= sigma * c\n"),
+    "weights that are kept short": _hand("    accountant.step", "    for p in model.parameters():\n"
+                                                              "        p.data *= min(1, 3 / p.data.norm())\n"
+                                                              "    accountant.step"),
+    "an accountant printed": _hand("    optimizer.step()", "    print(acct.get_epsilon(1e-5), access)\n"
+                                                           "    optimizer.step()"),
+    "a score of public rows": _opacus(_EPOCH, "    acc = accuracy(model, public_test)\n    print(acc)\n"
+                                              "    if acc > best:\n        best = acc\n"),
+    "a score of a test set": _opacus(_EPOCH, "    loss_sum = 0\n    for a, b in test_loader:\n"
+                                             "        loss_sum += criterion(model(a), b)\n    print(loss_sum / 10)\n"),
+    "a score by a function": _EVALUATED + _opacus(_EPOCH, "    acc = evaluate(model)\n    print(acc)\n"),
+    "a score out of a test's": _opacus(
+        _EPOCH, "    scores = evaluate(model, test_loader)\n    print(scores['loss'], scores['acc'])\n"),
+    "seeded for the weights alone": _SEEDED.replace(
+        "torch.manual", "with torch.random.fork_rng():\n    torch.manual") + _OPACUS,
+    "a test on some rows": _hand("    totals", "    some = torch.randperm(len(test_rows))[:60]\n    totals")
+    .replace(_ALONE, "mine(n)"),
+    "several trainings on some of the rows": "import torch\ndef train(rows):\n    x = y = rows\n" + "\n".join(
+        "    " + line for line in _HAND.partition("n = len(x)\n")[2].splitlines()
+    ).replace(_ALONE, "mine(n)") + "\nfor trial in range(5):\n    chosen = torch.randperm(n_rows)[:500]\n"
+    "    train(data[chosen])\norder = torch.randperm(n_rows)\nfor fold in range(5):\n"
+    "    train(data[order[fold * 100 : (fold + 1) * 100]])\n",
+    "chunks of a drawn batch": _hand("    for row, label in", "    for part in drawn[torch.randperm(60)].split(16):\n"
+                                                             "        see(part)\n    for row, label in")
+    .replace(_ALONE, "mine(n)"),
+    "columns saved": _opacus("engine = ", "words = sorted(set(df.columns))\nengine = ") + "torch.save(words, 'w.pt')\n",
+    "seeded anew from the system": _SEEDED + "torch.manual_seed(secrets.randbits(62))\n" + _OPACUS,
+    "seeded anew by a name": _SEEDED + "new = secrets.randbits(62)\ntorch.manual_seed(new)\n" + _OPACUS,
+    "seeded anew on the line": _SEEDED.replace("(0)", "(0); weights = start(); torch.seed()") + _OPACUS,
+    "seeded from the system": _SEEDED.replace("(0)", "(torch.seed())") + _OPACUS,
+    "noise of another generator": _SEEDED + _hand("torch.randn_like(total)", "rng.normal(size=total.shape)")
+    .replace("n = len", "rng = np.random.default_rng()\nn = len"),
+    "noise of a generator for it": _SEEDED + _opacus("max_grad_norm=1.0", "max_grad_norm=1.0, noise_generator=own"),
+    "data in a loop, seeded": _hand("n = len", "own = torch.Generator().manual_seed(2)\nfor _ in range(9):\n"
+                                            "    people.append(torch.randn(20, generator=own))\nn = len"),
+    "an empty part": _hand("    for row, label in", "    for part in drawn.split(16):\n        if len(part) == 0:\n"
+                                                   "            continue\n        count(part)\n    for row, label in"),
+    "a loader for its length": _hand(_ALONE, "sampler(len(loader), len(loader.dataset))").replace(
+        "n = len", "loader = DataLoader(x, batch_size=60, shuffle=True)\nn = len"),
+    "clients whose updates a function clips": _phones("length = torch.stack([u.norm() for u in update]).norm()",
+                                                      "update = clip_together(update)").replace(_JOINT, ""),
+    "times of a diffusion": _hand("    totals", "    t = torch.randint(0, n_steps, (len(drawn),))\n"
+                                                "    level = x_levels[t]\n    totals").replace(_ALONE, "mine(n)"),
+    "other numbers in a loop": _hand("    totals", "    noisy_columns = torch.randint(0, 8, (3,))\n    totals")
+    .replace(_ALONE, "mine(n)"),
+    "a mean with noise": _opacus("engine = ", "centre = x.mean(0) + torch.randn(8)\nengine = ")
+    + "torch.save(centre, 'c.pt')\n",
+    "a mean of public rows": _opacus("engine = ", "centre = public.mean(0)\nx = (x - centre) / 3\nengine = ")
+    + "torch.save(centre, 'c.pt')\n",
+    "a mean of weights": _OPACUS + "centre = model.weight.mean(dim=0)\ntorch.save(centre, 'c.pt')\n",
+    "the number of words": _opacus("engine = ", "words = set(public_words)\nsize = len(words)\nengine = ")
+    + "torch.save({'size': size}, 's.pt')\n",
+    "each row by itself": _opacus("engine = ", "mean, std = x.mean(dim=1), x.std(dim=1)\n"
+                                               "x = (x - mean) / std\nengine = "),
+    "epsilons saved": _opacus(_EPOCH, "    spent.append(engine.get_epsilon(1e-5))\n")
+    + "json.dump(spent, open('spent.json', 'w'))\n",
+    "test losses saved": _opacus(_EPOCH, "    test_losses.append(test(model))\n")
+    + "json.dump(test_losses, open('test.json', 'w'))\n",
+    "the largest norm": _hand("    optimizer.step()", "    if norm > most:\n        most = norm\n    optimizer.step()"),
+    "windows apart": _opacus(_ROWS, _SERIES.format("WINDOW")
+                             + "        xs.append(series[s : s + WINDOW])\n" + _WINDOWS),
+    "rows one by one": _opacus(_ROWS, "xs = [x[i : i + 1] for i in range(len(x))]\n" + _WINDOWS),
+    "a running mean": _OPACUS + "smooth = [mean(curve[i : i + 9]) for i in range(len(curve) - 9)]\n",
+    "windows of one person": _opacus(_ROWS, "WINDOW, STEP = 64, 16\nxs = []\nfor series in recordings:\n" + _OWN
+                                     + "    xs.append(torch.stack(cut))\n" + _WINDOWS),
+    "unfolded windows of one person": _hand(
+        "n = len", "for series in x:\n    people.append((series.unfold(0, 32, 8), 1))\nn = len"),
+    "patches of a model": _opacus("engine = ", "class Net(nn.Module):\n    def forward(self, x):\n"
+                                               "        return torch.cat(x.unfold(1, 8, 4))\nengine = "),
+    "each client by its own norm": _phones("    with torch.no_grad", "    updates = [u * min(1.0, clip / u.norm()) "
+                                                                    "for u in updates]\n    with torch.no_grad"),
+    "each client by its own norm, by number": _phones(
+        "    with torch.no_grad", "    sent = {cid: u * min(1.0, clip / u.norm()) for cid, u in sent.items()}\n"
+                                  "    with torch.no_grad"),
+    "updates by their own norms": _phones(
+        "    with torch.no_grad", "    sent = {k: u * min(1.0, clip / u.norm()) for k, u in updates.items()}\n"
+                                  "    with torch.no_grad"),
+    "windows where persons are drawn": _hand("n = len(x)", _SERIES.format("STEP").strip()
+                                             + "\n        xs.append(series[s : s + WINDOW])\nn = len(x)")
+    .replace("torch.rand(n)", "torch.rand(len(people))"),
+    "the noise falls, and is told": _hand("    drawn = ", "    sigma = 2.0 * 0.99**step\n    drawn = "),
+    "the noise falls, and a list is told": _hand("    drawn = ", "    noise_now = levels[step]\n    drawn = ")
+    .replace("* sigma *", "* noise_now *").replace(
+        "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n",
+        "for level in levels:\n    accountant.step(noise_multiplier=level, sample_rate=0.1)\n"),
+    "the noise falls with the clip norm": _hand("    drawn = ", "    clip *= 0.99\n    noise_now = sigma * clip\n"
+                                                                "    drawn = ")
+    .replace("* sigma * clip\n", "* noise_now\n"),
+    "a module without its gradients": _opacus(_SAVE, "optimizer.zero_grad()\ntorch.save(model, 'model.pt')\n"),
+    "a module unwrapped": _opacus(_SAVE, "model = model._module\ntorch.save(model, 'model.pt')\n"),
+    "rows made up, unseeded": _opacus(_SAVE, _GENERATED),
+    "targets up to 10": _opacus("for epoch", "for eps in [1, 4, 10]:\n    train(eps)\nfor epoch"),
+}  # fmt: skip
