@@ -43,6 +43,28 @@ def test_noise_that_is_not_in_every_number_is_found(
     assert words in proven[0]
 
 
+def test_noise_on_an_update_is_no_missing_noise_of_local_steps(observed: Observe, tmp_path: Path) -> None:
+    """Clients train without noise, and the difference of the weights is clipped and noised."""
+    text = trainings.FAULTY_BY_HAND["the batch is clipped"][1]
+    step = text.index("        optimizer.zero_grad()")
+    head, loop = text[:step].rstrip(), text[step:].replace("p.grad += torch.randn_like(p) * noise_multiplier * max_grad_norm / 60",
+                                                  "pass")  # fmt: skip
+    local = "for epoch in range(3):\n    for a, b in loader:"
+    server = (
+        "\ndef noised(update):\n    update = update * min(1.0, max_grad_norm / float(update.norm()))\n"
+        "    noise = torch.randn_like(update) * noise_multiplier * max_grad_norm\n    return update + noise\n"
+        "\ndef local_steps():\n    for a, b in loader:\n"
+    )
+    assert head.endswith(local)
+    update = "nn.utils.parameters_to_vector(model.parameters()).detach()"
+    rounds = f"\nfor epoch in range(3):\n    local_steps()\n    noised({update})\n"
+    found = observed(tmp_path, head.removesuffix(local) + server + loop + rounds)
+    assert not [f for f in found.findings if f.check == "noise"], found.describe()
+    assert any(why.startswith("the noise: the gradients of train.py") for why in found.unseen), (
+        found.describe()
+    )
+
+
 def test_statistics_that_no_record_moves_are_no_fault(observed: Observe, tmp_path: Path) -> None:
     made = _GENERATOR.replace("for epoch in range(3):\n    ", "")
     text = _BY_HAND.replace(

@@ -16,6 +16,7 @@ _ERRORS = 4.0
 _ROUNDING = 1e-4
 _FEW = 0.01  # the share of numbers that may come out the same by rounding
 _MANY, _LOOKED_AT = 16, 1_000
+NO_NOISE = "the gradient that the optimiser takes has no noise"
 _SILENT = 0.1  # a noise multiplier below it hides nothing
 
 
@@ -161,7 +162,7 @@ def _of_gradient(
     if std == 0 or not math.isfinite(std):
         finding = Finding(
             "noise", Certainty.SUSPECTED if len({e["drawn"] for e in seen.of("step")}) > 1 else Certainty.PROVEN,
-            "the gradient that the optimiser takes has no noise", "no privacy, if nothing is noised later", *at,
+            NO_NOISE, "no privacy, if nothing is noised later", *at,
         )  # fmt: skip
         return [finding], [], [], False
     findings = _without_noise(parent, quiet, others, at)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from decrescendo.doctor.budgets import Observed, loop_seen
 from decrescendo.doctor.checkpoint import examine_checkpoint
-from decrescendo.doctor.compare import buffers_moved, compared
+from decrescendo.doctor.compare import NO_NOISE, buffers_moved, compared
 from decrescendo.doctor.events import read_events
 from decrescendo.doctor.finding import UNREACHED, Diagnosis, Finding, ordered
+from decrescendo.doctor.flows import noises
 from decrescendo.doctor.folder import examine_folder
 from decrescendo.doctor.rules import read_source
-from decrescendo.doctor.source import MAKERS, read, script_of
+from decrescendo.doctor.source import MAKERS, Sources, read, script_of
 from decrescendo.doctor.verdicts import found_in
 from decrescendo.errors import FileRefused
 
@@ -76,9 +77,30 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
     settled: set[str] = set()
     if kept is not None:
         more, facts, unknown, settled = _judge(kept)
-        findings, unseen = [*findings, *more], [*unseen, *missing, *unknown]
+        local = [found for found in more if found.says == NO_NOISE and _noised_later(read(script), found)]
+        if local:
+            settled -= {"noise"}
+            unknown.append(
+                f"the noise: the gradients of {Path(local[0].file).name}:{local[0].line} have none, it is added to "
+                "something else"
+            )
+        findings = [*findings, *(found for found in more if found not in local)]
+        unseen = [*unseen, *missing, *unknown]
     named = [_relative(finding, script, path) for finding in findings]
     return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))
+
+
+def _noised_later(sources: Sources, found: Finding) -> bool:
+    """Whether noise is drawn in another function than that of a step: local steps, whose update is noised."""
+    for module, call in noises(sources):
+        function = module.function(call)
+        here = function is None or (
+            Path(module.file).resolve() == Path(found.file).resolve()
+            and function.lineno <= found.line <= (function.end_lineno or 0)
+        )
+        if not here and function is not None and any(sources.calls(function.name)):
+            return True
+    return False
 
 
 def _is_ours(script: Path) -> bool:

@@ -136,9 +136,9 @@ class Diagnosis:
 
 def ordered(findings: Iterable[Finding], settled: Collection[str] = ()) -> tuple[Finding, ...]:
     """The surest first. A suspicion is left out where a run has spoken about its check: found something, or
-    settled it."""
+    settled it. (Of what goes out beside the weights a run sees a part.)"""
     known = list(findings)
-    spoken = {f.check for f in known if f.certainty is not Certainty.SUSPECTED} | set(settled)
+    spoken = {f.check for f in known if f.certainty is not Certainty.SUSPECTED} - {"beside"} | set(settled)
     kept = {
         # Two suspicions of one line about one check are one.
         (f.check, f.file, f.line) if f.certainty is Certainty.SUSPECTED else f: f
