@@ -47,8 +47,8 @@ def test_noise_on_an_update_is_no_missing_noise_of_local_steps(observed: Observe
     """Clients train without noise, and the difference of the weights is clipped and noised."""
     text = trainings.FAULTY_BY_HAND["the batch is clipped"][1]
     step = text.index("        optimizer.zero_grad()")
-    head, loop = text[:step].rstrip(), text[step:].replace("p.grad += torch.randn_like(p) * noise_multiplier * max_grad_norm / 60",
-                                                  "pass")  # fmt: skip
+    noisy = "p.grad += torch.randn_like(p) * noise_multiplier * max_grad_norm / 60"
+    head, loop = text[:step].rstrip(), text[step:].replace(noisy, "pass")
     local = "for epoch in range(3):\n    for a, b in loader:"
     server = (
         "\ndef noised(update):\n    update = update * min(1.0, max_grad_norm / float(update.norm()))\n"
