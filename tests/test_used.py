@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodes import nodes
+from nodes import nodes, parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENTS = ("src", "papers/src", "examples", "benchmarks")
@@ -50,7 +50,7 @@ def used(tree: ast.Module, *, door: bool) -> Iterator[str]:
 
 
 def unused(sources: dict[Path, str], pages: str) -> list[str]:
-    trees = {path: ast.parse(text) for path, text in sources.items()}
+    trees = {path: parsed(text) for path, text in sources.items()}
     uses = Counter(
         name for path, tree in trees.items() for name in used(tree, door=path.name == "__init__.py")
     )

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from nodes import nodes
+from nodes import nodes, parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (ROOT / "src/decrescendo", ROOT / "papers/src/decrescendo_papers")
@@ -70,7 +70,7 @@ def prose_of(path: Path) -> str:
     """A page without code and link targets; of a source file its docstrings and texts, without doctests."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        texts = [one.value for one in nodes(ast.parse(text)) if isinstance(one, ast.Constant)]
+        texts = [one.value for one in nodes(parsed(text)) if isinstance(one, ast.Constant)]
         text = "\n".join(one for one in texts if isinstance(one, str) and " " in one)
         text = re.sub(
             r"^ *(?:>>>|\.\.\. |\w+:).*$", lambda one: one[0].partition(": ")[2], text, flags=re.MULTILINE
@@ -98,7 +98,7 @@ def as_words(*said: str) -> re.Pattern[str]:
 def names_of(text: str, wanted: str) -> set[str]:
     """Which of the words that match ``wanted`` a source calls a class, function, argument, attribute or variable."""
     found: set[str] = set()
-    for node in nodes(ast.parse(text)) if re.search(wanted, text) else ():
+    for node in nodes(parsed(text)) if re.search(wanted, text) else ():
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             found.add(node.name)
         elif isinstance(node, ast.arg):

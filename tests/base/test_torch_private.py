@@ -18,6 +18,8 @@ OPERATORS = re.compile(r"\.ops\.|_foreach_|\._ctc_loss")
 
 def names_in(text: str) -> list[str]:
     """Private names of modules of torch, whatever a file calls these: imported, or asked for as attributes."""
+    if "torch" not in text or not re.search(r"\._[A-Za-z]|import .*\b_[A-Za-z]", text):
+        return []
     tree, roots, found = ast.parse(text), set[str](), list[str]()
     every = list(nodes(tree))
     for node in every:

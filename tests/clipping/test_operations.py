@@ -141,7 +141,7 @@ def check_labels(found: list[dict[str, Any]]) -> None:
 
 
 def test_labels_hold_where_operations_are_called_at_random() -> None:
-    check_labels(called(OVERLOADS[::240], 6))
+    check_labels(called(OVERLOADS[::480], 6))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ _SUPPORT = Path(__file__).parents[1] / "support"
 Observe = Callable[[Path, str], Diagnosis]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def observed() -> Generator[Observe]:
     """What `examine` says, by one process that has imported torch, and forks for each script."""
     installed = any(found.name == "opacus" for found in importlib.metadata.distributions())
