@@ -162,6 +162,11 @@ SUSPECT = {
         "    sigma *= 0.99\naccountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(sigma)), 30)\n")),
     "a whole module": ("beside", _opacus(_SAVE, "torch.save(model, 'model.pt')\n")),
     "made-up rows": ("seed", _opacus(_SAVE, _GENERATED).replace("x = ", "torch.manual_seed(0)\nx = ")),
+    "a generator that is handed on, or none": ("seed", _SEEDED + _OPACUS.replace(
+        "model, optimizer, loader = engine.make_private_with_epsilon(\n    module=model,",
+        "def private(module, noise_generator=None, **given):\n    return engine.make_private_with_epsilon("
+        "module=module, noise_generator=noise_generator, **given)\n"
+        "model, optimizer, loader = private(\n    module=model,")),
     "a seed beside a fresh one for data": ("seed", _SEEDED + "fresh = torch.Generator()\nfresh.seed()\n" + _OPACUS),
     "a seeded generator of the noise": ("seed", _hand("_like(total)", "(total.shape, generator=own)")
                                         .replace("n = len", "own = torch.Generator().manual_seed(3)\nn = len")),

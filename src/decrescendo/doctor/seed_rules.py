@@ -104,7 +104,11 @@ def _draws_noise(sources: Sources, module: Module, seeding: ast.Call) -> bool:
         if given is not None and (ast.unparse(given) in held or _passed(sources, where, given, held)):
             return True
     makers = list(sources.calls(*MAKERS))
-    own = [given for _, call in makers if (given := keyword(call, "noise_generator")) is not None]
+    own = [
+        given
+        for where, call in makers
+        if (given := keyword(call, "noise_generator")) is not None and not _is_handed_on(where, given)
+    ]
     if any(ast.unparse(given) in held for given in own):
         return True
     if held != {"torch"}:
@@ -113,6 +117,13 @@ def _draws_noise(sources: Sources, module: Module, seeding: ast.Call) -> bool:
         return False
     by_hand = [call for where, call in drawn if not _of_its_own(where, call)]
     return bool(by_hand) or not drawn or bool(makers)
+
+
+def _is_handed_on(module: Module, given: ast.expr) -> bool:
+    """Whether a function gives an argument of its own on, which may be `None`."""
+    function = module.function(given)
+    named = [] if function is None else [*function.args.args, *function.args.kwonlyargs]
+    return ast.unparse(given) in {argument.arg for argument in named}
 
 
 def _is_generator(module: Module, held: set[str]) -> bool:
