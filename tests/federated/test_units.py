@@ -73,6 +73,7 @@ def test_a_client_that_stays_with_another_update_is_covered(p: float, z: float, 
 
 
 def test_edges() -> None:
+    assert group_epsilon(Ledger.of([1.0] * 30, 0.3), 1e-5, 5, replaced=True).value == math.inf
     hardly = Ledger.of([0.02], 0.01)  # one release with hardly any noise, of which few are a part
     assert group_epsilon(hardly, 0.015, 1).value == 0
     assert group_epsilon(hardly, 0.015, 1, replaced=True).value > 500

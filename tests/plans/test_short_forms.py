@@ -176,6 +176,14 @@ def test_a_function_of_one_number_is_called_for_each() -> None:
         assert curves.evaluate("clip", one, 10) == pytest.approx(every, rel=1e-15)
         joined = curves.join([1.0, one], [0.5])  # from its own beginning
         assert curves.evaluate("clip", joined, 20)[10:] == pytest.approx(every, rel=1e-12)
+    assert curves.evaluate("clip", lambda u: 1.0 if u < 0.5 else 0.5, 1).tolist() == [0.5]
+    late = curves.join([lambda u: 1.0 if u < 0.5 else 0.5, 2.0], [0.1])  # its first piece has no step
+    assert curves.evaluate("clip", late, 4).tolist() == [2.0] * 4
+    both = curves.curvature(lambda u: 4.0 + 0 * math.cos(u), [1.0, 16.0])
+    assert curves.evaluate("privacy", both, 2) == pytest.approx([2.0, 4.0])
+    assert curves.evaluate("privacy", curves.influence(lambda u: math.exp(4 * u)), 2) == pytest.approx(
+        np.exp(curves.progress(2))
+    )
     with pytest.raises(InvalidType, match="array of numbers"):
         dc.calibrate(
             dc.Budget(1.0, 1e-5), SAMPLING, steps=2, privacy=[1.0] * 2,

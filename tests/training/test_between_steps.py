@@ -262,25 +262,31 @@ def test_a_rate_that_is_set_before_the_first_draw_is_stated_and_one_set_at_a_res
     assert run.assumptions == (() if when == "before" else (SET,))
 
 
-@pytest.mark.parametrize("change", ["rate", "frozen"])
+@pytest.mark.parametrize("change", ["rate", "frozen", "again"])
 def test_what_was_read_or_trained_before_a_crash_is_known_after_it(
     data: Data, tmp_path: Path, change: str
 ) -> None:
+    """Read at the last step of a process, of which no checkpoint knows; frozen for the second process, or by both."""
     for life in ("first", "second"):
         model = make_model()
         optimizer = sgd(model)
-        if (life, change) == ("second", "frozen"):
-            model.get_parameter("2.bias").requires_grad_(False)
         kept = Checkpoints(tmp_path, every=1, resume=True)
         trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=kept)
         if (life, change) == ("second", "rate"):
             optimizer.param_groups[0]["lr"] = 0.01
+        model.get_parameter("2.bias").requires_grad_(
+            change == "rate" or (life, change) == ("first", "frozen")
+        )
         for at, batch in enumerate(trainer.batches(data)):
-            if life == "first" and at == 2:
+            if life == "first" and at == 2:  # after the second step's checkpoint
                 break
-            assert trainer.step(batch).diagnostics is not None or life == "second"
-    wanted = READ_AND_SET if change == "rate" else TRAINED_SET.format("2.bias was frozen")
-    assert wanted in trainer.finish().assumptions
+            result = trainer.step(batch)
+            if (life, change, at) == ("first", "rate", 1):
+                assert result.diagnostics.examples >= 0
+                break
+    found = trainer.finish().assumptions
+    assert (READ_AND_SET in found) is (change == "rate")
+    assert (TRAINED_SET.format("2.bias was frozen") in found) is (change == "frozen")
 
 
 class TestDiagnostics:

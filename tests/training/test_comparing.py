@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import decrescendo as dc
-from decrescendo.errors import InvalidValue
+from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans import Plan
 from decrescendo.training import Task, accuracy, compare, cross_entropy, initialised, rows, train
 from decrescendo.training.search.comparison_runs import ComparedRun
@@ -82,6 +82,13 @@ def test_each_plan_may_have_a_falling_rate_of_its_own(tmp_path: Path) -> None:
         InvalidValue, match="lr_decay by name must have one for each plan, still, falls, got one for"
     ):
         compare({"still": plan, "falls": plan}, TASK, lr_decay={"still": "none"})
+    for wrong in ("bogus", {"still": "bogus"}):
+        with pytest.raises(
+            InvalidValue, match="lr_decay must be none, linear or cosine, got 'bogus' for 'still'"
+        ):
+            compare({"still": plan}, TASK, lr_decay=wrong)
+    with pytest.raises(InvalidType, match="lr_decay"):
+        compare({"still": plan}, TASK, lr_decay=["none"])  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

@@ -594,3 +594,9 @@ class TestInALedger:
         """Two searches with one seed had one noise: their winners gave the clipped sum of all rows."""
         with pytest.raises(InvalidValue, match="seed must be Secure"):
             search_privately(asked(), 3, attempt=Recorded(), store=self.ledger(tmp_path))
+
+
+def test_a_score_is_a_number() -> None:
+    assert type(Tried(np.float32(0.5), {}).score) is float  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match="the score of a trial must be a number, got None"):
+        Tried(None, {})  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import torch
 from decrescendo.accounting import Budget, Pld
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base import sealed
-from decrescendo.errors import FileRefused
+from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.optim.noise import privatise
 from decrescendo.plans import calibrate
 from decrescendo.plans.curves import constant
@@ -109,9 +109,33 @@ def test_a_run_is_never_overwritten(run: Run, tmp_path: Path) -> None:
     before = (tmp_path / "run" / "run.json").read_bytes()
     for beside in ("run-2", "run-3"):
         with pytest.warns(UserWarning, match=f"never overwritten: saved in .*{beside}"):
-            run.save(tmp_path / "run")
+            assert run.save(tmp_path / "run") == tmp_path / beside
         assert Run.load(tmp_path / beside).ledger == run.ledger
     assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_a_run_is_saved_where_a_link_leads_and_beside_one_that_came_first(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert Run.load(run.save(tmp_path / "link")).ledger == run.ledger
+    assert (tmp_path / "real" / "run.json").exists()
+    stated = run.statement
+
+    def meanwhile() -> Any:  # another process, which asked for the same folder
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "run.json").write_text("theirs")
+        return stated()
+
+    monkeypatch.setattr(type(run), "statement", lambda _: meanwhile())
+    with pytest.warns(UserWarning, match="run-2"):
+        assert run.save(tmp_path / "run") == tmp_path / "run-2"
+    assert (tmp_path / "run" / "run.json").read_text() == "theirs"
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", "./", "", "/", ".."):
+        with pytest.raises(InvalidValue, match="another than the one worked in"):
+            run.save(folder)
 
 
 def test_a_crash_while_saving_leaves_nothing(

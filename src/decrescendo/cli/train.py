@@ -129,7 +129,7 @@ def train_command(
         )  # fmt: skip
         left = None if opened is None else f"{opened.dataset}: {opened.describe()}"
     if folder is not None:
-        run.save(folder)
+        folder = run.save(folder)
     if as_json:
         print_json(_facts(agreed, run) | {"saved": folder})
     else:

@@ -73,7 +73,7 @@ def group_epsilon(ledger: Ledger, delta: float, clients: int, *, replaced: bool 
         return whole
 
     def covers(half: float) -> bool:
-        return judge.delta(ledger, half).value * (1 + math.exp(half)) <= delta
+        return half <= _MOST and judge.delta(ledger, half).value * (1 + math.exp(half)) <= delta
 
     # Two halves at epsilon 0 have twice the delta of one.
     low, high = (0.0, 0.0) if covers(0.0) else (whole.value, max(whole.value, _DIGITS))

@@ -20,15 +20,15 @@ noise decays (Yu et al.)         ``*_noise_decay(...)``         ``constant(clip_
 
 import inspect
 import math
-import re
 from collections.abc import Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.errors import InvalidType, InvalidValue, check_array, check_real
+from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, check_array, check_real
 from decrescendo.plans.noise_decays import (
     exponential_noise_decay,
     polynomial_noise_decay,
@@ -63,7 +63,7 @@ def evaluate(name: str, curve: CurveOrValues | str, steps: int) -> Float[np.ndar
     >>> evaluate("clip", linear(1.0, 0.5), 2)
     array([0.75, 0.5 ])
     """
-    found = _called(as_curve(name, curve), progress(steps))
+    found = as_curve(name, curve)(progress(steps))
     hint = "Did the curve reach its end early?"
     if np.ndim(found) != 1:
         hint = "A curve gives one value for each entry of an array of progress"
@@ -73,17 +73,21 @@ def evaluate(name: str, curve: CurveOrValues | str, steps: int) -> Float[np.ndar
 def _called(curve: Curve, u: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
     """The curve at every ``u``; of a function of one number (``math.cos``, ``if u < 0.8``), one by one."""
     try:
-        return curve(u)
+        found = curve(u)
+    except DecrescendoError:
+        raise
     except (TypeError, ValueError) as error:
-        if not re.search(r"truth value of an array|can be converted to Python scalars", str(error)):
-            raise
-    return np.array([curve(cast("Any", float(one))) for one in u])
+        try:
+            return np.array([float(cast("Any", curve)(float(one))) for one in u])
+        except (TypeError, ValueError, AttributeError, LookupError):
+            raise error from None
+    return np.array([found]) if u.size == 1 and np.ndim(found) == 0 else found
 
 
 def as_curve(name: str, curve: object) -> Curve:
     """A curve from itself, from a number (the same at every step) or from an array of values."""
     if callable(curve):
-        return cast(Curve, curve)
+        return partial(_called, cast(Curve, curve))
     if hasattr(curve, "detach"):  # a tensor of torch's, which is not loaded for this
         curve = np.asarray(cast("Any", curve).detach().cpu())
     if isinstance(curve, np.ndarray) and not curve.ndim:
@@ -189,7 +193,8 @@ def join(curves: Sequence[Curve | float], boundaries: Sequence[float]) -> Curve:
         result = np.empty(u.shape)
         for i, curve in enumerate(pieces):
             inside = piece == i
-            result[inside] = _called(curve, (u[inside] - ends[i]) / (ends[i + 1] - ends[i]))
+            if inside.any():
+                result[inside] = curve((u[inside] - ends[i]) / (ends[i + 1] - ends[i]))
         return result
 
     return joined

@@ -1,7 +1,7 @@
 """Detects what a user's own loop changes between steps (weights, optimiser, batch); a run lists it as
 assumptions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, final
 
 import torch
@@ -65,6 +65,7 @@ class BetweenSteps:
         self._model, self._optimizer, self._settle = model, optimizer, settle
         self._found: set[Assumption] = set()
         self._read = self._begun = self._restored = False
+        self.when_read: Callable[[], object] = lambda: None  # called once
         self._earlier = EarlierRuns(seed)
         # Each parameter's requires_grad after the last step; the names that the loop froze or unfroze (ordered sets).
         self._requires = self._requires_now()
@@ -94,6 +95,7 @@ class BetweenSteps:
                 if moved or len(self._settings) != len(now):
                     self._found.add(READ_AND_SET if self._read else SET)
                 self._settings = now
+                self._note_trained()
                 self.look()
             self.look_back()
             self._begun = True
@@ -113,23 +115,22 @@ class BetweenSteps:
         """Note that a release, with noise or without, updates the weights."""
         self._earlier.trains(trainable(self._model).values(), noisy=noisy)
 
-    def state(self) -> dict[str, Any]:
-        """What a process that resumes the run must know: whether diagnostics were read, and what was trained."""
-        return {"read": self._read, "trained": [name for name, trained in self._requires.items() if trained]}
+    @property
+    def trained(self) -> list[str]:
+        """The names of the parameters that were trained in the last step."""
+        return [name for name, trained in self._requires.items() if trained]
 
-    def resumed(self, *, noisy: bool, state: Mapping[str, Any] | None = None) -> None:
+    def resumed(self, *, noisy: bool, read: bool = False, trained: Collection[str] | None = None) -> None:
         """Note that the weights come from a checkpoint of this run, and so depend on private data.
 
         Args:
             noisy: whether all steps had noise.
-            state: of the process that wrote the checkpoint; ``None`` where it wrote none.
+            read: whether an earlier process read private diagnostics.
+            trained: the parameters that it trained; ``None`` where it did not write them down.
         """
-        self._restored = True
-        if state is not None:
-            self._read = bool(state["read"])
-            trained = set(map(str, state["trained"]))
+        self._restored, self._read = True, self._read or read
+        if trained is not None:
             self._requires = {name: name in trained for name in self._requires}
-            self._note_trained()
         self.released(noisy=noisy)
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
 
@@ -220,7 +221,9 @@ class BetweenSteps:
 
     def read(self) -> None:
         """Note that private diagnostics of a step were read."""
-        self._read = True
+        if not self._read:
+            self._read = True
+            self.when_read()
 
     @property
     def assumptions(self) -> set[Assumption]:

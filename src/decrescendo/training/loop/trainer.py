@@ -496,5 +496,5 @@ class Trainer:
             self._parts.settle()
             source = self._source
             decided = {"clip_norm": list(source.chosen_clip_norms), "controller": source.controlled}
-            positions = {**self._drawing.positions, **decided, "between": self._between.state()}
+            positions = {**self._drawing.positions, **decided, "trained": self._between.trained}
             self._keeper.keep(self._model, self._optimizer, positions, self.assumptions)

@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
+from pathlib import Path
 from typing import Any, cast, final
 
 import torch
@@ -30,6 +31,8 @@ from decrescendo.training.statement import FLOAT32
 
 # In place of the step of the last checkpoint: it is there, but of another number of ranks.
 _BY_OTHERS = -2
+# An empty file.
+_READ = "diagnostics-read"
 
 
 @final
@@ -38,7 +41,7 @@ class Keeper:
 
     Attributes:
         releases: on rank 0, the journal of digests beside the checkpoints.
-        between: `BetweenSteps.state` of the process that wrote the checkpoint, once a run is resumed.
+        trained: the names of the parameters that the process that wrote the checkpoint trained, once a run is resumed.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class Keeper:
         self._checkpoints, self._agreed, self._planned = checkpoints, agreed, agreed.planned
         self._world, self._streams, self._run_state, self._saved = world, streams, run_state, -1
         self.releases = Releases(checkpoints.folder) if world.rank == 0 else None
-        self.between: Mapping[str, Any] | None = None
+        self.trained: list[str] | None = None
 
     @property
     def is_due(self) -> bool:
@@ -69,6 +72,20 @@ class Keeper:
     def is_saved(self) -> bool:
         """Whether this step has a checkpoint."""
         return self._run_state.taken == self._saved
+
+    @property
+    def was_read(self) -> bool:
+        """Whether a process of this run has read private diagnostics."""
+        return self._marker.exists()
+
+    def note_read(self) -> None:
+        """Write down, for processes that resume the run, that private diagnostics were read."""
+        if self._marker.parent.is_dir():  # (where ranks share no folder, rank 0 has it)
+            self._marker.touch(mode=0o600)
+
+    @property
+    def _marker(self) -> Path:
+        return Path(self._checkpoints.folder) / _READ
 
     def keep(
         self,
@@ -167,7 +184,7 @@ class Keeper:
             # Of another number of ranks: written again at once, or what this number releases could not be repeated.
             self._saved = step if state["ranks"] == self._world.size else _BY_OTHERS
             run_state.run_id = state["run"]
-            self.between = state.get("between")
+            self.trained = state.get("trained")
             restore_readings(run_state, state.get("telemetry"), step)
             run_state.resumed = (*state["resumed"], step)
             if state["gamma"] != run_state.gamma:

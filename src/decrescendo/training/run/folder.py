@@ -1,6 +1,7 @@
 """Checks that a run can be saved into a folder."""
 
 import itertools
+import os
 import tempfile
 import warnings
 from pathlib import Path
@@ -13,15 +14,13 @@ from decrescendo.errors import (
 def check_free(folder: Path) -> None:
     """Check that ``folder`` can be created and written; also called before a training, so that its result is
     not lost."""
+    folder = folder.resolve()
     if _is_used(folder):
         raise InvalidValue(
             f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
         )
-    if folder.absolute() == Path.cwd():  # no other folder can be renamed to it
-        raise InvalidValue(
-            f"folder must be another than the one worked in, got folder={str(folder)!r}. Name a new one in it"
-        )
-    parent = next(path for path in folder.absolute().parents if path.exists())
+    _check_name(folder)
+    parent = next(path for path in folder.parents if path.exists())
     try:
         tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=parent).cleanup()
     except OSError as error:
@@ -33,6 +32,9 @@ def check_free(folder: Path) -> None:
 def free_folder(folder: Path) -> Path:
     """``folder``, or one beside it, with a warning, if it has something in it: a run that was trained must not be lost
     for its name."""
+    _check_name(folder.resolve())
+    if folder.is_symlink():
+        folder = folder.resolve()  # a link cannot be replaced by a folder
     if not _is_used(folder):
         return folder
     free = next(
@@ -44,6 +46,24 @@ def free_folder(folder: Path) -> Path:
         f"{folder} has something in it, and a run is never overwritten: saved in {free}", stacklevel=3
     )
     return free
+
+
+def renamed(staging: Path, target: Path) -> Path:
+    """Rename a folder to ``target``, or to one beside it if another process has saved a run there since."""
+    try:
+        os.replace(staging, target)
+    except OSError:
+        target = free_folder(target)
+        os.replace(staging, target)
+    return target
+
+
+def _check_name(folder: Path) -> None:
+    """Check that a folder is none that is worked in, or above: no other can be renamed to it."""
+    if folder in (Path.cwd(), *Path.cwd().parents):
+        raise InvalidValue(
+            f"folder must be another than the one worked in, got folder={str(folder)!r}. Name a new one in it"
+        )
 
 
 def _is_used(folder: Path) -> bool:

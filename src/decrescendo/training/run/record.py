@@ -48,7 +48,7 @@ from decrescendo.training.run.entries import (
     run_facts,
     sha256_of,
 )
-from decrescendo.training.run.folder import check_free, free_folder
+from decrescendo.training.run.folder import check_free, free_folder, renamed
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import without_shared_memory
@@ -212,7 +212,7 @@ class Run:
         """
         return check_beside(Path(folder), lambda declared, audit: self.statement(declared, audit=audit))
 
-    def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> None:
+    def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> Path:
         """Write ``run.json``, ``plan.json`` (an adaptive run: ``adaptive_plan.json``), ``weights.safetensors`` and the
         privacy statement (``statement.md``, ``statement.json``) into a new ``folder``, all or nothing.
 
@@ -220,6 +220,9 @@ class Run:
             folder: new or empty; its parents are made. A run is never overwritten: where the folder has something in
                 it, the run goes into a new one beside it (``run-2`` for ``run``), with a warning.
             include_diagnostics: also write ``diagnostics-private.json``, which no guarantee covers.
+
+        Returns:
+            The folder that the run was saved in.
 
         Raises:
             InvalidValue: nothing can be written there.
@@ -237,10 +240,11 @@ class Run:
             self.statement().save(staging)
             (staging / RUN).write_text(run_facts(self, staging), encoding="utf-8")
             staging.chmod(0o755)
-            os.replace(staging, target)
+            target = renamed(staging, target)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
+        return target
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Run":

@@ -155,7 +155,11 @@ def _rates_of(
 def _decays_of(plans: Mapping[str, Plan], given: str | Mapping[str, str]) -> Mapping[str, str]:
     """How the learning rate of each plan falls."""
     if isinstance(given, str):
-        return dict.fromkeys(plans, given)
+        given = dict.fromkeys(plans, given)
+    check_instance("lr_decay", given, Mapping, "Take one word for all plans, or a dict of words by name")
+    for name, decay in given.items():
+        if decay not in ("none", "linear", "cosine"):
+            raise InvalidValue(f"lr_decay must be none, linear or cosine, got {decay!r} for {name!r}")
     if given.keys() != plans.keys():
         raise InvalidValue(
             f"lr_decay by name must have one for each plan, {', '.join(plans)}, got one for "

@@ -18,7 +18,7 @@ from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import EngineSettings, Telemetry
-from decrescendo.errors import InvalidValue, check_instance
+from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.plans import Plan, Schedule
 from decrescendo.plans.curves import evaluate
 from decrescendo.training.processes.bits import fingerprint
@@ -43,6 +43,12 @@ class Tried:
     score: float
     weights: Mapping[str, Tensor]
     assumptions: tuple[Assumption, ...] = (UNRECORDED,)
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "score", float(self.score))
+        except (TypeError, ValueError):
+            raise InvalidType(f"the score of a trial must be a number, got {self.score!r}") from None
 
 
 Attempt = Callable[[Settings, Plan], Tried]

@@ -53,8 +53,8 @@ def main():
 
     # 6. The statement: what may be said of this model. run.save writes it beside the weights, for people (statement.md)
     # and for programs (statement.json). What only you know of the data is added by `decrescendo statement`.
-    run.save("{run}")
-    print("written: {run}/statement.md")
+    folder = run.save("{run}")
+    print(f"written: {{folder}}/statement.md")
 
 
 if __name__ == "__main__":
