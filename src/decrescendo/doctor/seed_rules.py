@@ -122,7 +122,7 @@ def _draws_noise(sources: Sources, module: Module, seeding: ast.Call) -> bool:
 def _is_handed_on(module: Module, given: ast.expr) -> bool:
     """Whether a function gives an argument of its own on, which may be `None`."""
     function = module.function(given)
-    named = [] if function is None else [*function.args.args, *function.args.kwonlyargs]
+    named = list[ast.arg]() if function is None else [*function.args.args, *function.args.kwonlyargs]
     return ast.unparse(given) in {argument.arg for argument in named}
 
 
