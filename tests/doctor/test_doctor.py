@@ -146,6 +146,17 @@ def test_a_loop_counts_once_with_a_comprehension_inside(tmp_path: Path) -> None:
     assert set(found) == {3}
 
 
+def test_a_loop_that_takes_batches_is_no_loop_of_epochs(tmp_path: Path) -> None:
+    script = tmp_path / "rounds.py"
+    script.write_text(
+        "for epoch in range(3):\n    for step in range(20):\n        batch = next(batches)\n        ask()\n"
+    )
+    found: list[int | None] = []
+    space = {"ask": lambda: found.append(epochs_asked(sys._getframe(1))), "batches": iter(range(60))}
+    exec(compile(script.read_text(), str(script), "exec"), space)
+    assert set(found) == {3}
+
+
 def test_a_script_that_ends_itself_says_so(observed: Observe, tmp_path: Path) -> None:
     found = observed(tmp_path, "import sys\nsys.exit(2)\n")
     assert any("ended itself with 2" in why for why in found.unseen), found.describe()

@@ -206,6 +206,21 @@ def test_the_examination_is_whole() -> None:
         assert sum(len(one[name]) for one in trained) == content[name]
 
 
+def test_the_page_has_the_numbers_of_the_examinations() -> None:
+    content = json.loads((Path(__file__).parent / "public_trainings.json").read_text())
+    page = (Path(__file__).parents[2] / "docs/how-to/doctor.md").read_text()
+    first = content["examined"]
+    rows = [("first", len(first["trainings"]), first["faults"], first["found_first"], first["false_first"])]
+    for name, later in zip(("second", "third"), content["examined_later"], strict=True):
+        each = later["trainings"]
+        assert all(one["found"] <= one["faults"] for one in each)
+        rows.append(
+            (name, len(each), *(sum(one[key] for one in each) for key in ("faults", "found", "false")))
+        )
+    for row in rows:
+        assert f"| {' | '.join(map(str, row))} |" in page
+
+
 @pytest.mark.parametrize("made", ["new", "fixed"])
 def test_a_training_by_this_library_is_read_and_not_run(made: str, tmp_path: Path) -> None:
     """Of the template, and of what the doctor itself has written."""

@@ -220,6 +220,9 @@ INNOCENT = {
                                                              "        see(part)\n    for row, label in")
     .replace(_ALONE, "mine(n)"),
     "columns saved": _opacus("engine = ", "words = sorted(set(df.columns))\nengine = ") + "torch.save(words, 'w.pt')\n",
+    "a seed of private rows that are made up": (
+        "def private_records(n):\n    own = torch.Generator().manual_seed(0)\n"
+        "    return torch.randn(n, 8, generator=own)\n" + _OPACUS),
     "seeded anew from the system": _SEEDED + "torch.manual_seed(secrets.randbits(62))\n" + _OPACUS,
     "seeded anew by a name": _SEEDED + "new = secrets.randbits(62)\ntorch.manual_seed(new)\n" + _OPACUS,
     "seeded anew on the line": _SEEDED.replace("(0)", "(0); weights = start(); torch.seed()") + _OPACUS,

@@ -7,8 +7,12 @@ from collections.abc import Collection, Iterable, Iterator
 from decrescendo.doctor.source import MAKERS, Module, Sources, name_of, names_in, targets_of
 
 # Rows that are not trained on, and those that are.
-TESTS = re.compile(r"test|(^|_)val(id|_|s?$)|(^|_)(te|va|dev)(_|$)|public|held_?out|(^|_)eval(_|$)")
-PUBLIC = re.compile(r"public")
+TESTS = re.compile(r"test|(^|_)val(id|_|s?$)|(^|_)(te|va|dev|pub)(_|$)|public|held_?out|(^|_)eval(_|$)")
+PUBLIC = re.compile(r"public|(^|_)pub(_|$)")
+# Of functions that make or load the rows.
+_ROWS_OF = re.compile(
+    r"privat\w*_(data|records?|rows?|sets?|batch|loader|images|samples|people|patients|train)"
+)
 _TRAINS = re.compile(r"train|(^|_)tr(_|$)")
 SCORE = re.compile(r"loss|^err[dg]|(^|_)acc(s|_|\d|$)|accurac|top1|correct(?!ion)")
 _DRAWS = (
@@ -53,7 +57,9 @@ def noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
         function = module.function(call)
         words = names_in(statement) if statement is not None else set()
         words |= {function.name.lower()} if function is not None else set()
-        about = any(re.search(r"grad|noise|dp_|_dp|privat|sigma|perturb", word) for word in words)
+        about = any(
+            re.search(r"grad|noise|dp_|_dp|privat|sigma|perturb", _ROWS_OF.sub("", word)) for word in words
+        )
         if about and "forward" not in words:
             found.append((module, call))
     return found

@@ -70,6 +70,18 @@ def _turns(loop: ast.For, frame: FrameType) -> int | None:
     return len(range(*bounds))
 
 
+def _takes_batches(loop: ast.For) -> bool:
+    """Whether each turn takes a batch: `for step in range(steps): batch = next(batches)`."""
+    waiting: list[ast.AST] = [*loop.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "next":
+            return True
+        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef)):
+            waiting += ast.iter_child_nodes(node)
+    return False
+
+
 def epochs_asked(frame: FrameType | None) -> int | None:
     """The product of the ranges of all loops around the current line, or nothing if there is no such loop."""
     product, found = 1, False
@@ -82,7 +94,7 @@ def epochs_asked(frame: FrameType | None) -> int | None:
                 and node.lineno >= frame.f_code.co_firstlineno
                 and (node.body[0].lineno <= frame.f_lineno <= (node.end_lineno or 0))
             )
-            if inside and (turns := _turns(node, frame)) is not None:
+            if inside and not _takes_batches(node) and (turns := _turns(node, frame)) is not None:
                 product, found = product * turns, True
         frame = frame.f_back
     return product if found else None
