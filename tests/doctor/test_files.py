@@ -14,6 +14,8 @@ import decrescendo as dc
 from decrescendo.cli import app
 from decrescendo.doctor import examine, rewrite
 from decrescendo.doctor.budgets import bracket_of, ledger_of, shuffled_epsilon
+from decrescendo.doctor.rules import RULES
+from decrescendo.doctor.source import Hit
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.training.tasks.script import script as new_script
 
@@ -204,6 +206,30 @@ def test_the_examination_is_whole() -> None:
     assert all(set(one["doctor_first"]) <= set(one["doctor_after"]) <= set(one["read"]) for one in trained)
     for name in ("false_first", "false_after"):
         assert sum(len(one[name]) for one in trained) == content[name]
+
+
+def test_a_training_of_ones_own_that_is_accounted_by_this_library_is_run(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from decrescendo.accounting import Ledger, Pld\ndef train(model, steps):\n    pass\ntrain(None, 3)\n"
+        "noise_multiplier = 1.0\nimport sys\nsys.exit(3)\n"
+    )
+    found = examine(script)
+    assert any("ended itself with 3" in why for why in found.unseen), found.describe()
+
+
+def test_a_rule_that_cannot_read_a_source_is_named_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(sources: object) -> list[Hit]:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("decrescendo.doctor.rules.RULES", (breaks, *RULES))
+    script = tmp_path / "mine.py"
+    script.write_text(trainings.FAULTY["shuffled"][1])
+    found = examine(script, steps=0)
+    assert "sampling" in [finding.check for finding in found.findings]
+    assert any(why.startswith("what the rule breaks looks for") for why in found.unseen)
 
 
 def test_the_page_has_the_numbers_of_the_examinations() -> None:

@@ -220,6 +220,11 @@ INNOCENT = {
                                                              "        see(part)\n    for row, label in")
     .replace(_ALONE, "mine(n)"),
     "columns saved": _opacus("engine = ", "words = sorted(set(df.columns))\nengine = ") + "torch.save(words, 'w.pt')\n",
+    "validation scores in a list": _OPACUS.replace(
+        _EPOCH, "    accs = []\n    for a, b in val_loader:\n        accs.append((model(a).argmax(1) == b).mean())\n"
+        "    print(sum(accs) / len(accs))\n" + _EPOCH),
+    "a loader that is wrapped by its own name": "train_loader, other = loaders()\ntrain_loader = tqdm(train_loader)\n"
+        + _OPACUS + "for epsilon in train_loader:\n    pass\n",
     "a seed of private rows that are made up": (
         "def private_records(n):\n    own = torch.Generator().manual_seed(0)\n"
         "    return torch.randn(n, 8, generator=own)\n" + _OPACUS),

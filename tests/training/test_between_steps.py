@@ -262,6 +262,21 @@ def test_a_rate_that_is_set_before_the_first_draw_is_stated_and_one_set_at_a_res
     assert run.assumptions == (() if when == "before" else (SET,))
 
 
+@pytest.mark.parametrize("every", [1, 100])
+def test_what_was_read_before_a_crash_is_known_after_it_whatever_was_saved(
+    data: Data, tmp_path: Path, every: int
+) -> None:
+    for life in ("first", "second"):
+        trainer = a_trainer(checkpoints=Checkpoints(tmp_path, every=every, resume=True))
+        for at, batch in enumerate(trainer.batches(data)):
+            result = trainer.step(batch)
+            if life == "first":
+                assert result.diagnostics.examples >= 0
+            if at == 1:
+                break
+    assert READ_AND_ENDED in trainer.finish().assumptions
+
+
 @pytest.mark.parametrize("change", ["rate", "frozen", "again"])
 def test_what_was_read_or_trained_before_a_crash_is_known_after_it(
     data: Data, tmp_path: Path, change: str

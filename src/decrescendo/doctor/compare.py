@@ -213,7 +213,9 @@ def _without_noise(
     drawn = drawn[:: max(1, len(drawn) // _LOOKED_AT)]
     # Equal up to rounding, of which a thousand have few.
     different = len((drawn / drawn.abs().max() * 1e5).round().unique()) if len(drawn) else 0
-    if len(drawn) >= _MANY and different < len(drawn) / 2:
+    if (
+        len(drawn) >= _MANY and different <= len(drawn) / _MANY and different != 2
+    ):  # (two: signs of a noisy sum)
         return [Finding(
             "noise", Certainty.PROVEN,
             f"{len(drawn)} numbers of the gradient have noise, and among it are {different} different numbers",

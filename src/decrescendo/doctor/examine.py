@@ -13,11 +13,11 @@ from decrescendo.doctor.budgets import Observed, loop_seen
 from decrescendo.doctor.checkpoint import examine_checkpoint
 from decrescendo.doctor.compare import NO_NOISE, buffers_moved, compared
 from decrescendo.doctor.events import read_events
-from decrescendo.doctor.finding import UNREACHED, Diagnosis, Finding, ordered
+from decrescendo.doctor.finding import UNREACHED, Certainty, Diagnosis, Finding, ordered
 from decrescendo.doctor.flows import noises
 from decrescendo.doctor.folder import examine_folder
 from decrescendo.doctor.rules import read_source
-from decrescendo.doctor.source import MAKERS, Sources, read, script_of
+from decrescendo.doctor.source import Sources, read, script_of
 from decrescendo.doctor.verdicts import found_in
 from decrescendo.errors import FileRefused
 
@@ -25,8 +25,7 @@ STEPS = 3
 LONGEST = 180.0  # seconds
 _OTHERS = {"opacus", "opake", "dptrainer"}
 _TRAIN = (
-    "train", "fit", "Trainer", "PrivateTrainer", "PrivateSFTTrainer", "simulate", "Server", "Task",
-    *MAKERS,
+    "train", "fit", "train_task", "Trainer", "PrivateTrainer", "PrivateSFTTrainer", "simulate", "Server", "Task",
 )  # fmt: skip
 # What a library does not see of the script around it.
 _AROUND = ("beside", "selection", "unit")
@@ -78,42 +77,53 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
     if kept is not None:
         more, facts, unknown, settled = _judge(kept)
         local = [found for found in more if found.says == NO_NOISE and _noised_later(read(script), found)]
-        if local:
+        if local:  # steps of a client, perhaps, whose update is noised
             settled -= {"noise"}
-            unknown.append(
-                f"the noise: the gradients of {Path(local[0].file).name}:{local[0].line} have none, it is added to "
-                "something else"
-            )
-        findings = [*findings, *(found for found in more if found not in local)]
+        more = [replace(found, certainty=Certainty.SUSPECTED) if found in local else found for found in more]
+        if "buffers" in settled:  # BatchNorm, of what is no record
+            findings = [found for found in findings if not found.says.startswith("BatchNorm")]
+        findings = [*findings, *more]
         unseen = [*unseen, *missing, *unknown]
     named = [_relative(finding, script, path) for finding in findings]
     return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))
 
 
 def _noised_later(sources: Sources, found: Finding) -> bool:
-    """Whether noise is drawn in another function than that of a step: local steps, whose update is noised."""
+    """Whether noise is drawn in another function than that of a step, which does not call it."""
     for module, call in noises(sources):
         function = module.function(call)
-        here = function is None or (
-            Path(module.file).resolve() == Path(found.file).resolve()
-            and function.lineno <= found.line <= (function.end_lineno or 0)
-        )
-        if not here and function is not None and any(sources.calls(function.name)):
+        if function is None:
+            continue
+        callers = [where.function(one) for where, one in sources.calls(function.name)]
+        near = [
+            one
+            for one in (function, *callers)
+            if one is not None and one.lineno <= found.line <= (one.end_lineno or 0)
+        ]
+        if callers and not near:
             return True
     return False
 
 
 def _is_ours(script: Path) -> bool:
-    """Whether this library trains here, and no other that is observed."""
-    sources, imported = read(script), set[str]()
+    """Whether this library trains here, and no other that is observed: by a name that is imported from it."""
+    sources, imported, ours = read(script), set[str](), set[str]()
     for module in sources.modules:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.split(".")[0] for alias in node.names}
+                ours |= {
+                    alias.asname or "decrescendo"
+                    for alias in node.names
+                    if alias.name.startswith("decrescendo")
+                }
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.split(".")[0])
-    trains = any(call.args or call.keywords for _, call in sources.calls(*_TRAIN))  # (not model.train())
-    return "decrescendo" in imported and not imported & _OTHERS and trains
+                if node.module.startswith("decrescendo"):
+                    ours |= {alias.asname or alias.name for alias in node.names}
+    makers = [ast.unparse(call.func).split(".")[0] for _, call in sources.calls("PrivacyEngine")]
+    trains = any(ast.unparse(call.func).split(".")[0] in ours for _, call in sources.calls(*_TRAIN))
+    return bool(ours) and not imported & _OTHERS and (trains or any(name in ours for name in makers))
 
 
 def _of_ours(path: Path, script: Path) -> Diagnosis:
@@ -167,7 +177,7 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     moved, said, missing, ran = compared(kept, seen)
     settled = {"sensitivity"} if ran else set()
     if seen.of("buffers") and not moving:
-        settled |= {"rows"}  # BatchNorm, of what is no record
+        settled |= {"buffers"}
     if any(event["private"] for event in seen.of("step")):
         settled |= {"bypass", "noise"} | ({"sampling", "delta"} if seen.of("private") else set())
     return [*findings, *moved], [*facts, *said], [*unseen, *missing], settled

@@ -125,10 +125,15 @@ def within(scope: ast.AST) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
-def given_to(scope: ast.AST, name: str) -> list[ast.Assign | ast.AugAssign]:
-    """What a scope assigns to a name, written in lower case, alone or among others."""
-    found = []
+def given_to(scope: ast.AST, name: str) -> list[ast.Assign | ast.AugAssign | ast.Expr]:
+    """What a scope assigns to a name, written in lower case, alone or among others, or appends to it."""
+    found: list[ast.Assign | ast.AugAssign | ast.Expr] = []
     for node in within(scope):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            method = node.value.func
+            grows = isinstance(method, ast.Attribute) and method.attr in ("append", "extend")
+            if grows and name_of(method.value).lower() == name:
+                found.append(node)
         if isinstance(node, ast.Assign | ast.AugAssign):
             leaves = [
                 part for target in targets_of(node) for part in (target.elts if isinstance(target, ast.Tuple | ast.List)
@@ -162,7 +167,7 @@ def comes_from(
 def _is_about(
     sources: Sources,
     module: Module,
-    made: ast.Assign | ast.AugAssign,
+    made: ast.Assign | ast.AugAssign | ast.Expr,
     rows: re.Pattern[str],
     deep: int,
 ) -> bool:

@@ -93,7 +93,7 @@ class Neighbours:
                 self._become(role)
                 return role
             os.waitpid(child, 0)
-            if not (self._folder / f"{role}.pt").exists():
+            if role == "same" and not (self._folder / f"{role}.pt").exists():
                 break  # nothing is released after this batch, and the others would search as long
         return "parent"
 

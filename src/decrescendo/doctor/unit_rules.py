@@ -108,7 +108,7 @@ def _number(sources: Sources, module: Module, node: ast.expr) -> float | None:
     """A constant, a name for one, or an argument that has one as its default."""
     function = module.function(node)
     if function is not None and isinstance(node, ast.Name):
-        own = function.args.args
+        own = [*function.args.posonlyargs, *function.args.args]
         for argument, default in zip(
             own[len(own) - len(function.args.defaults) :], function.args.defaults, strict=True
         ):

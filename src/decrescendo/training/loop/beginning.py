@@ -157,7 +157,9 @@ def start_or_resume(
     if run_state.taken:
         noisy = all(release.noise_multiplier for release in run_state.releases)
         noisy = noisy and BEGAN_WITHOUT_NOISE not in run_state.assumptions
-        between.resumed(noisy=noisy, read=keeper.was_read, trained=keeper.trained)
+        between.resumed(noisy=noisy, trained=keeper.trained)
+    if keeper.was_read:
+        between.read()
     between.when_read = keeper.note_read
     # Before the first checkpoint, which saves what is found: a process that resumes cannot detect it.
     between.look_back()

@@ -120,15 +120,14 @@ class BetweenSteps:
         """The names of the parameters that were trained in the last step."""
         return [name for name, trained in self._requires.items() if trained]
 
-    def resumed(self, *, noisy: bool, read: bool = False, trained: Collection[str] | None = None) -> None:
+    def resumed(self, *, noisy: bool, trained: Collection[str] | None = None) -> None:
         """Note that the weights come from a checkpoint of this run, and so depend on private data.
 
         Args:
             noisy: whether all steps had noise.
-            read: whether an earlier process read private diagnostics.
             trained: the parameters that it trained; ``None`` where it did not write them down.
         """
-        self._restored, self._read = True, self._read or read
+        self._restored = True
         if trained is not None:
             self._requires = {name: name in trained for name in self._requires}
         self.released(noisy=noisy)

@@ -218,7 +218,8 @@ class Run:
 
         Args:
             folder: new or empty; its parents are made. A run is never overwritten: where the folder has something in
-                it, the run goes into a new one beside it (``run-2`` for ``run``), with a warning.
+                it, the run goes into a new one beside it (``run-2`` for ``run``), with a warning; go on with what is
+                returned.
             include_diagnostics: also write ``diagnostics-private.json``, which no guarantee covers.
 
         Returns:

@@ -2,6 +2,8 @@
 assumption is needed."""
 
 import math
+import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, final, runtime_checkable
@@ -95,4 +97,21 @@ class Plateau:
         if before is None:
             return False
         gained = now.value - before.value if self.of == "accuracy" else before.value - now.value
-        return gained + self.errors * math.hypot(now.standard_error, before.standard_error) <= self.least
+        error = self.errors * math.hypot(self._error(readings), self._error(readings[: -self.patience]))
+        if error > self.least and len(readings) == self.patience + self.window:
+            wanted = math.ceil(self.window * (error / self.least) ** 2) if self.least else "a longer one"
+            warnings.warn(
+                f"Plateau will hardly end this training: {self.errors:g} standard errors of the improvement, "
+                f"{error:.2g}, are more than least={self.least:g}. Give it a window of about {wanted} steps, as much "
+                "patience, a larger least, or larger batches",
+                stacklevel=2,
+            )
+        return gained + error <= self.least
+
+    def _error(self, readings: Sequence[Reading]) -> float:
+        """The standard error of the mean over the last ``window`` steps, from the spread of their values."""
+        each = [smoothed([reading], self.of, 1) for reading in readings[-self.window :]]
+        values = [one.value for one in each if one is not None]
+        if len(values) > 1:
+            return statistics.stdev(values) / math.sqrt(len(values))
+        return each[0].standard_error if each and each[0] is not None else 0.0

@@ -231,8 +231,8 @@ def remarks(readings: Sequence[Reading], window: int = WINDOW) -> tuple[str, ...
     near = _NEAR * (high - low)
     if loss is not None and loss.standard_error < near and loss.value > high - near:
         found.append(
-            f"losses are beyond loss_range: all above {high:g} count as {high:g}. Give Telemetry a range that nearly "
-            "all are in"
+            f"losses are near or beyond the end of loss_range: all above {high:g} count as {high:g}. Give Telemetry a "
+            "range that nearly all are in"
         )
     return tuple(found)
 
