@@ -131,9 +131,8 @@ def given_to(scope: ast.AST, name: str) -> list[ast.Assign | ast.AugAssign | ast
     for node in within(scope):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             method = node.value.func
-            grows = isinstance(method, ast.Attribute) and method.attr in ("append", "extend")
-            if grows and name_of(method.value).lower() == name:
-                found.append(node)
+            if isinstance(method, ast.Attribute) and method.attr in ("append", "extend"):
+                found += [node] if name_of(method.value).lower() == name else []
         if isinstance(node, ast.Assign | ast.AugAssign):
             leaves = [
                 part for target in targets_of(node) for part in (target.elts if isinstance(target, ast.Tuple | ast.List)
