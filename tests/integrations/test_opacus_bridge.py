@@ -1,5 +1,6 @@
 """Loops written for Opacus: the same sums as the slow reference, the same history, and refusals of what differs."""
 
+import copy
 import io
 import math
 from collections.abc import Callable
@@ -450,6 +451,18 @@ def test_a_checkpoint_goes_on_in_the_plan_with_other_noise(data: tuple[Tensor, T
     assert 2.99 < engine.get_epsilon(DELTA) <= 3.0
     with pytest.raises(PlanViolation, match=r"epochs that it was calibrated for"):
         epoch(model, optimizer, loader)
+
+
+def test_a_model_that_is_saved_whole_is_refused_in_words_and_can_be_copied(
+    data: tuple[Tensor, Tensor],
+) -> None:
+    _, model, optimizer, loader = private(data)
+    epoch(model, optimizer, loader)
+    with pytest.raises(PlanViolation, match="must not be saved whole"):
+        torch.save(model, io.BytesIO())
+    torch.save(model._module, io.BytesIO())
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied.state_dict()["0.weight"], model.state_dict()["0.weight"])
 
 
 def test_a_training_that_is_done_says_so_when_it_is_loaded(data: tuple[Tensor, Tensor]) -> None:

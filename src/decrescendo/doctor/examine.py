@@ -129,7 +129,11 @@ def _is_ours(script: Path) -> bool:
 def _of_ours(path: Path, script: Path) -> Diagnosis:
     """A training by this library is not run: its engine checks each pass, and takes observers for a part of it."""
     findings, _ = read_source(script)
-    around = [_relative(found, script, path) for found in findings if found.check in _AROUND]
+    around = [
+        _relative(found, script, path)
+        for found in findings
+        if found.check in _AROUND and not found.says.startswith("the whole private module")  # it is refused
+    ]
     fact = (
         "the training is by decrescendo, which checks sampling, clipping, noise and history itself: the folder of its "
         "run says what it found and what it assumes (decrescendo doctor RUN_FOLDER)"

@@ -1,11 +1,12 @@
 """Checkpoints as Opacus writes them: read without running code that is in them."""
 
+from collections.abc import Callable
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NoReturn, final
 
 import torch
 
-from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
 
 _PARTS = ("module_state_dict", "privacy_accountant_state_dict")
 
@@ -42,3 +43,23 @@ def read(path: Any, how: dict[str, Any]) -> dict[str, Any]:
             "save_checkpoint wrote"
         )
     return content
+
+
+@final
+class Unsaved:
+    """A function that no file takes: a private module that is saved whole is refused by it. Copies share it."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+
+    def __call__(self) -> Any:
+        return self._function()
+
+    def __deepcopy__(self, memo: object) -> "Unsaved":
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise PlanViolation(
+            "a private model must not be saved whole, got a request for it. Save model.state_dict(), or "
+            "model._module, which is your own model"
+        )

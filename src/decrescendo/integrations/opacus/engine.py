@@ -15,7 +15,7 @@ from decrescendo.clipping import EngineSettings
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import PlanViolation, check_real
 from decrescendo.integrations.opacus.accountant import Accountant
-from decrescendo.integrations.opacus.checkpoints import read, written
+from decrescendo.integrations.opacus.checkpoints import Unsaved, read, written
 from decrescendo.integrations.opacus.loop import Loop
 from decrescendo.integrations.opacus.refusals import Arguments, check_loader, check_module
 from decrescendo.integrations.opacus.schedulers import _Scheduler
@@ -211,7 +211,7 @@ class PrivacyEngine:
         arguments: Arguments,
     ) -> Any:
         self.accountant.loops.append(loop)
-        private = PrivateModule(module, lambda: loop.tape), PrivateOptimizer(optimizer, loop)
+        private = PrivateModule(module, Unsaved(lambda: loop.tape)), PrivateOptimizer(optimizer, loop)
         batches = PrivateLoader(loader, loop)
         return (
             (*private, criterion, batches) if arguments.grad_sample_mode == "ghost" else (*private, batches)
