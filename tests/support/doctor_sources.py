@@ -221,7 +221,7 @@ INNOCENT = {
     .replace(_ALONE, "mine(n)"),
     "columns saved": _opacus("engine = ", "words = sorted(set(df.columns))\nengine = ") + "torch.save(words, 'w.pt')\n",
     "validation scores in a list": _OPACUS.replace(
-        _EPOCH, "    accs = []\n    for a, b in val_loader:\n        accs.append((model(a).argmax(1) == b).mean())\n"
+        _EPOCH, "    accs, n = [], 0\n    for a, b in val_loader:\n        accs.append((model(a) == b).mean())\n"
         "    print(sum(accs) / len(accs))\n" + _EPOCH),
     "a loader that is wrapped by its own name": "train_loader, other = loaders()\ntrain_loader = tqdm(train_loader)\n"
         + _OPACUS + "for epsilon in train_loader:\n    pass\n",

@@ -155,12 +155,15 @@ def comes_from(
     """Whether all that a name is given, where a node stands, is about rows with such names."""
     scope = scope_of(module, node)
     nearest = next((loop for loop in module.loops(node) if given_to(loop, name)), scope)
-    given = [
-        made
-        for made in given_to(nearest, name)
-        if not isinstance(made.value, ast.Constant) and ast.unparse(made.value) not in ("[]", "{}", "list()")
-    ]
+    given = [made for made in given_to(nearest, name) if not _is_start(made.value)]
     return bool(given) and all(_is_about(sources, module, made, rows, deep) for made in given)
+
+
+def _is_start(value: ast.expr) -> bool:
+    """Whether a value is what sums and lists begin with: `[]`, `0`, or several of them."""
+    if isinstance(value, ast.Tuple | ast.List):
+        return all(map(_is_start, value.elts))
+    return isinstance(value, ast.Constant) or ast.unparse(value) in ("{}", "list()")
 
 
 def _is_about(
