@@ -42,9 +42,7 @@ def free_folder(folder: Path) -> Path:
         for number in itertools.count(2)
         if not _is_used(beside := folder.with_name(f"{folder.name}-{number}"))
     )
-    warnings.warn(
-        f"{folder} has something in it, and a run is never overwritten: saved in {free}", stacklevel=3
-    )
+    warnings.warn(f"{folder} is taken, and a run is never overwritten: saved in {free}", stacklevel=3)
     return free
 
 

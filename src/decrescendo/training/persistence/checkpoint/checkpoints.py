@@ -58,7 +58,8 @@ class Checkpoints:
     holds all of the model's state dict, whatever code of the model puts there. It is as sensitive as the data, readable
     by its owner only, and should be deleted when the run is done.
 
-    The folder also has a digest of every noisy sum (`Releases`): a repeated step must match it, or raises. A copy
+    The folder also has a digest of every noisy sum (`Releases`): a repeated step must match it, or raises; and an empty
+    file ``diagnostics-read`` once private diagnostics were read, so that a resumed run still says so. A copy
     of the folder cannot be told from the original. Two runs that go on from copies, with different
     data, release the same noise on different sums, and the difference has none: never go on from a copy or a backup.
 
