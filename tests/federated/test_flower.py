@@ -17,7 +17,8 @@ from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
 from decrescendo.base.rng import Streams
-from decrescendo.errors import InvalidValue
+from decrescendo.clipping import Telemetry
+from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.federated import Placement, Policy, Server, Verdict
 from decrescendo.federated.clients import Clients
 from decrescendo.federated.flower import Delivery, Deployment, Keeper, Shard, client_app, drive, private_mod
@@ -87,9 +88,12 @@ def deploy(
     journal: Path | None = None,
     round_timeout: float = 60.0,
     wait_for: int | None = None,
+    telemetry: Telemetry | None = None,
 ) -> tuple[Outcome, list[Delivery]]:
     model = make_model()
-    server = Server(model, plan, momentum(model), seed=SEED, placement=placement, journal=journal)
+    server = Server(
+        model, plan, momentum(model), seed=SEED, placement=placement, journal=journal, telemetry=telemetry
+    )
     deliveries: list[Delivery] = []
     deployment = Deployment(
         server,
@@ -510,6 +514,75 @@ def test_a_client_whose_records_fail_takes_no_neighbour_along(tmp_path: Path) ->
     outcome, deliveries = deploy(grid, plan)
     assert_same(outcome, simulated(plan, dropouts=lambda number, client: client == 3))
     assert [d.report.missing for d in deliveries] == [1, 1, 1]
+
+
+# --- what clients tell beside their updates
+
+
+ASKED = Telemetry(norms=4, loss=True, accuracy=True)
+TELLING = replace(GENEROUS, tell_values=True)
+
+
+def scored(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> object:
+    return loss(model, batch), model(batch[0]).argmax(1) == batch[1]
+
+
+def telling(folder: Path, policy: Policy = TELLING) -> LocalGrid:
+    def build(context: Context) -> Shard:
+        return replace(shard_at(folder, context.node_id, policy), loss=scored)
+
+    return LocalGrid({node: (client_app(build), {}) for node in NODES})
+
+
+def test_the_server_reads_loss_and_accuracy_as_a_simulation_does(tmp_path: Path) -> None:
+    plan = long_plan(4)
+    outcome, deliveries = deploy(telling(tmp_path), plan, telemetry=ASKED)
+    model = make_model()
+    expected = simulate(
+        model, scored, Clients.equal((INPUTS, LABELS), records=1), plan, momentum(model), seed=SEED,
+        placement=Placement.CENTRAL, telemetry=ASKED,
+    )  # fmt: skip
+    assert_same(outcome, expected)
+    for here, there in zip(outcome.telemetry, expected.telemetry, strict=True):
+        assert here.sums == pytest.approx(there.sums, abs=1e-5)
+    assert sum(d.report.verdicts.get(Verdict.TYPES, 0) for d in deliveries) == 0
+
+
+def test_a_node_tells_no_loss_unless_its_policy_says_so_and_the_server_adds_the_noise(tmp_path: Path) -> None:
+    plan = long_plan(2)
+    with pytest.raises(InvalidValue, match=r"got 0 on 0 nodes \(3 refused\)"):  # before anything is spent
+        deploy(telling(tmp_path / "silent", GENEROUS), plan, telemetry=ASKED)
+    for policy, placement in ((GENEROUS, Placement.CENTRAL), (TELLING, Placement.LOCAL)):
+        keeper = keeper_at(tmp_path / placement, 101, policy)
+        proposal = Proposal(plan, placement, "", 0.0, ("loss",))
+        assert "tell_values=True" in keeper.agree(proposal).refused
+        # A server that proposes nothing, and asks all the same.
+        assert not keeper.agree(Proposal(plan, placement, "")).refused
+        app = client_app(lambda context, policy=policy, place=placement: replace(  # type: ignore[misc]
+            shard_at(tmp_path / place, 101, policy), loss=scored))  # fmt: skip
+        asked = Round.of(plan, placement, run_id(plan, placement), 0, 1)
+        ask = Ask(asked, (0,), dict(make_model().state_dict()), ("loss",))
+        grid = LocalGrid({101: (app, {})})
+        (number,) = grid.push_messages([Message(ask.to_content(), 101, "train")])
+        (reply,) = grid.pull_messages([number])
+        answer = Answer.from_content(reply.content)
+        assert [client for client, _ in answer.updates] == [0]
+        assert not answer.values
+
+
+def test_values_of_other_lengths_are_refused(tmp_path: Path) -> None:
+    content = Answer("ab", 1, ((0, {"w": torch.zeros(1)}),), (), {0: (1.0, 0.5), 1: (2.0, 0.25)}).to_content()
+    assert Answer.from_content(content).values == {0: (1.0, 0.5), 1: (2.0, 0.25)}
+    content["answer"]["values"] = [1.0, 0.5, 2.0]
+    with pytest.raises(FileRefused, match="as many values"):
+        Answer.from_content(content)
+
+
+def test_messages_of_before_there_were_values_are_read(tmp_path: Path) -> None:
+    plan = long_plan(2)
+    proposal = Proposal(plan, Placement.CENTRAL, "").to_content()
+    del proposal["plan"]["values"], proposal["plan"]["max_clip_norm"]
+    assert Proposal.from_content(proposal) == Proposal(plan, Placement.CENTRAL, "")
 
 
 # --- restarts

@@ -1,5 +1,6 @@
 """Facts: what is released of the updates' norms is within C_t with them, costs nothing, is right, can be followed."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,21 @@ from torch import Tensor
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, PlanViolation
-from decrescendo.federated import Clients, LocalSteps, Outcome, Placement, Server, rounds, simulate
+from decrescendo.federated import (
+    Clients,
+    LocalSteps,
+    Outcome,
+    Placement,
+    Reply,
+    Server,
+    Verdict,
+    client_values,
+    prepare,
+    rounds,
+    simulate,
+)
 from decrescendo.federated.journal import Journal
-from decrescendo.federated.replies import norm_coordinates
+from decrescendo.federated.replies import extra_coordinates
 from decrescendo.federated.update import client_update, clip_update
 from decrescendo.optim.noise import privatise
 from decrescendo.plans.plan import Plan
@@ -25,7 +38,7 @@ from decrescendo.training.run import Run
 from decrescendo.training.steering.controller import ClipController
 
 from .conftest import CLIENTS, loss, make_model, make_plan, records, sgd
-from .test_server import honest
+from .test_server import flat, honest
 
 NORMS = Telemetry(norms=6)
 LOCAL = LocalSteps(0.3, epochs=2)
@@ -98,11 +111,98 @@ def test_shares_are_those_of_the_updates_that_were_sent() -> None:
     assert 0.1 < reading.norms[2].value < reading.norms[-1].value <= 1.001
 
 
-@given(st.floats(0, 1), st.integers(1, 40), st.floats(1e-6, 1e6))
-def test_an_update_and_its_coordinates_are_at_most_c_long(part: float, bins: int, clip_norm: float) -> None:
-    length = part * clip_norm
-    found = norm_coordinates(Telemetry(norms=bins), torch.tensor([length], dtype=torch.float64), clip_norm)
+@given(
+    st.floats(0, 1),
+    st.integers(0, 40),
+    st.floats(1e-6, 1e6),
+    st.sampled_from([(), ("loss",), ("accuracy",), ("loss", "accuracy")]),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.booleans(),
+    st.sampled_from([0.005, 0.5]),
+)
+def test_an_update_and_its_coordinates_are_at_most_c_long(
+    part: float, bins: int, clip_norm: float, told: tuple[str, ...], value: float, finite: bool, share: float
+) -> None:
+    if not bins and not told:
+        return
+    asked = Telemetry(norms=bins, loss="loss" in told, accuracy="accuracy" in told, share=share)
+    length = part * asked.gradient_limit(clip_norm) if finite else 0.0
+    values = torch.full((1, len(told)), value, dtype=torch.float64) if told else None
+    lengths, counted = torch.tensor([length], dtype=torch.float64), torch.tensor([finite])
+    found = extra_coordinates(asked, lengths, values, clip_norm, counted)
     assert length**2 + float(found.square().sum()) <= clip_norm**2
+
+
+def scored(model: torch.nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    outputs = model(batch[0])
+    return loss(model, batch), outputs.argmax(1) == batch[1]
+
+
+@pytest.mark.parametrize("local", [None, LOCAL], ids=["gradients", "local steps"])
+@pytest.mark.parametrize("each", [1, 2], ids=["one record", "two records"])
+def test_loss_and_accuracy_are_means_over_the_clients(each: int, local: LocalSteps | None) -> None:
+    """With hardly any noise, against a mean over clients that is computed one by one; and what a server reads."""
+    plan = make_plan((1e-4,), (3.0,), cohort=CLIENTS // each, clients=CLIENTS // each)
+    inputs, targets = records()
+    asked = Telemetry(norms=4, loss=True, accuracy=True, loss_range=(0, 2))
+    parts = [(inputs[i : i + each], targets[i : i + each]) for i in range(0, CLIENTS, each)]
+    start = make_model()
+    expected = torch.tensor([client_values(start, scored, part, asked) for part in parts]).mean(0).tolist()
+    model = make_model()
+    clients, told = Clients.equal((inputs, targets), records=each), {"telemetry": asked, "seed": 3}
+    central = {"placement": Placement.CENTRAL}
+    outcome = simulate(model, scored, clients, plan, sgd(model), local=local, **told, **central)
+    other = make_model()
+    server = Server(other, plan, sgd(other), **told, **central)
+    opened = server.open()
+    assert server.values == ("loss", "accuracy")
+    for client in opened.cohort:
+        sent = prepare(client_update(start, scored, parts[client], local), opened.round, None)
+        values = client_values(start, scored, parts[client], asked)
+        reply = Reply(client, 1, opened.round.run, sent, values)
+        assert server.receive(reply).verdict is Verdict.ACCEPTED
+    server.close()
+    for found in (*outcome.telemetry, *server.telemetry):
+        assert found.loss is not None
+        assert found.accuracy is not None
+        assert found.loss.value == pytest.approx(expected[0], abs=2e-3)
+        assert found.accuracy.value == pytest.approx(expected[1], abs=2e-3)
+    assert outcome.telemetry[0].sums == pytest.approx(server.telemetry[0].sums, abs=1e-5)
+    for name, weight in model.state_dict().items():
+        assert torch.allclose(weight, other.state_dict()[name], atol=1e-6)
+    assert "the mean loss within 0 and 2" in str(outcome.statement())
+
+
+def test_an_update_leaves_room_for_what_is_told() -> None:
+    """Broken if updates were clipped to C_t: with half of C_t for the loss, the sum of one client was 1.3 C_t long."""
+    asked = Telemetry(norms=0, loss=True, share=0.5)
+    plan = make_plan((1e-9,), (1e-2,), cohort=CLIENTS)
+    model = make_model()
+    server = Server(model, plan, sgd(model, 1.0), seed=3, placement=Placement.CENTRAL, telemetry=asked)
+    opened = server.open()
+    before = flat(server.weights())
+    reply = honest(server, opened, opened.cohort[0])
+    assert server.receive(replace(reply, values=(10.0,))).verdict is Verdict.ACCEPTED
+    server.close()
+    moved = float((flat(server.weights()) - before).norm()) * CLIENTS
+    assert moved == pytest.approx(0.5e-2, rel=1e-3)
+    assert math.hypot(moved, server.telemetry[0].sums[0] * CLIENTS) == pytest.approx(1e-2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "values", [(1.0,), (1.0, 0.5, 0.5), [1.0, 0.5], (1, 0.5), (torch.tensor(1.0), 0.5), None, "12"], ids=repr
+)
+def test_other_values_than_were_asked_for_are_refused(values: Any) -> None:
+    model, asked = make_model(), Telemetry(loss=True, accuracy=True)
+    server = Server(model, make_plan(), sgd(model), seed=3, placement=Placement.CENTRAL, telemetry=asked)
+    opened = server.open()
+    reply = honest(server, opened, opened.cohort[0])
+    received = server.receive(replace(reply, values=values))
+    assert received.verdict is Verdict.TYPES
+    assert "2 floats, or empty" in received.reason
+    assert server.receive(replace(reply, values=(math.nan, math.inf))).verdict.taken
+    server.close()
+    assert math.isfinite(server.telemetry[0].loss.value)  # type: ignore[union-attr]
 
 
 def test_a_reply_that_is_too_long_has_the_coordinates_of_what_is_added() -> None:
@@ -239,11 +339,10 @@ def test_what_a_round_cannot_release_is_refused() -> None:
     for options in (
         {"telemetry": NORMS, "placement": Placement.LOCAL},
         {"telemetry": NORMS, "placement": Placement.DISTRIBUTED},
-        {"telemetry": Telemetry(norms=6, loss=True)},
     ):
-        with pytest.raises(InvalidValue, match=r"norms alone and in Placement\.CENTRAL"):
+        with pytest.raises(InvalidValue, match=r"must be in Placement\.CENTRAL"):
             run_of(plan, **options)
-    with pytest.raises(InvalidValue, match=r"norms alone and in Placement\.CENTRAL"):
+    with pytest.raises(InvalidValue, match=r"must be in Placement\.CENTRAL"):
         run_of(ClipController(plan), placement=Placement.LOCAL)
     model = make_model()
     server = Server(model, plan, sgd(model), seed=3, placement=Placement.CENTRAL, telemetry=NORMS)

@@ -9,11 +9,11 @@ from decrescendo.federated.server import Server
 from decrescendo.federated.simulation import client_streams, simulate
 from decrescendo.federated.threats import local_guarantee, server_guarantee
 from decrescendo.federated.units import group_epsilon, most_clients
-from decrescendo.federated.update import LocalSteps, client_update, clip_update, prepare
+from decrescendo.federated.update import LocalSteps, client_update, client_values, clip_update, prepare
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
 
 __all__ = [
     "Placement", "Server", "Opened", "Round", "Reply", "run_id", "Received", "RoundReport", "Verdict", "Outcome",
-    "Policy", "Memory", "LocalSteps", "client_update", "clip_update", "prepare", "local_guarantee",
+    "Policy", "Memory", "LocalSteps", "client_update", "client_values", "clip_update", "prepare", "local_guarantee",
     "server_guarantee", "Clients", "Records", "simulate", "client_streams", "group_epsilon", "most_clients",
 ]  # fmt: skip

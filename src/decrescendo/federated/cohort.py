@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 from decrescendo.base.assumption import Assumption
@@ -15,9 +15,10 @@ from decrescendo.base.batches import map_rows, select_rows, slice_rows
 from decrescendo.base.rng import seeded
 from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss, Telemetry
 from decrescendo.clipping.clipped import accumulator, check_loss, losses_of, trainable
+from decrescendo.clipping.reference import check_losses, is_scored
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated.clients import Records
-from decrescendo.federated.replies import norm_coordinates
+from decrescendo.federated.replies import extra_coordinates
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
 from decrescendo.training.data.data_memory import memory_of
 
@@ -78,7 +79,7 @@ class CohortSum:
         local: see `update.client_update`.
         settings: of the engine; ``microbatch_size`` counts clients.
         seeds: where the model's own random numbers (dropout) begin, once a group of clients.
-        telemetry: of the updates' norms, or none.
+        telemetry: of the updates, and of each client's mean loss and mean score with the round's weights; or none.
 
     Guarantee:
         as `Engine`'s, with clients for examples. Local steps: each client's part is clipped in float64.
@@ -103,7 +104,8 @@ class CohortSum:
         self._model, self._loss, self._local, self._settings = model, loss, local, settings
         self._seeds = seeds
         self._single = Engine(model, loss, settings, seeds=seeds, telemetry=telemetry)
-        self._many = Engine(model, _mean_loss(loss), settings, seeds=seeds, telemetry=telemetry)
+        means = _mean_loss(loss, scored=is_scored(telemetry))
+        self._many = Engine(model, means, settings, seeds=seeds, telemetry=telemetry)
         self._stepper = _Stepper(model, loss)
 
     @property
@@ -129,7 +131,7 @@ class CohortSum:
             return parts[0]
         gradients, seen, extra = dict(total.gradients), Diagnostics(idle, 0, 0, 0.0), total.extra_coordinates
         if self._telemetry is not None:  # updates of nothing are 0 long
-            extra = norm_coordinates(self._telemetry, torch.zeros(idle), clip_norm)
+            extra = extra_coordinates(self._telemetry, torch.zeros(idle), None, clip_norm)
         for part in parts:
             seen += part.diagnostics
             gradients = {name: gradients[name] + value for name, value in part.gradients.items()}
@@ -155,22 +157,34 @@ class CohortSum:
             part = Folded(slice_rows(group.rows, start, stop), group.counts[start:stop], group.width)
             with seeded(self._seeds(), [group.counts.device]):
                 updates = self._stepper.updates(part, local)
-            sums, diagnostics, lengths = clip_rows(updates, clip_norm)
+            told = self._telemetry
+            limit = clip_norm if told is None else told.gradient_limit(clip_norm)
+            sums, diagnostics, lengths, counted = clip_rows(updates, limit)
             seen += diagnostics
-            if self._telemetry is not None:
-                one = norm_coordinates(self._telemetry, lengths, clip_norm)
+            if told is not None:
+                one = extra_coordinates(told, lengths, self._values(part, told), clip_norm, counted)
                 extra = one if extra is None else extra + one
             total = sums if not total else {name: total[name] + value for name, value in sums.items()}
         return ClippedSum(total, clip_norm, seen, extra)
 
+    def _values(self, part: Folded, told: Telemetry) -> Float[Tensor, "clients told"] | None:
+        """`update.client_values` of each client."""
+        if not told.scalars:
+            return None
+        mean = _mean_loss(self._loss, scored=told.accuracy)
+        with seeded(self._seeds(), [part.counts.device]), torch.no_grad():
+            found = mean(self._model, (part.rows, part.weights(0, part.width)))
+        losses, scores = check_losses(found, len(part.counts), scored=told.accuracy, constant=True)
+        return torch.stack(([losses] if told.loss else []) + ([] if scores is None else [scores]), dim=1)
+
 
 def clip_rows(
     updates: Mapping[str, Tensor], clip_norm: float
-) -> tuple[dict[str, Tensor], Diagnostics, Float64[Tensor, " finite"]]:
-    """The sum of clipped updates, given one a row, in float64; rows that are not finite count as zero. And the lengths
-    of those that are finite, clipped.
+) -> tuple[dict[str, Tensor], Diagnostics, Float64[Tensor, " clients"], Bool[Tensor, " clients"]]:
+    """The sum of clipped updates, given one a row, in float64; rows that are not finite count as zero. And the clipped
+    lengths, and which are finite.
 
-    >>> sums, seen, _ = clip_rows({"w": torch.tensor([[3.0, 4.0], [0.3, 0.0], [float("nan"), 0.0]])}, 1.0)
+    >>> sums, seen, *_ = clip_rows({"w": torch.tensor([[3.0, 4.0], [0.3, 0.0], [float("nan"), 0.0]])}, 1.0)
     >>> sums["w"], seen.clipped, seen.nonfinite
     (tensor([0.9000, 0.8000], dtype=torch.float64), 1, 1)
     """
@@ -185,14 +199,20 @@ def clip_rows(
     }
     clipped = int((counted & (norms > clip_norm)).sum())
     seen = Diagnostics(len(norms), len(norms) - int(counted.sum()), clipped, 0.0)
-    return sums, seen, (norms * factors)[counted]
+    return sums, seen, torch.where(counted, norms * factors, 0.0), counted
 
 
-def _mean_loss(loss: Loss) -> Loss:
-    def mean(model: nn.Module, batch: Any) -> Tensor:
+def _mean_loss(loss: Loss, *, scored: bool) -> Loss:
+    """Of each client the mean loss of its records; with ``scored``, the mean score too."""
+
+    def mean(model: nn.Module, batch: Any) -> Any:
         rows, weights = batch
-        losses = losses_of(loss, model, map_rows(lambda leaf: leaf.flatten(0, 1), rows))
-        return (losses.reshape(weights.shape) * weights).sum(1)
+        flat = map_rows(lambda leaf: leaf.flatten(0, 1), rows)
+        losses, scores = check_losses(loss(model, flat), weights.numel(), scored=scored, constant=True)
+        mean_loss = (losses.reshape(weights.shape) * weights).sum(1)
+        if scores is None:
+            return mean_loss
+        return mean_loss, (scores.reshape(weights.shape).to(weights) * weights).sum(1)
 
     return mean
 

@@ -145,6 +145,8 @@ class Reply:
         tensors: its update (the direction that the model is moved *against*, as a gradient is), one tensor for each
             trainable parameter, by name. float32 or float64 without noise; float64 with it, as `update.prepare`
             makes it.
+        values: the client's mean loss and mean score, those of them that the server's `Telemetry` has, in this order
+            (`client_values`); empty if it tells none.
 
     >>> import torch
     >>> Reply(client=3, round=1, run="ab", tensors={"w": torch.zeros(2)})
@@ -155,6 +157,7 @@ class Reply:
     round: int
     run: str
     tensors: Mapping[str, Tensor]
+    values: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.tensors, dict):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decrescendo.base import strict_json
-from decrescendo.errors import FileRefused, check_integer, check_real, within
+from decrescendo.errors import FileRefused, check_instance, check_integer, check_real, within
 from decrescendo.federated.messages import Round
 from decrescendo.federated.placement import Placement
 
@@ -60,6 +60,8 @@ class Policy:
         run: the run it agreed to (`run_id` of a plan it has seen); ``None`` for any.
         placements: the placements it agrees to.
         min_share_std: >= 0, of the noise it adds itself; above 0 this refuses CENTRAL.
+        tell_values: whether it tells the server its mean loss and mean score, in CENTRAL, where the server's telemetry
+            asks for them. Without, a node refuses such a run.
 
     >>> policy = Policy(max_clip_norm=1.0, min_noise_multiplier=1.0, max_rounds=2)
     >>> asked = Round("ab", 1, 9, clip_norm=4.0, noise_multiplier=2.0, placement=Placement.CENTRAL, share_std=0.0)
@@ -73,12 +75,14 @@ class Policy:
     run: str | None = None
     placements: frozenset[Placement] = frozenset(Placement)
     min_share_std: float = 0.0
+    tell_values: bool = False
 
     def __post_init__(self) -> None:
         check_real("max_clip_norm", self.max_clip_norm, above=0)
         check_real("min_noise_multiplier", self.min_noise_multiplier, at_least=0)
         check_integer("max_rounds", self.max_rounds, at_least=1)
         check_real("min_share_std", self.min_share_std, at_least=0)
+        check_instance("tell_values", self.tell_values, bool)
         object.__setattr__(self, "placements", frozenset(Placement(value) for value in self.placements))
 
     def refusal(self, asked: Round, memory: Memory) -> str | None:

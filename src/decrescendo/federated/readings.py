@@ -43,6 +43,12 @@ class Readings:
         return 0.0 if self._controller is None else self._controller.max_clip_norm
 
     @property
+    def values(self) -> tuple[str, ...]:
+        """Which of "loss" and "accuracy" the telemetry has, in the order of its coordinates."""
+        told = self.telemetry
+        return () if told is None else ("loss",) * told.loss + ("accuracy",) * told.accuracy
+
+    @property
     def factor(self) -> float:
         """On the plan's clip norm of the next round."""
         return self._factors[-1]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from decrescendo.clipping import Diagnostics, Telemetry
@@ -30,7 +30,7 @@ class Replies:
         shapes: of the tensors of a reply, by name.
         clients: how many there are, all in all.
         turns: of the server.
-        telemetry: of the updates' norms, or none.
+        telemetry: of the updates and of what clients tell beside them, or none.
     """
 
     def __init__(
@@ -128,6 +128,19 @@ class Replies:
         self.counts, self.total = Counter(), None
         return self.reports[-1]
 
+    def _limit(self, clip_norm: float) -> float:
+        """How long an update may be: below C_t, where loss or accuracy needs room."""
+        return clip_norm if self._telemetry is None else self._telemetry.gradient_limit(clip_norm)
+
+    def _values_of(self, reply: Reply) -> Float64[Tensor, "1 told"] | Received | None:
+        """The loss and the score that a reply tells, ``None`` if none; or that they are not what was asked for."""
+        values: Any = reply.values
+        wanted = 0 if self._telemetry is None else self._telemetry.scalars
+        real = type(values) is tuple and all(type(value) is float for value in values)
+        if not real or len(values) not in {0, wanted}:
+            return Received(Verdict.TYPES, f"values must be a tuple of {wanted} floats, or empty")
+        return torch.tensor([values], dtype=torch.float64) if values else None
+
     def _judge(self, opened: Opened | None, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
         self._turns.check_whole(opened=opened is not None)
         total = self.total
@@ -145,6 +158,9 @@ class Replies:
             return Received(Verdict.REPEATED, f"client {client} has answered")
         if isinstance(tensors, Received):
             return tensors
+        values = self._values_of(reply)
+        if isinstance(values, Received):
+            return values
         norm, c, share = norm_of(tensors), opened.round.clip_norm, opened.round.share_std
         if not norm < float("inf"):
             return Received(Verdict.NONFINITE, "every value must be finite, and the norm too")
@@ -154,29 +170,47 @@ class Replies:
             largest = max(float(tensor.abs().max()) for tensor in tensors.values() if tensor.numel())
             if norm > longest or largest > c + TAIL * share:
                 return Received(Verdict.TOO_LONG, f"the norm must be at most {longest:.4g}, got {norm:.4g}")
-        elif norm > (target := c * (1 - MARGIN)):
+        elif norm > (target := self._limit(c) * (1 - MARGIN)):
             factor = target / norm
             if norm > c:
                 verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {c:.4g}"
         with self._turns.whole():
             total.add(tensors, factor)
             if self._telemetry is not None and self._extra is not None:
-                self._extra.add({_EXTRA: norm_coordinates(self._telemetry, torch.tensor([norm * factor]), c)})
+                own = torch.tensor([norm * factor], dtype=torch.float64)
+                self._extra.add({_EXTRA: extra_coordinates(self._telemetry, own, values, c)})
             self.answered.add(client)
         return Received(verdict, reason)
 
 
-def norm_coordinates(
-    telemetry: Telemetry, lengths: Float[Tensor, " clients"], clip_norm: float
+def extra_coordinates(
+    telemetry: Telemetry,
+    lengths: Float[Tensor, " clients"],
+    values: Float[Tensor, "clients told"] | None,
+    clip_norm: float,
+    counted: Bool[Tensor, " clients"] | None = None,
 ) -> Float64[Tensor, " size"]:
     """The sum of the telemetry coordinates of clipped updates of these lengths.
 
-    >>> norm_coordinates(Telemetry(norms=2), torch.tensor([0.5, 1.0]), 1.0).round(decimals=3)
+    Args:
+        values: of each client the mean loss and the mean score, as `update.client_values` has them; ``None`` for
+            clients that tell none: 0, as the middle of the range is.
+        counted: whose update is finite; ``None`` for all.
+
+    >>> extra_coordinates(Telemetry(norms=2), torch.tensor([0.5, 1.0]), None, 1.0).round(decimals=3)
     tensor([0.7070, 0.0000], dtype=torch.float64)
     """
     exact = lengths.detach().to("cpu", torch.float64)
-    counted = torch.ones_like(exact, dtype=torch.bool)
-    return telemetry.coordinates(exact, exact, None, counted, clip_norm).sum(0)
+    known = torch.ones_like(exact, dtype=torch.bool) if counted is None else counted.to("cpu")
+    if values is None:
+        loss = score = exact
+    else:
+        told = values.detach().to("cpu", torch.float64)
+        loss, score = told[:, 0], told[:, -1]
+    found = telemetry.coordinates(exact, loss, score, known, clip_norm)
+    if values is None:
+        found[:, telemetry.norms :] = 0
+    return found.sum(0)
 
 
 def _shown(value: object) -> str:

@@ -58,8 +58,11 @@ class Server:
         store: the ledger of the clients' data, in which the whole plan is reserved before the first round and each
             round is written down before anything of it can be seen; with `Secure()` only, and not in LOCAL. Where a
             journal is gone on with, it must be the store that the run began with.
-        telemetry: releases the distribution of the updates' norms in each round, in the round's own release and at no
-            cost; in CENTRAL, of norms alone. A client that does not answer is in no bin, and counts as clipped.
+        telemetry: released in each round with the sum, in CENTRAL only. A client that does not answer is in no bin of
+            norms, counts as clipped, and its loss as the middle of the range; of others `Reply.values` are averaged.
+
+    Attributes:
+        max_clip_norm, values: the largest C_t that a `ClipController` may choose, 0 without; what `Reply.values` are.
 
     Guarantee:
         the weights after n rounds are as private as `ledger` says, for neighbours that differ in one client, against
@@ -111,6 +114,7 @@ class Server:
         check_given(model, plan, optimizer, seed, placement, store, readings.telemetry)
         self.plan, self.placement, self.name = plan, Placement(placement), name
         self.run = run_id(plan, self.placement, name)
+        self.max_clip_norm, self.values = readings.max_clip_norm, readings.values
         self._start = time.monotonic()
         # Before any client is asked: a plan that cannot be accounted for must not be found out at the end.
         self._planned = certify(plan.ledger, plan.budget)
@@ -157,11 +161,6 @@ class Server:
         return tuple(self._rounds.replies.reports)
 
     @property
-    def max_clip_norm(self) -> float:
-        """The largest clip norm that a `ClipController` may choose; 0 without one."""
-        return self._rounds.readings.max_clip_norm
-
-    @property
     @one_at_a_time
     def telemetry(self) -> tuple[Reading, ...]:
         """The readings of the rounds released so far; public."""
@@ -201,6 +200,7 @@ class Server:
         infinite or not a number anywhere               refused
         longer than C_t (CENTRAL)                       shortened to C_t and added
         longer than any honest one (others)             refused
+        telling other values than the telemetry has     refused
         ==============================================  =====================================================
         """
         check_instance("reply", reply, Reply)

@@ -54,11 +54,11 @@ def check_given(
 
 
 def _check_telemetry(telemetry: Telemetry, placement: Placement) -> None:
-    if telemetry.scalars or placement is not Placement.CENTRAL:
+    if placement is not Placement.CENTRAL:
         raise InvalidValue(
-            "telemetry of a federated run (a ClipController has it too) must be of norms alone and in "
-            f"Placement.CENTRAL, got {telemetry} and placement={placement}: replies have no losses, and only a server "
-            "that sees each update knows its norm. Take Telemetry(norms=10), or the plan alone"
+            "telemetry of a federated run (a ClipController has it too) must be in Placement.CENTRAL, got "
+            f"{telemetry} and placement={placement}: only a server that sees each update knows its norm. Take the plan "
+            "alone"
         )
 
 

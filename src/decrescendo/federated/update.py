@@ -20,6 +20,8 @@ from decrescendo.clipping.clipped import (
     losses_of,
     trainable,
 )
+from decrescendo.clipping.reference import check_losses
+from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.summing import norm_of
@@ -113,6 +115,41 @@ def client_update(
             name: p.detach().to(accumulator(p.dtype)) - end[name].detach().to(accumulator(p.dtype))
             for name, p in parameters.items()
         }
+
+
+def client_values(
+    model: nn.Module, loss: Loss, records: Batch | None, telemetry: Telemetry, *, seed: int | None = None
+) -> tuple[float, ...]:
+    """What a client tells beside its update, for `Reply.values`: the means over its records, before any local step.
+
+    Args:
+        model, records, seed: as in `client_update`; the model is left as it is.
+        loss: ``loss(model, batch)`` returns one loss a record; with ``telemetry.accuracy``, losses and scores.
+        telemetry: of the server: which of loss and accuracy it asks for.
+
+    Returns:
+        the mean loss, the mean score, or both, in this order; empty without records. They are private: only the sum
+        over the clients, with the round's noise, is released.
+
+    Raises:
+        UnsupportedModel: accuracy is asked for, and the loss function returns losses alone.
+
+    >>> loss = lambda model, batch: model(batch).squeeze(1)
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.fill_(2.0)
+    >>> client_values(model, loss, torch.tensor([[1.0], [3.0]]), Telemetry(loss=True))
+    (4.0,)
+    """
+    rows = 0 if records is None else count_rows(records)
+    if rows == 0 or not telemetry.scalars:
+        return ()
+    devices = {parameter.device for parameter in trainable(model).values()}
+    with seeded(secrets.randbits(63) if seed is None else seed, devices), torch.no_grad():
+        losses, scores = check_losses(
+            loss(_copied(model), records), rows, scored=telemetry.accuracy, constant=True
+        )
+    told = ([losses] if telemetry.loss else []) + ([] if scores is None else [scores])
+    return tuple(float(one.double().mean()) for one in told)
 
 
 def _copied(model: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ from decrescendo.clipping.clipped import Batch, Loss
 from decrescendo.federated.flower.keeper import Keeper
 from decrescendo.federated.flower.mod import APP_FAILED, private_mod
 from decrescendo.federated.flower.wire import Answer, Ask, Proposal
-from decrescendo.federated.update import LocalSteps, client_update
+from decrescendo.federated.update import LocalSteps, client_update, client_values
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ class Shard:
     Args:
         keeper: their guard.
         model: of the same shape as the server's; its weights are replaced in every round.
-        loss: ``loss(model, batch)`` returns one loss a record.
+        loss: ``loss(model, batch)`` returns one loss a record; losses and scores where the server's telemetry has
+            ``accuracy``.
         records: the records of a client by its number; ``None`` for a client without any (a zero update).
         local: ``None`` for one gradient of the mean loss, else several local steps.
     """
@@ -66,15 +67,21 @@ def client_app(build: Callable[[Context], Shard]) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         ask, own = Ask.from_content(message.content), shard(context)
         own.model.load_state_dict(dict(ask.weights))
+        asked = ask.telemetry
         updates: list[tuple[int, dict[str, Tensor]]] = []
+        told: dict[int, tuple[float, ...]] = {}
         for client in ask.clients:
             try:
-                update = client_update(own.model, own.loss, own.records(client), own.local)
+                records = own.records(client)
+                update = client_update(own.model, own.loss, records, own.local)
+                values = () if asked is None else client_values(own.model, own.loss, records, asked)
             except Exception:  # one client's records must not take its neighbours' updates away
                 log.exception("client %d has no update in this round", client)
             else:
                 updates.append((client, update))
-        return Message(Answer(ask.round.run, ask.round.number, tuple(updates)).to_content(), reply_to=message)
+                told |= {client: values} if values else {}
+        answer = Answer(ask.round.run, ask.round.number, tuple(updates), (), told)
+        return Message(answer.to_content(), reply_to=message)
 
     @app.query("agree")
     def agree(message: Message, context: Context) -> Message:

@@ -141,7 +141,7 @@ class _Federation:
         self._grid, self._deployment, self._server = grid, deployment, deployment.server
         self._hosting = Hosting(self._server.plan.sampling.dataset_size)
         about = (self._server.plan, self._server.placement, self._server.name, self._server.max_clip_norm)
-        self._proposal = Proposal(*about)
+        self._proposal = Proposal(*about, self._server.values)
         self._proposed: dict[str, int] = {}  # message to node
         self._refused: set[int] = set()
         self._looked = -float("inf")
@@ -193,7 +193,7 @@ class _Federation:
         nodes = list(members)
         messages = [
             Message(
-                Ask(opened.round, members[node], weights).to_content(),
+                Ask(opened.round, members[node], weights, self._server.values).to_content(),
                 node,
                 TRAIN,
                 ttl=self._deployment.round_timeout,
@@ -214,7 +214,8 @@ class _Federation:
             return True
         for client, tensors in answer.updates:
             if client in asked:
-                self._server.receive(Reply(client, answer.round, answer.run, tensors))
+                told = answer.values.get(client, ())
+                self._server.receive(Reply(client, answer.round, answer.run, tensors, told))
             else:
                 self._server.refused(Verdict.NOT_ASKED, f"client {client} is not of this node's members")
         if (answer.run, answer.round) == (opened.round.run, opened.round.number):

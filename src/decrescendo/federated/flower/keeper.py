@@ -133,6 +133,13 @@ class Keeper:
             return Agreement(
                 run, (), f"clip norms of a run with {proposal.placement} noise must be the plan's"
             )
+        if proposal.values and not self.tells(proposal.placement):
+            asked_for = " and ".join(proposal.values)
+            return Agreement(
+                run,
+                (),
+                f"each client's {asked_for} is asked for: with server noise, Policy(tell_values=True) agrees",
+            )
         if self._spans[-1][1] > plan.sampling.dataset_size:
             return Agreement(run, (), f"the plan has {plan.sampling.dataset_size} clients, more live here")
         noise = plan.noise_multiplier * plan.clip_norm
@@ -182,6 +189,10 @@ class Keeper:
     def prepare(self, client: int, update: Mapping[str, Tensor], asked: Round) -> dict[str, Tensor]:
         """What may leave of an admitted client's update: clipped, with its share of the noise."""
         return prepare(update, asked, self._secret(client))
+
+    def tells(self, placement: Placement) -> bool:
+        """Whether clients tell the server their loss and score."""
+        return self._policy.tell_values and placement is Placement.CENTRAL
 
     def _secret(self, client: int) -> Streams | SecureStream:
         """Of one client; made when it is needed, as secure streams stay in the process that made them."""

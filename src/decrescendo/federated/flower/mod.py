@@ -22,15 +22,16 @@ def private_mod(keeper: Callable[[Context], Keeper]) -> Mod:
     """The mod for a train function of one's own; `client_app` uses it too. It must be the outermost (the first).
 
     The train function gets an `Ask` with those clients only that may answer (``Ask.from_content(message.content)``) and
-    returns an `Answer` with one update a client, as `client_update` makes it: not clipped.
+    returns an `Answer` with one update a client, as `client_update` makes it: not clipped; and, where the ask has
+    ``values``, those of each client, as `client_values` has them.
 
     Args:
         keeper: of the node, from Flower's context.
 
     Guarantee:
         whatever the train function returns, each update leaves clipped to C_t, with the client's share of noise, for
-        clients that were admitted, each once; every other record (metrics, counts, losses), and the text of an
-        exception, stays here.
+        clients that were admitted, each once; every other record (metrics, counts), and the text of an exception,
+        stays here. Loss and score leave in CENTRAL only, if the policy has ``tell_values``.
 
     Edge cases:
         an admitted client without an update is a missing reply. An exception out of the train function makes *all*
@@ -58,17 +59,21 @@ def _answer(
 ) -> RecordDict:
     admitted = guard.admit(ask.round, ask.clients)
     updates: dict[int, Mapping[str, Tensor]] = {}
+    told: dict[int, tuple[float, ...]] = {}
     if admitted.clients:
         inner = replace(ask, clients=admitted.clients)
         message.content = inner.to_content()
         reply = call_next(message, context)
-        updates = dict(Answer.from_content(reply.content).updates)
+        answer = Answer.from_content(reply.content)
+        updates = dict(answer.updates)
+        if ask.values and guard.tells(ask.round.placement):
+            told = {client: values for client, values in answer.values.items() if client in updates}
     ready = tuple(
         (client, guard.prepare(client, updates[client], ask.round))
         for client in admitted.clients
         if client in updates
     )
-    return Answer(ask.round.run, ask.round.number, ready, admitted.declined).to_content()
+    return Answer(ask.round.run, ask.round.number, ready, admitted.declined, told).to_content()
 
 
 def _failed(message: Message, code: int, reason: str) -> Message:

@@ -5,13 +5,14 @@ stacked, one row a client, so the number of objects on the wire does not grow wi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
+from decrescendo.clipping import Telemetry
 from decrescendo.errors import FileRefused
 from decrescendo.federated.flower.arrays import to_arrays, to_tensors
 from decrescendo.federated.messages import Round
@@ -33,11 +34,13 @@ class Ask:
         round: what is asked.
         clients: which of the node's clients are in the cohort.
         weights: what the updates start from.
+        values: "loss", "accuracy" or both: what each client is to tell beside its update.
     """
 
     round: Round
     clients: tuple[int, ...]
     weights: Mapping[str, Tensor]
+    values: tuple[str, ...] = ()
 
     def to_content(self) -> RecordDict:
         """As records.
@@ -50,16 +53,23 @@ class Ask:
             {
                 _WEIGHTS: to_arrays(self.weights),
                 _ROUND: ConfigRecord(dict(self.round.to_config())),
-                _COHORT: ConfigRecord({"clients": list(self.clients)}),
+                _COHORT: ConfigRecord({"clients": list(self.clients), "values": list(self.values)}),
             }
         )
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """For `client_values`: with loss and accuracy if they are asked for; ``None`` if neither is."""
+        loss, accuracy = ("loss" in self.values, "accuracy" in self.values)
+        return Telemetry(norms=0, loss=loss, accuracy=accuracy) if loss or accuracy else None
 
     @classmethod
     def from_content(cls, content: RecordDict) -> "Ask":
         """What `to_content` gave, or `FileRefused`."""
         asked = Round.from_config(dict(_record(content, _ROUND, ConfigRecord)))
-        clients = _facts(content, _COHORT, {"clients": [int]})["clients"]
-        return cls(asked, tuple(clients), to_tensors(_record(content, _WEIGHTS, ArrayRecord)))
+        facts = _facts(content, _COHORT, {"clients": [int], "values": [str]}, {"values": []})
+        weights = to_tensors(_record(content, _WEIGHTS, ArrayRecord))
+        return cls(asked, tuple(facts["clients"]), weights, tuple(facts["values"]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,12 +81,14 @@ class Answer:
         round: the number of the round it answers.
         updates: one a client that takes part, in the order they came; a client may be named twice by a bad node.
         declined: clients that do not, with the reason.
+        values: what clients tell beside their updates, as `client_values` has it: as many numbers of each.
     """
 
     run: str
     round: int
     updates: tuple[tuple[int, Mapping[str, Tensor]], ...]
     declined: tuple[tuple[int, str], ...] = ()
+    values: Mapping[int, tuple[float, ...]] = field(default_factory=dict[int, tuple[float, ...]])
 
     def to_content(self) -> RecordDict:
         """As records: one stack of rows a parameter.
@@ -95,6 +107,8 @@ class Answer:
                 "clients": [client for client, _ in self.updates],
                 "declined": [client for client, _ in self.declined],
                 "reasons": [reason for _, reason in self.declined],
+                "told": list(self.values),
+                "values": [float(value) for values in self.values.values() for value in values],
             }
         )
         return RecordDict({_UPDATES: to_arrays(stacks), _ANSWER: facts})
@@ -107,7 +121,8 @@ class Answer:
             FileRefused: it cannot be read. What can be read may still be wrong; `Server.receive` judges it.
         """
         kinds = {"run": str, "round": int, "clients": [int], "declined": [int], "reasons": [str]}
-        facts = _facts(content, _ANSWER, kinds)
+        kinds |= {"told": [int], "values": [float]}
+        facts = _facts(content, _ANSWER, kinds, {"told": [], "values": []})
         clients, declined, reasons = facts["clients"], facts["declined"], facts["reasons"]
         stacks = to_tensors(_record(content, _UPDATES, ArrayRecord)) if clients else {}
         for name, stack in stacks.items():
@@ -119,8 +134,13 @@ class Answer:
         rows = [{name: stack[row] for name, stack in stacks.items()} for row in range(len(clients))]
         if len(declined) != len(reasons):
             raise FileRefused(f"each client that declines must say why, got {len(reasons)} reasons")
+        told, values = facts["told"], facts["values"]
+        if len(values) % max(len(told), 1):
+            raise FileRefused(f"each client must tell as many values, got {len(values)} of {len(told)}")
+        each = len(values) // max(len(told), 1)
+        own = {client: tuple(values[i * each : (i + 1) * each]) for i, client in enumerate(told)}
         updates, refusals = zip(clients, rows, strict=True), zip(declined, reasons, strict=True)
-        return cls(facts["run"], facts["round"], tuple(updates), tuple(refusals))
+        return cls(facts["run"], facts["round"], tuple(updates), tuple(refusals), own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +152,14 @@ class Proposal:
         placement: who adds the noise.
         name: the public name that tells runs of one plan apart.
         max_clip_norm: the largest C_t of a run whose C_t follows the updates' norms; 0: C_t is the plan's.
+        values: "loss", "accuracy" or both: what clients are to tell beside their updates.
     """
 
     plan: Plan
     placement: Placement
     name: str
     max_clip_norm: float = 0.0
+    values: tuple[str, ...] = ()
 
     def to_content(self) -> RecordDict:
         """As records; the plan as its own JSON.
@@ -153,6 +175,7 @@ class Proposal:
                 "placement": self.placement.value,
                 "name": self.name,
                 "max_clip_norm": self.max_clip_norm,
+                "values": list(self.values),
             }
         )
         return RecordDict({_PLAN: facts})
@@ -160,10 +183,12 @@ class Proposal:
     @classmethod
     def from_content(cls, content: RecordDict) -> "Proposal":
         """What `to_content` gave, or `FileRefused`."""
-        facts = _facts(content, _PLAN, {"plan": str, "placement": str, "name": str, "max_clip_norm": float})
+        kinds = {"plan": str, "placement": str, "name": str, "max_clip_norm": float, "values": [str]}
+        facts = _facts(content, _PLAN, kinds, {"max_clip_norm": 0.0, "values": []})
         plan = Plan.from_json(facts["plan"], source="the proposed plan")
         try:
-            return cls(plan, Placement(facts["placement"]), facts["name"], facts["max_clip_norm"])
+            about = facts["name"], facts["max_clip_norm"], tuple(facts["values"])
+            return cls(plan, Placement(facts["placement"]), *about)
         except ValueError as error:
             raise FileRefused(f"a proposal must name a placement, got {error}") from None
 
@@ -230,9 +255,12 @@ def _record(content: RecordDict, name: str, kind: type[_Record]) -> _Record:
     return found
 
 
-def _facts(content: RecordDict, name: str, kinds: Mapping[str, object]) -> dict[str, Any]:
-    """Entries of a record, each of its kind: a type, or a list of one type."""
-    facts = _record(content, name, ConfigRecord)
+def _facts(
+    content: RecordDict, name: str, kinds: Mapping[str, object], absent: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Entries of a record, each of its kind: a type, or a list of one type; ``absent``: of those that older versions do
+    not send."""
+    facts = {**(absent or {}), **_record(content, name, ConfigRecord)}
     for key, kind in kinds.items():
         if not _fits(facts.get(key), kind):
             raise FileRefused(f"{key} must be of the kind {kind}, got {type(facts.get(key)).__name__}")
