@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +14,12 @@ from decrescendo.base.batches import map_rows, select_rows, slice_rows
 from decrescendo.base.rng import seeded
 from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss, Telemetry
 from decrescendo.clipping.clipped import accumulator, check_loss, losses_of, trainable
-from decrescendo.clipping.reference import check_losses, is_scored
+from decrescendo.clipping.reference import check_losses
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.replies import extra_coordinates
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
+from decrescendo.training.data.by_person import person_loss
 from decrescendo.training.data.data_memory import memory_of
 
 LOCAL_STEPS = assumed("rows-local-steps")
@@ -104,8 +104,7 @@ class CohortSum:
         self._model, self._loss, self._local, self._settings = model, loss, local, settings
         self._seeds = seeds
         self._single = Engine(model, loss, settings, seeds=seeds, telemetry=telemetry)
-        means = _mean_loss(loss, scored=is_scored(telemetry))
-        self._many = Engine(model, means, settings, seeds=seeds, telemetry=telemetry)
+        self._many = Engine(model, person_loss(loss), settings, seeds=seeds, telemetry=telemetry)
         self._stepper = _Stepper(model, loss)
 
     @property
@@ -171,9 +170,8 @@ class CohortSum:
         """`update.client_values` of each client."""
         if not told.scalars:
             return None
-        mean = _mean_loss(self._loss, scored=told.accuracy)
         with seeded(self._seeds(), [part.counts.device]), torch.no_grad():
-            found = mean(self._model, (part.rows, part.weights(0, part.width)))
+            found = person_loss(self._loss)(self._model, (part.rows, part.weights(0, part.width)))
         losses, scores = check_losses(found, len(part.counts), scored=told.accuracy, constant=True)
         return torch.stack(([losses] if told.loss else []) + ([] if scores is None else [scores]), dim=1)
 
@@ -200,21 +198,6 @@ def clip_rows(
     clipped = int((counted & (norms > clip_norm)).sum())
     seen = Diagnostics(len(norms), len(norms) - int(counted.sum()), clipped, 0.0)
     return sums, seen, torch.where(counted, norms * factors, 0.0), counted
-
-
-def _mean_loss(loss: Loss, *, scored: bool) -> Loss:
-    """Of each client the mean loss of its records; with ``scored``, the mean score too."""
-
-    def mean(model: nn.Module, batch: Any) -> Any:
-        rows, weights = batch
-        flat = map_rows(lambda leaf: leaf.flatten(0, 1), rows)
-        losses, scores = check_losses(loss(model, flat), weights.numel(), scored=scored, constant=True)
-        mean_loss = (losses.reshape(weights.shape) * weights).sum(1)
-        if scores is None:
-            return mean_loss
-        return mean_loss, (scores.reshape(weights.shape).to(weights) * weights).sum(1)
-
-    return mean
 
 
 class _Loss(nn.Module):

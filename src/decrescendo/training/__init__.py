@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from decrescendo.training import digits, steering
+    from decrescendo.training.data.by_person import by_person, person_loss
     from decrescendo.training.data.rows import Rows, rows
     from decrescendo.training.loop.frozen_state import FrozenStateGuard
     from decrescendo.training.loop.loop import train
@@ -80,6 +81,7 @@ _HOMES = {
     ),
     "loop.loop": ("train",),
     "loop.progress": ("Callback", "Progress"),
+    "data.by_person": ("by_person", "person_loss"),
     "data.rows": ("Rows", "rows"),
     "run": ("Run", "cpu_weights", "versions"),
     "search.private_search": ("PrivateSearch", "parse_trials"),
@@ -104,13 +106,14 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = ("digits", "steering")
 
 __all__ = [
-    "train", "Trainer", "StepResult", "Progress", "Callback", "Run", "Store", "Checkpoint", "Checkpoints", "Releases",
-    "Stateful", "Statement", "Assumption", "Provenance", "Declaration", "Adaptive", "steering", "Task", "find_task",
-    "fit", "train_task", "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy",
-    "digits", "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
-    "Settings", "Space", "Between", "Among", "default_space", "free_space", "compare", "Comparison", "ComparedRun",
-    "tune", "Recipe", "PrivateSearch", "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
-    "without_batch_norm", "Reading", "Estimate", "smoothed", "cross_entropy_and_accuracy",
+    "train", "Trainer", "StepResult", "Progress", "Callback", "Run", "Store", "Checkpoint", "Checkpoints",
+    "Releases", "Stateful", "Statement", "Assumption", "Provenance", "Declaration", "Adaptive", "steering", "Task",
+    "find_task", "fit", "train_task", "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised",
+    "cross_entropy", "digits", "Rows", "rows", "by_person", "person_loss", "accuracy", "mean_loss", "cpu_weights",
+    "versions", "FrozenStateGuard", "check_promise", "Settings", "Space", "Between", "Among", "default_space",
+    "free_space", "compare", "Comparison", "ComparedRun", "tune", "Recipe", "PrivateSearch", "search_privately",
+    "save_winner", "parse_trials", "parse_fixed", "parse_moving", "without_batch_norm", "Reading", "Estimate",
+    "smoothed", "cross_entropy_and_accuracy",
 ]  # fmt: skip
 
 
