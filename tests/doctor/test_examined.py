@@ -77,6 +77,19 @@ def test_noise_on_a_copy_is_missing_noise(observed: Observe, tmp_path: Path) -> 
     assert any(f.check == "noise" for f in found.findings), found.describe()
 
 
+def test_steps_without_an_optimiser_are_seen(observed: Observe, tmp_path: Path) -> None:
+    """A loop that moves the weights itself: whether between two passes they were moved, and by how much with a record
+    exchanged."""
+    for name in ("clean", "silent"):
+        (tmp_path / name).mkdir()
+    clean = observed(tmp_path / "clean", trainings.CLEAN_BY_HAND["no optimiser"])
+    assert not clean.findings, clean.describe()
+    assert any("standard deviations of its noise" in fact for fact in clean.facts), clean.describe()
+    silent = observed(tmp_path / "silent", trainings.FAULTY_BY_HAND["no optimiser, no noise"][1])
+    (noise,) = (f for f in silent.findings if f.check == "noise")
+    assert noise.certainty is not Certainty.SUSPECTED, silent.describe()
+
+
 def test_statistics_that_no_record_moves_are_no_fault(observed: Observe, tmp_path: Path) -> None:
     made = _GENERATOR.replace("for epoch in range(3):\n    ", "")
     text = _BY_HAND.replace(

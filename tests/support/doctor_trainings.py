@@ -178,7 +178,14 @@ OWN_BATCHES_VMAP = _BY_HAND.replace(
     "    for a, b in loader:",
     "    for _ in range(10):\n        drawn = torch.rand(600) < 0.1\n        a, b = x[drawn], y[drawn]",
 )
-CLEAN_BY_HAND = {"vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES}
+# Weights that the loop moves itself.
+_STEPPED = _OWN_BATCHES.replace("optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n", "").replace(
+    "        optimizer.step()\n",
+    "        with torch.no_grad():\n            for p in model.parameters():\n                p -= 0.1 * p.grad\n",
+)
+CLEAN_BY_HAND = {
+    "vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES, "no optimiser": _STEPPED,
+}  # fmt: skip
 FAULTY_BY_HAND = {
     "noise over the batch": ("sensitivity", _BY_HAND.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
     "noise without the clip norm": ("sensitivity", _LOOPED.replace("max_grad_norm) / 60", "0.1) / 60")),
@@ -189,6 +196,7 @@ FAULTY_BY_HAND = {
     "no noise": ("noise", _BY_HAND.replace("torch.randn_like(p)", "torch.zeros_like(p)")),
     "own batches, noise over the "
     "batch": ("sensitivity", _OWN_BATCHES.replace("max_grad_norm) / 60", "max_grad_norm / 60) / 60")),
+    "no optimiser, no noise": ("noise", _STEPPED.replace("torch.randn_like(total)", "torch.zeros_like(total)")),
     "divided by the rows drawn": ("denominator", _LOOPED.replace("/ 60\n", "/ a.shape[0]\n")),
     "batch norm": ("beside", _OF_BATCHES.replace("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU()")),
 }  # fmt: skip

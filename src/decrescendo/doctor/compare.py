@@ -16,7 +16,7 @@ _ERRORS = 4.0
 _ROUNDING = 1e-4
 _FEW = 0.01  # the share of numbers that may come out the same by rounding
 _MANY, _LOOKED_AT = 16, 1_000
-NO_NOISE = "the gradient that the optimiser takes has no noise"
+NO_NOISE = "the gradient of a step has no noise"
 _SILENT = 0.1  # a noise multiplier below it hides nothing
 
 

@@ -17,7 +17,7 @@ from decrescendo.doctor.events import Events
 # "same" shows that a run is repeatable; "quiet" draws no noise, so that the difference is the noise.
 ROLES = ("same", "replaced", "removed", "large", "opposite", "quiet")
 _LONGEST = 60  # seconds that a child may take
-_LARGEST = 20_000_000  # numbers of a release that are kept: a part of a vector is no longer than all of it
+LARGEST = 20_000_000  # numbers of a release that are kept: a part of a vector is no longer than all of it
 # A large record may be one that the model gets right by far, of no gradient: its opposite then has a long one.
 SCALES = {"large": 1000.0, "opposite": -1000.0}
 _TIMES = 3  # loaders that are forked for: one that evaluates may come before the one that trains
@@ -113,7 +113,7 @@ class Neighbours:
             return
         self.waiting = False
         # Of several loaders the last one that came before a release is the one that trains.
-        kept = vector().detach().to(torch.float64).flatten()[:_LARGEST].clone()
+        kept = vector().detach().to(torch.float64).flatten()[:LARGEST].clone()
         path = self._folder / f"{self.role}.pt"
         # Not by torch.save, which the observers see.
         buffers = torch.cat([held.detach().double().flatten() for held in self.buffers] or [torch.zeros(0)])

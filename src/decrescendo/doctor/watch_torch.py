@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
 from decrescendo.doctor.loops import named_numbers
-from decrescendo.doctor.neighbours import SCALES, Neighbours, changed_indices, enlarged
+from decrescendo.doctor.neighbours import LARGEST, SCALES, Neighbours, changed_indices, enlarged
 
 
 class Enough(BaseException):
@@ -46,6 +46,8 @@ class TorchWatch:
         self.done = self._stops = self.fetched = self.drawn = self.bypassed = 0
         self._depth, self._random = 0, torch.get_rng_state()
         self._buffers: set[int] = set()
+        self._optimizers = 0
+        self._weights: dict[int, Tensor] = {}
         self._loaders: set[int] = set()
 
     @property
@@ -121,6 +123,11 @@ class TorchWatch:
         modules.register_module_forward_hook(self._after_forward, always_call=True)
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
+        wrap(torch.optim.Optimizer, "__init__", self._made)
+
+    def _made(self, make: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        make(optimizer, *args, **kwargs)
+        self._optimizers += 1
 
     def _before_forward(self, module: nn.Module, args: Any) -> Any:
         self._depth += 1
@@ -133,6 +140,7 @@ class TorchWatch:
         if is_wrapped_by_transform(args[0]):  # under vmap it is every record at once
             return None
         self._watch_buffers(module)
+        self._watch_weights(module)
         if not module.training or self.fetched or self.waits or not self.neighbours.due(0):
             return None
         # No loader made this batch: change a record where the model takes it. Its label stays.
@@ -142,6 +150,19 @@ class TorchWatch:
         elif role in SCALES and batch.is_floating_point():
             batch[0] *= SCALES[role]
         return (batch, *args[1:])
+
+    def _watch_weights(self, module: nn.Module) -> None:
+        """Steps of a loop that moves the weights itself: between two passes of the training they were changed."""
+        if not module.training or self._optimizers:
+            return
+        held = [p.detach().flatten() for p in module.parameters() if p.requires_grad]
+        if not held or sum(map(len, held)) > LARGEST:
+            return
+        now, before = torch.cat(held), self._weights.get(id(module))
+        self._weights[id(module)] = now
+        if before is not None and before.shape == now.shape and not torch.equal(before, now):
+            self._released(lambda: before - now)
+            self.took_step(private=False)
 
     def _watch_buffers(self, module: nn.Module) -> None:
         if not module.training or id(module) in self._buffers:
@@ -176,10 +197,13 @@ class TorchWatch:
             return
         gradients = [p.grad for p in groups if p.grad is not None]
         if gradients:
-            facts = {"kind": "gradient"}
-            if self.done == 0:
-                self.events.write("claims", {"names": named_numbers(user_frame())})
-            self.neighbours.release(lambda: torch.cat([g.detach().flatten() for g in gradients]), facts)
+            self._released(lambda: torch.cat([g.detach().flatten() for g in gradients]))
+
+    def _released(self, vector: Callable[[], Tensor]) -> None:
+        """By a step that is not Opacus': with what the code around it calls noise, clip norm and epsilon."""
+        if self.done == 0:
+            self.events.write("claims", {"names": named_numbers(user_frame())})
+        self.neighbours.release(vector, {"kind": "gradient"})
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.private or self.inside:
