@@ -172,7 +172,7 @@ def _described(data: Digits) -> str:
 def _train_all(
     data: Digits, plans: dict[str, Plan], seeds: Sequence[int], steps: int, console: Console, jobs: int
 ) -> list[Outcome]:
-    columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description:<22}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn())
     columns = (*columns, TextColumn("{task.fields[loss]}"))
     methods: dict[str, tuple[Plan | None, Decay]] = {
         NOT_PRIVATE: (None, "none"),
@@ -191,7 +191,8 @@ def _train_all(
             delayed(_trained)(name, seed, data, steps, *methods[name], threads) for name, seed in wanted
         ):
             trained[name, seed] = curve, run
-            loss = "" if run is None else f"released loss {smoothed(run.telemetry)}"
+            last = None if run is None else smoothed(run.telemetry)
+            loss = "" if last is None else f"released loss {last.value:.2f} +- {last.standard_error:.2f}"
             display.update(bars[name], advance=1, loss=loss)
     return [
         Outcome(name, tuple(trained[name, seed][0] for seed in seeds), plan, trained[name, seeds[0]][1])
@@ -235,12 +236,14 @@ def comparison(outcomes: Sequence[Outcome]) -> Table:
 
 
 def released(outcomes: Sequence[Outcome]) -> str:
-    """The training loss of the first seed as it was released, under the noise of the gradients, at five times."""
+    """The training loss of the first seed as it was released, under the noise of the gradients: the mean of each fifth
+    of the steps."""
     lines: list[str] = []
     for outcome in outcomes:
         readings = () if outcome.run is None else outcome.run.telemetry
-        ends = [len(readings) * part // 5 for part in range(1, 6)]
-        shown = [found for end in ends if (found := smoothed(readings[:end])) is not None]
+        fifth = max(1, len(readings) // 5)
+        ends = range(fifth, len(readings) + 1, fifth)
+        shown = [found for end in ends if (found := smoothed(readings[:end], window=fifth)) is not None]
         if shown:
             curve = " -> ".join(f"{found.value:.2f}" for found in shown)
             lines.append(f"{outcome.name}: released training loss {curve}, +- {shown[-1].standard_error:.2f}")
