@@ -72,7 +72,7 @@ def rewrite(path: str | os.PathLike[str]) -> Rewritten:
         raise InvalidValue(
             f"{path} must call PrivacyEngine.make_private to be rewritten, got no such call in it. If another file "
             "makes it, rewrite that one; a loop with clipping and noise of its own is replaced as a whole, by "
-            "decrescendo.train (docs: Come from Opacus)"
+            "decrescendo.train (docs: Move from Opacus)"
         )
     return _Writer(alone, module).written()
 
