@@ -96,7 +96,9 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 def test_every_test_named_in_a_page_exists() -> None:
-    assert len(NAMED_TEST.findall((ROOT / "docs/reference/pitfall-tests.md").read_text(encoding="utf-8"))) > 40
+    assert (
+        len(NAMED_TEST.findall((ROOT / "docs/reference/pitfall-tests.md").read_text(encoding="utf-8"))) > 40
+    )
     for page in PAGES:
         assert missing_tests(page.read_text(encoding="utf-8")) == [], page.name
 
