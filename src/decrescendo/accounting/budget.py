@@ -200,8 +200,8 @@ class Guarantee:
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
         object.__setattr__(self, "unit", check_unit(self.unit))
         check_instance("accountant", self.accountant, str)
-        if not self.accountant:
-            raise InvalidValue("accountant must be a name, got accountant=''")
+        if not self.accountant or not self.accountant.isprintable():
+            raise InvalidValue(f"accountant must be a name on one line, got accountant={self.accountant!r}")
         if self.kind not in ("upper", "exact", "estimate"):
             raise InvalidValue(f"kind must be upper, exact or estimate, got kind={self.kind!r}")
         if self.epsilon_lower is not None:

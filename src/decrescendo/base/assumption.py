@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from decrescendo.base.markdown import one_line
 from decrescendo.errors import InvalidValue, check_instance
 
 # Prefixes of codes: assumptions about the independence of rows in a pass; about values published without noise.
@@ -40,8 +41,7 @@ class Assumption:
             raise InvalidValue(
                 f"code must be of small letters, digits and hyphens, got code={self.code!r}. Write it like own-sampler"
             )
-        line = " ".join(self.sentence.split())
-        line = "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
+        line = one_line(self.sentence)
         if not line.startswith(BEGINS):
             raise InvalidValue(
                 f'sentence must begin with "{BEGINS}", got sentence={self.sentence!r}. Say after it what must be true'

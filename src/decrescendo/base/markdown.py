@@ -1,8 +1,18 @@
-"""Tables in Markdown that can be read as plain text too: columns are padded."""
+"""Markdown that can be read as plain text too: tables with padded columns, and texts that stay on their line."""
 
 from collections.abc import Sequence
 
 from decrescendo.errors import InvalidValue
+
+
+def one_line(text: str) -> str:
+    """A text on one line, without terminal control or bidirectional characters, so that it cannot imitate another part
+    of a page.
+
+    >>> one_line("mine\\n# Guarantee" + chr(27))
+    'mine # Guarantee\ufffd'
+    """
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:

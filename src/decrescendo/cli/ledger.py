@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from decrescendo.base.markdown import one_line
 from decrescendo.cli import options
 from decrescendo.cli.app import in_a_cell, one_line_errors, out, printable, say
 from decrescendo.cli.asked import whom
@@ -104,7 +105,7 @@ def _show(opened: "Store", as_json: bool) -> None:
             asked + " by an estimate" * (kind == "estimate"), f"{entry.released.steps} of {entry.agreed.steps}",
             "given back" if entry.given_back else entry.state,
         )  # fmt: skip
-    say(f"{opened.dataset}: {opened.rows} rows, one {opened.budget.protected} protected")
+    say(f"{one_line(opened.dataset)}: {opened.rows} rows, one {opened.budget.protected} protected")
     if table.row_count:
         out.print(table)
     say(opened.describe())

@@ -71,7 +71,9 @@ class Telemetry:
                 f"loss_range must be two numbers, the lowest and the highest loss, got {ends!r}"
             )
         low = check_real("loss_range[0]", ends[0])
-        object.__setattr__(self, "loss_range", (low, check_real("loss_range[1]", ends[1], above=low)))
+        high = check_real("loss_range[1]", ends[1], above=low)
+        check_real("the width of loss_range", high - low)
+        object.__setattr__(self, "loss_range", (low, high))
 
     def __str__(self) -> str:
         """In words, for `Statement`.

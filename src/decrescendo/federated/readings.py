@@ -64,7 +64,7 @@ class Readings:
         self._last = None
         if noisy is not None and self.telemetry is not None:
             about = asked.number, asked.clip_norm, asked.noise_multiplier
-            self._last = reading_of(noisy, self.telemetry, *about, float(sampling.expected_batch_size))
+            self._last = reading_of(noisy, self.telemetry, *about, sampling)
 
     def shown(self) -> None:
         """The round that has ended is written down."""

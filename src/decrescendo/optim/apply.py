@@ -98,7 +98,7 @@ def fill_gradients(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Op
         raise
 
 
-def _padding_rows(model: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
+def _padding_rows(model: nn.Module) -> Iterator[tuple[Tensor, int]]:
     """The rows of ``padding_idx``, in weights that one embedding alone has: no example has a gradient there, and plain
     training leaves them as they are."""
     padded = [
@@ -109,7 +109,7 @@ def _padding_rows(model: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
     if padded:
         held = Counter(id(one) for module in model.modules() for one in module._parameters.values())
         for module in padded:
-            if held[id(module.weight)] == 1:
+            if held[id(module.weight)] == 1 and module.padding_idx is not None:
                 yield module.weight, module.padding_idx
 
 

@@ -1,6 +1,7 @@
 """`AdaptivePlan`: what is fixed before a run whose noise is decided during the run, frozen, as one small file."""
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -250,7 +251,7 @@ def _filter_named(name: str, budget: Budget) -> Filter | None:
         return ZcdpFilter(budget)
     if name == "GdpFilter":
         return GdpFilter(budget)
-    order = name.removeprefix("RenyiFilter(order=").removesuffix(")")
-    if order.isdecimal() and name == f"RenyiFilter(order={order})":
-        return RenyiFilter(budget, int(order))
+    renyi = re.fullmatch(r"RenyiFilter\(order=([1-9][0-9]{0,8})\)", name)
+    if renyi is not None:
+        return RenyiFilter(budget, int(renyi[1]))
     return None

@@ -94,7 +94,10 @@ def _from_json(path: object, text: str, sample_rate: float | None) -> Ledger:
 
 
 def _from_csv(path: object, text: str, sample_rate: float | None) -> Ledger:
-    lines = [row for row in csv.reader(io.StringIO(text)) if any(cell.strip() for cell in row)]
+    try:
+        lines = [row for row in csv.reader(io.StringIO(text)) if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise FileRefused(f"{path} must hold noise multipliers, got {error}") from None
     if not lines:
         raise FileRefused(f"{path} must hold noise multipliers, got an empty file")
     if ";" in "".join(lines[0]):
@@ -105,6 +108,8 @@ def _from_csv(path: object, text: str, sample_rate: float | None) -> Ledger:
         if unknown or len(set(names)) != len(names) or "noise_multiplier" not in names:
             raise FileRefused(f"{path} must have columns {', '.join(COLUMNS)}, got {', '.join(names)}")
         body = lines[1:]
+        if not body:
+            raise FileRefused(f"{path} must hold noise multipliers, got only the names of columns")
     else:
         names, body = ["noise_multiplier"], lines
     if "sample_rate" in names:

@@ -12,7 +12,7 @@ from decrescendo.accounting.budget import row_of
 from decrescendo.accounting.membership import ALARMS, membership, percent
 from decrescendo.accounting.table import KNOWN
 from decrescendo.errors import InvalidValue
-from decrescendo.plans import Plan
+from decrescendo.plans import Plan, StratifiedPoissonSampling
 from decrescendo.report.judge import WORDS, verdicts
 from decrescendo.studio.settings import Settings
 from decrescendo.training.statement import state
@@ -80,10 +80,14 @@ def outline(subject: Subject) -> dict[str, Any]:
     curves = {"z": noise[at].tolist()}
     rows = [["Steps", f"{noise.size:,}"], ["Noise multiplier z", _span(noise)]]
     if clip.size == noise.size and np.isfinite(clip).all():
-        curves |= {"c": clip[at].tolist(), "zc": (noise * clip)[at].tolist()}
-        rows += [["Clip norm C", _span(clip)], ["Noise on the sum z C", _span(noise * clip)]]
+        added, what = noise * clip, "z C"
+        if plan is not None and plan.correlation is not None:  # its noise is larger than z C
+            added, what = clip * plan.correlation.noise_std()[: clip.size], "of a step"
+        curves |= {"c": clip[at].tolist(), "zc": added[at].tolist()}
+        rows += [["Clip norm C", _span(clip)], [f"Noise on the sum {what}", _span(added)]]
         if plan is not None:
-            rows.append(["Noise on the mean z C / B", _span(noise * clip / plan.batch_size)])
+            over = "z C / B" if what == "z C" else what
+            rows.append([f"Noise on the mean {over}", _span(added / plan.batch_size)])
     elif clip.size and np.isfinite(clip).all():  # of a run that ended early
         rows.append([f"Clip norm C of {clip.size:,} steps", _span(clip)])
     if plan is not None:
@@ -130,6 +134,8 @@ def assess(subject: Subject, part: str) -> dict[str, Any]:
 
 
 def _spent(subject: Subject) -> list[list[float]] | None:
+    if subject.adaptive:  # accountants bound noise that was fixed before: only the guarantee holds
+        return None
     spent = EpsilonCurve(subject.ledger, subject.delta, group=subject.group)
     epsilon = spent.curve()
     return [[0, *spent.steps.tolist()], [0.0, *epsilon.tolist()]] if np.isfinite(epsilon).all() else None
@@ -154,6 +160,8 @@ def _attack(subject: Subject) -> dict[str, Any]:
 
 def _claims(subject: Subject) -> list[list[str]]:
     claims: list[list[str]] = []
+    if subject.adaptive:
+        return [["all", "–", "do not apply: the noise was decided during the run"]]
     for verdict in verdicts(subject.ledger, subject.delta, group=subject.group):
         name = KNOWN[verdict.accountant].shown
         if verdict.bound is None:
@@ -210,15 +218,15 @@ def _costs(plan: Plan) -> list[list[str]]:
     """What the plan costs, in examples: computed, and hidden behind."""
     unit, examples = row_of(plan.budget), plan.sampling.dataset_size
     batch = plan.batch_size
-    computed = float(batch.sum())
+    computed, chance = float(batch.sum()), 100 * batch / examples
+    each = f": each {unit} {computed / examples:.3g} times"
+    if isinstance(plan.sampling, StratifiedPoissonSampling):
+        chance, each = 100 * np.array([*plan.sampling.stratum_rates.values()]), ""
     return [
-        ["Chance to be in a batch", f"{_span(100 * batch / examples)} % a step"],
+        ["Chance to be in a batch", f"{_span(chance)} % a step" + ("" if each else ", by stratum")],
+        [f"Cost in {unit}s", f"{computed:,.0f} gradients expected{each}"],
         [
-            f"Cost in {unit}s", f"{computed:,.0f} gradients expected: each {unit} "
-            f"{computed / examples:.3g} times",
-        ],
-        [
-            "Noise of a step", f"as strong, in each coordinate, as {_span(plan.noise_multiplier)} whole clipped {unit}s"
-            f" beside {_span(batch)} expected",
+            "Noise of a step", f"as strong, in each coordinate, as {_span(plan.noise_std / plan.clip_norm)} whole "
+            f"clipped {unit}s beside {_span(batch)} expected",
         ],
     ]  # fmt: skip

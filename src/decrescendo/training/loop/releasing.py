@@ -1,14 +1,18 @@
 """Adds the noise to a clipped sum, and records the release in the ledger before the result can be seen."""
 
+import functools
 from dataclasses import dataclass
 from typing import final
 
 import torch
+from scipy.special import bdtr, bdtrc
 
 from decrescendo.accounting.release import Release
 from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.plans.sampling import Sampling
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.source import Source
 from decrescendo.training.loop.step_order import StepOrder
@@ -57,8 +61,8 @@ class Releasing:
         """The telemetry released with the gradients of the step just released."""
         settings, step = self.order.settings, self.run_state.taken
         assert settings is not None
-        size = float(self.source.sampling.at(step - 1).expected_batch_size)
-        return reading_of(noisy, telemetry, step, settings.clip_norm, settings.noise_multiplier, size)
+        about = telemetry, step, settings.clip_norm, settings.noise_multiplier
+        return reading_of(noisy, *about, self.source.sampling.at(step - 1))
 
     def record(self, release: Release, content: bytes) -> None:
         """Record a release, on rank 0. A crash may waste a release, never hide one. A repeated step's digest is
@@ -70,13 +74,37 @@ class Releasing:
 
 
 def reading_of(
-    noisy: NoisyMean, telemetry: Telemetry, step: int, clip_norm: float, noise_multiplier: float, size: float
+    noisy: NoisyMean,
+    telemetry: Telemetry,
+    step: int,
+    clip_norm: float,
+    noise_multiplier: float,
+    sampling: Sampling,
 ) -> Reading:
-    """The telemetry of a noisy mean of ``size`` expected examples, released at ``step``, from 1 on."""
+    """The telemetry of a noisy mean over a batch drawn by ``sampling``, released at ``step``, from 1 on."""
     assert noisy.extra_coordinates is not None
-    share = noisy.release.sample_rate / noisy.release.bands  # of a turn's rate, that among all examples
-    about = (clip_norm, noise_multiplier, share, size, *_energy(noisy))
-    return Reading(telemetry, step, *about, tuple(noisy.extra_coordinates.tolist()))
+    size = float(sampling.expected_batch_size)
+    rate = noisy.release.sample_rate / noisy.release.bands  # of a turn's rate, that among all examples
+    if isinstance(sampling, StratifiedPoissonSampling):
+        rate = sum(expected**2 / records for records, expected in sampling.strata.values()) / size
+    kept = size
+    if sampling.max_batch_size is not None:
+        kept = _expected_below(sampling.dataset_size, size / sampling.dataset_size, sampling.max_batch_size)
+    about = (clip_norm, noise_multiplier, rate, kept, *_energy(noisy))
+    return Reading(telemetry, step, *about, tuple((noisy.extra_coordinates * (size / kept)).tolist()))
+
+
+@functools.lru_cache(256)
+def _expected_below(count: int, rate: float, most: int) -> float:
+    """E[min(X, ``most``)] for a binomial X: how many rows of a batch are kept.
+
+    >>> _expected_below(2, 0.5, 1), _expected_below(100, 0.1, 100)
+    (0.75, 10.0)
+    """
+    if most >= count:
+        return count * rate
+    within = float(bdtr(most - 2, count - 1, rate)) if most >= 2 else 0.0
+    return count * rate * within + most * float(bdtrc(most - 1, count, rate))
 
 
 def _energy(noisy: NoisyMean) -> tuple[int, float]:

@@ -17,6 +17,7 @@ from decrescendo.errors import (
     FileRefused,
     check_array,
 )
+from decrescendo.plans.plan import Plan
 from decrescendo.training.run.history import History
 from decrescendo.training.statement import Provenance
 from decrescendo.training.steering.reading import Reading, as_row, read, telemetry_of
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "decrescendo-run", 1
 # The version of runs with adaptive noise: an adaptive plan, and the key "stopped".
 ADAPTIVE_VERSION = 2
+# What reading entries of a file may raise.
+UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError)
 RUN, PLAN, ADAPTIVE_PLAN, WEIGHTS, DIAGNOSTICS = (
     "run.json",
     "plan.json",
@@ -120,6 +123,18 @@ def read_provenance(facts: Mapping[str, Any]) -> Provenance:
 def read_telemetry(found: Mapping[str, Any] | None) -> tuple[Reading, ...]:
     """The readings of a run in the order of steps; empty if it had no telemetry."""
     return () if found is None else tuple(read(telemetry_of(found["of"]), found["rows"]))
+
+
+def check_telemetry(run: "Run") -> None:
+    """Refuse readings of other steps than the run's, or with another C_t or z_t."""
+    planned, steps = run.plan if isinstance(run.plan, Plan) else None, run.ledger.steps
+    said = [(reading.step, reading.clip_norm, reading.noise_multiplier) for reading in run.telemetry]
+    clips = run.clip_norm or (() if planned is None else planned.clip_norm[:steps].tolist())
+    noise = [z for _, _, z in said] if planned is None else planned.noise_multiplier[:steps].tolist()
+    if said and said != [*zip(range(1, steps + 1), clips, noise, strict=False)]:
+        raise FileRefused(
+            f"{RUN} must have the telemetry of its own {steps} steps, got other steps, C_t or z_t"
+        )
 
 
 def read_texts(values: Any) -> dict[str, str]:

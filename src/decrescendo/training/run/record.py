@@ -18,6 +18,7 @@ from torch import Tensor
 from decrescendo.accounting.budget import Guarantee, rounded
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base.assumption import Assumption, are_independent, assumption_lines
+from decrescendo.base.markdown import one_line
 from decrescendo.base.whole_file import read_whole
 from decrescendo.errors import (
     AccountingError,
@@ -37,7 +38,9 @@ from decrescendo.training.run.entries import (
     PROVENANCE,
     RUN,
     TELEMETRY,
+    UNREADABLE,
     WEIGHTS,
+    check_telemetry,
     checked_content,
     read_diagnostics,
     read_guarantee,
@@ -170,7 +173,7 @@ class Run:
             else f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
             f"steps: {self.steps}{self.plan.taken(self.steps)}",
             *assumption_lines(self.assumptions),
-            *([f"stopped: {self.stopped}"] if self.stopped else []),
+            *([f"stopped: {one_line(self.stopped)}"] if self.stopped else []),
             *([gap] if (gap := self.plan.gap(self.ledger)) else []),
             *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
             f"time: {self.seconds:.1f} s",
@@ -285,15 +288,14 @@ class Run:
             )
         except FileRefused:
             raise
-        except (
-            KeyError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, DecrescendoError,
-        ) as error:  # fmt: skip
+        except (*UNREADABLE, SafetensorError, DecrescendoError) as error:
             raise FileRefused(
                 f"{source} must hold a run, got one that does not fit together ({error})"
             ) from error
         try:
             run.plan.check(ledger, run.guarantee)
             check_claim(run.plan, run.guarantee)
+            check_telemetry(run)
         except AccountingError as error:
             raise FileRefused(f"{source / RUN} must fit what was agreed: {error}") from None
         return run

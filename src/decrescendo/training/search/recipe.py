@@ -11,6 +11,7 @@ from decrescendo.base import sealed
 from decrescendo.errors import (
     FileRefused,
     check_instance,
+    check_real,
     within,
 )
 from decrescendo.plans import Plan, PoissonSampling, calibrate
@@ -109,6 +110,7 @@ class Recipe:
             trials = tuple(Trial(**item) for item in content.pop("trials"))
             unit = check_unit(content.get("unit", Unit.EXAMPLE))
             check_instance("accountant", content.get("accountant", "Pld"), str)
+            check_real("score", content["score"])
             budget = Budget(content["epsilon"], content["delta"], unit, content.get("examples_per_person", 1))
             known: dict[str, Any] = {**content, **asdict(budget)}
             return cls(settings=settings, trials=trials, **known)

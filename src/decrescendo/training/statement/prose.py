@@ -1,12 +1,12 @@
 """The facts of a statement as Markdown for people."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from decrescendo.accounting.budget import rounded
 from decrescendo.accounting.membership import percent
 from decrescendo.base.assumption import Assumption, independence
-from decrescendo.base.markdown import table
+from decrescendo.base.markdown import one_line, table
 
 SHOWN = 11
 LABELS = {
@@ -24,6 +24,7 @@ LABELS = {
 
 def markdown(facts: Mapping[str, Any]) -> str:
     """The Markdown page of a statement's ``facts``."""
+    facts = _on_lines(facts)
     parts = [
         "# Privacy statement",
         _headline(facts["promise"]),
@@ -42,17 +43,23 @@ def markdown(facts: Mapping[str, Any]) -> str:
         "## Audit",
         _audit(facts["audit"]),
         "## Declared by the owner of the data",
-        "\n".join(f"- {LABELS[name]}: {_line(text)}" for name, text in facts["declared"].items()),
+        "\n".join(f"- {LABELS[name]}: {text}" for name, text in facts["declared"].items()),
         "## Not covered",
         "\n".join(f"- {text}" for text in facts["not_covered"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _line(text: str) -> str:
-    """A text on one line, without terminal control or bidirectional characters, so that a declaration cannot
-    imitate another part of the page."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
+def _on_lines(value: Any) -> Any:
+    """``value`` with each of its texts on one line: none can imitate another part of the page."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, Mapping):
+        facts = cast("Mapping[Any, Any]", value)
+        return {_on_lines(name): _on_lines(fact) for name, fact in facts.items()}
+    if isinstance(value, (list, tuple)):
+        return [_on_lines(fact) for fact in cast("Sequence[Any]", value)]
+    return value
 
 
 def _headline(promise: Mapping[str, Any]) -> str:
@@ -231,12 +238,10 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
             ),
         ]
     if facts["public_metrics"]:
-        scores = ", ".join(f"{_line(name)} {value:.4g}" for name, value in facts["public_metrics"].items())
+        scores = ", ".join(f"{name} {value:.4g}" for name, value in facts["public_metrics"].items())
         lines.append(f"Scores on declared public data: {scores}.")
     if facts["versions"]:
-        lines.append(
-            "Versions: " + ", ".join(f"{name} {_line(v)}" for name, v in facts["versions"].items()) + "."
-        )
+        lines.append("Versions: " + ", ".join(f"{name} {v}" for name, v in facts["versions"].items()) + ".")
     return lines
 
 
@@ -250,5 +255,5 @@ def _assumed(facts: list[dict[str, str]], unit: str) -> list[str]:
 def _audit(audit: Mapping[str, Any] | None) -> str:
     if audit is None:
         return "None was run (`decrescendo audit`). An audit can only find mistakes; the bound above is the proof."
-    lines = [f"- {_line(str(name)).replace('_', ' ')}: {_line(str(value))}" for name, value in audit.items()]
+    lines = [f"- {str(name).replace('_', ' ')}: {value}" for name, value in audit.items()]
     return "\n".join(["An audit can only find mistakes; the bound above is the proof.", "", *lines])

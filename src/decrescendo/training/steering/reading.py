@@ -53,11 +53,11 @@ class Reading:
         step: from 1 on.
         clip_norm: C_t.
         noise_multiplier: z_t.
-        sample_rate: p_t; where examples take turns, B_t / N.
-        expected_batch_size: B_t.
+        sample_rate: p_t; where examples take turns, B_t / N; of strata the mean over an expected batch.
+        expected_batch_size: B_t; of truncated batches, how many rows are expected to be kept.
         coordinates: the number of entries of the noisy mean gradient; 0 if ``energy`` is not known.
         energy: the mean square of these entries over the noise variance: about 1 for noise alone.
-        sums: the noisy coordinates of the telemetry, divided by B_t.
+        sums: the noisy coordinates of the telemetry, divided by ``expected_batch_size``.
 
     >>> reading = Reading(Telemetry(norms=2), 1, clip_norm=1.0, noise_multiplier=0.5, sample_rate=0.1,
     ...                   expected_batch_size=100.0, coordinates=0, energy=0.0, sums=(0.7 / 2**0.5, 0.2 / 2**0.5))
@@ -193,7 +193,8 @@ def smoothed(readings: Sequence[Reading], of: Curve = "loss", window: int = WIND
     if not estimates:
         return None
     # (Not by the standard errors: those of shares depend on the values, which would bias the mean.)
-    weights = [estimate.noise_std**-2 for estimate in estimates]
+    least = min(estimate.noise_std for estimate in estimates)
+    weights = [1.0 if e.noise_std == least else (least / e.noise_std) ** 2 for e in estimates]
     parts = [(weight / sum(weights), estimate) for weight, estimate in zip(weights, estimates, strict=True)]
     return Estimate(
         sum(part * estimate.value for part, estimate in parts),

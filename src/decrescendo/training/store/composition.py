@@ -238,7 +238,7 @@ def composition(name: str, budget: Budget) -> Composition:
     """
     check_instance("composition", name, str)
     kind, _, order = name.partition(":")
-    if kind == "renyi" and order.isdecimal():
+    if kind == "renyi" and order.isdecimal() and len(order) < 9:
         return RenyiSum(budget, int(order))
     if name == "sum":
         return Sum(budget)

@@ -233,6 +233,8 @@ def read_state(path: Path) -> Checkpoint:
     try:
         step, state = check_integer("step", body["step"]), unpack(body["state"], load_tensors(content))
         check_instance("state", state, dict)
+        if _NAME.fullmatch(path.name) and path.name != f"{_PREFIX}{step:09d}":
+            raise FileRefused(f"{path} must hold the step of its name, got step {step}")
         return Checkpoint(step, state)
     except FileRefused:
         raise
