@@ -22,7 +22,7 @@ from decrescendo.clipping.recurrent.padding import sizes_of
 from decrescendo.clipping.recurrent.recurrence import Recurrence, full_precision, named_weights
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Weights
 from decrescendo.clipping.recurrent.scan_functions import Scan, tap_of
-from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams
+from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.clipping.rules.rule import Kernel
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
@@ -221,12 +221,11 @@ class _Run:
         assert trace is not None
         factors = (self.view(inputs).detach(), trace.before, trace.unprojected)
         at = (taps[0], taps[1] if self.mode == "gru" else taps[0], taps[2])
-        shared = SharedGrams() if self.mode != "gru" else None
         for number, (slots, factor, tap) in enumerate(zip(used, factors, at, strict=True)):
             if slots and factor is not None and tap is not None:
                 # A program can write to the inputs, but not to these copies of states.
                 saved = (inputs,) if number == 0 and "weight" in slots else ()
-                self.attach(slots, factor, tap, saved, shared if number < 2 else None)
+                self.attach(slots, factor, tap, saved)
         return (self.view(made[0]), *made[1:])
 
     def attach(
@@ -235,7 +234,6 @@ class _Run:
         factor: Tensor,
         tap: Tensor,
         saved: tuple[Tensor, ...],
-        shared: SharedGrams | None,
     ) -> None:
         """Note that ``slots`` are the weights and biases of a linear layer from ``factor`` to ``tap``."""
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
@@ -243,15 +241,12 @@ class _Run:
 
         packing, workspace = self.layout.packing, self.recorder.workspace
         if packing is not None and packing.sizes[:1] == (self.layout.batch,):
-            grams = SharedGrams() if shared is None else shared
-            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, workspace, grams)
+            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, workspace)
         else:
             with paused():
                 split = self.layout.split(factor)
                 positions = split.reshape(split.shape[0], -1, split.shape[-1])
-            kernel = LinearKernel(
-                roles, parameters, saved, positions, transposed=False, workspace=workspace, shared=shared
-            )
+            kernel = LinearKernel(roles, parameters, saved, positions, transposed=False, workspace=workspace)
         self.recorder.attach(self.name, tap, parameters, self.layout, kernel)
 
 
