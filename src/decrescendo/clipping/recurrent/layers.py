@@ -8,7 +8,7 @@ gradients at their outputs. Their rule is that of linear layers.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from decrescendo.base.storages import paused
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.layout import Layout, Layouts
+from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.recurrent.padding import sizes_of
 from decrescendo.clipping.recurrent.recurrence import Recurrence, full_precision, named_weights
@@ -24,9 +24,11 @@ from decrescendo.clipping.recurrent.scan import Mode, Steps, Weights
 from decrescendo.clipping.recurrent.scan_functions import Scan, tap_of
 from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.clipping.rules.rule import Kernel
-from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.tracing import Mixed, Owners, RowLayout, Tracer, check_counted
+from decrescendo.row_independence.tracing import Mixed, Owners, RowLayout, check_counted
+
+if TYPE_CHECKING:
+    from decrescendo.clipping.recording import Recorder
 
 MODES: dict[Callable[..., Any], Mode] = {
     torch.lstm: "lstm",
@@ -39,32 +41,8 @@ _PADDED = ("input", "hx", "params", *_SETTINGS, "batch_first")
 _PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
 
 
-@runtime_checkable
-class RecurrentRecorder(Protocol):
-    """The part of the `Recorder` that recurrent layers use."""
-
-    tracer: Tracer
-    workspace: Workspace
-    layouts: Layouts
-
-    @property
-    def batch(self) -> int:
-        """How many examples there are."""
-        ...
-
-    def is_tracked(self, value: object) -> bool:
-        """Whether a tensor is a trainable parameter, or made from them alone."""
-        ...
-
-    def attach(
-        self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel
-    ) -> None:
-        """Record a use of ``tracked``: its output gradient is the gradient of ``output``."""
-        ...
-
-
 def run_recurrent(
-    recorder: RecurrentRecorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    recorder: "Recorder", func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """The result of ``func`` (torch.lstm, ..), with the uses of its trainable weights recorded.
 
@@ -136,7 +114,7 @@ def _laid(outputs: Tensor, *, by_steps: bool) -> Tensor:
 class _Run:
     """One call of a recurrent operation. ``turned``: the length comes before the sequences."""
 
-    recorder: RecurrentRecorder
+    recorder: "Recorder"
     name: str
     mode: Mode
     layout: Layout
@@ -250,9 +228,7 @@ class _Run:
         self.recorder.attach(self.name, tap, parameters, self.layout, kernel)
 
 
-def _check(
-    recorder: RecurrentRecorder, name: str, states: Sequence[Tensor], weights: Sequence[Tensor]
-) -> None:
+def _check(recorder: "Recorder", name: str, states: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
     if any(recorder.is_tracked(state) for state in states):
         raise UnsupportedModel(
             f"a trainable first state must have one copy an example, got {name} with a parameter itself as a state. "
