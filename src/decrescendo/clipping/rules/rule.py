@@ -51,15 +51,10 @@ class Call:
         """The arguments by name."""
         return dict(zip(names, self.args, strict=False)) | dict(self.kwargs)
 
-    def holds(self, value: Tensor, dim: int | None = None) -> bool:
-        """Whether an argument has the output's row layout (or has its rows along ``dim``, in the same
-        order)."""
+    def holds(self, value: Tensor) -> bool:
+        """Whether an argument has the output's row layout."""
         own = self.layout_of(value)
-        if own is None or own.packing is not self.layout.packing:
-            return False
-        return own.place.dim == (self.layout.place.dim if dim is None else dim) and own.place.like(
-            self.layout.place
-        )
+        return own is not None and own.packing is self.layout.packing and self.layout.place.same(own.place)
 
     def is_tracked(self, value: object) -> bool:
         """Whether an argument is a trainable parameter, or made from parameters only."""
