@@ -45,8 +45,8 @@ def test_it_agrees_with_each_example_by_itself(
     lengths: list[int], features: int, outputs: int, seed: int
 ) -> None:
     packing, random = packing_of(lengths), torch.Generator().manual_seed(seed)
-    inputs = torch.randn(packing.rows, features, generator=random)
-    d = torch.randn(packing.rows, outputs, generator=random)
+    inputs = torch.randn(len(packing.slots), features, generator=random)
+    d = torch.randn(len(packing.slots), outputs, generator=random)
     weights = torch.rand(len(lengths), generator=random)
     kernel = kernel_of(packing, inputs, ("weight", "bias"))
     each = [
@@ -87,7 +87,7 @@ def test_every_sequence_is_in_one_group_and_little_is_padded(lengths: list[int])
 
 def test_examples_that_are_left_out_leave_nothing() -> None:
     packing = packing_of([2, 4, 3])
-    inputs, d = torch.randn(packing.rows, 3), torch.randn(packing.rows, 2)
+    inputs, d = torch.randn(len(packing.slots), 3), torch.randn(len(packing.slots), 2)
     gone = torch.tensor([False, True, False])
     own = packing.source[1][packing.live[1]]
     inputs[own[0]], d[own[1]] = math.inf, math.nan
