@@ -30,7 +30,6 @@ from decrescendo.clipping.program import Program, moving
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import (
-    Memory,
     Numbers,
     Tracer,
     changed_places,
@@ -51,32 +50,24 @@ class Checker:
         self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = (), *, scored: bool = False
     ) -> None:
         self._model, self._loss, self._scored = model, loss, scored
-        self._comparison = Comparison(declared)
+        # The accepted passes; and records of tensors and Python state that outlive a pass.
+        self.comparison = Comparison(declared)
+        self.memory = self.comparison.memory
         self._autograd = AutogradCheck(model, loss, self.memory, Inventory.of(model))
         # Compared anew when they have gradients: behind a layer of zeros every gradient is zero at first.
         self._unseen, self._compared_again = set[str](), 0
 
-    @property
-    def memory(self) -> Memory:
-        """Records of tensors and Python state that outlive a pass."""
-        return self._comparison.memory
-
-    @property
-    def comparison(self) -> Comparison:
-        """The accepted passes."""
-        return self._comparison
-
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """Forbid passes to read these data except through their batch; accepted passes are compared anew."""
-        with self._comparison.lock:
+        with self.comparison.lock:
             if self.memory.withhold(data):
-                self._comparison.forget()
+                self.comparison.forget()
 
     def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
         """Run a first pass over a few rows, if there was none over examples of their shape."""
-        with self._comparison.lock:
+        with self.comparison.lock:
             self._turn_to(batch, held)
-            self._comparison.begin(
+            self.comparison.begin(
                 Program(self._autograd, held, workspace, self._unseen, self._scored), batch, rows, seed
             )
 
@@ -88,16 +79,16 @@ class Checker:
         ``count``: the batch is padded with its own rows to so many, if that is more; one row is passed twice.
         ``held``: the model's inventory.
         """
-        with self._comparison.lock:
+        with self.comparison.lock:
             self._turn_to(batch, held)
             program = Program(self._autograd, held, workspace, self._unseen, self._scored)
-            done = self._comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
+            done = self.comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
             if self._unseen and self._compared_again < _AGAIN and self._unseen & moving(done):
                 self._compared_again += 1
                 few = min(rows, max(SMALL))
                 first = slice_rows(batch, 0, few)
                 with exact_products():
-                    small = self._comparison.checked(program, first, few, max(SMALL), seed)
+                    small = self.comparison.checked(program, first, few, max(SMALL), seed)
                     program.compare(first, few, small, seed)
             return done
 
@@ -112,9 +103,9 @@ class Checker:
         Raises:
             UnsupportedModel: replays would not repeat the pass.
         """
-        with self._comparison.lock:
+        with self.comparison.lock:
             self._turn_to(batch, held)
-            last, accepted = self._comparison.accepted, self._comparison.over(count)
+            last, accepted = self.comparison.accepted, self.comparison.over(count)
             if last is None or accepted is None:
                 return None
             tracer = Tracer(count, self.memory, seed, None, last.recipes, before=accepted)
@@ -122,7 +113,7 @@ class Checker:
             tracer.stream.capturing, tracer.stream.once = not on_cpu, True
             seen = OnDevice(on_cpu=on_cpu)
             kept = self.kept()
-            self._comparison.runs += 1
+            self.comparison.runs += 1
             try:
                 with drawing({p.device for p in held.parameters.values()}, seed), unaware():
                     host = drawn_by_python(held)
@@ -170,7 +161,7 @@ class Checker:
                 raise UnsupportedModel(
                     "what lies in .grad of a parameter is read, where each step puts other memory"
                 )
-            if not self._comparison.is_known(tracer.trace):
+            if not self.comparison.is_known(tracer.trace):
                 raise OtherOperations(CHANGES)
             allowed = labels.numbers | tracer.lifted | {key_of(tensor) for _, tensor in held.tensors()}
             return done, norms, list(seen.constants.values()), allowed
@@ -183,4 +174,4 @@ class Checker:
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """Select the accepted passes for examples of this shape and this mode of the model."""
         self._autograd.held = held
-        self._comparison.turn_to(signature(held, batch))
+        self.comparison.turn_to(signature(held, batch))
