@@ -75,7 +75,7 @@ def run_recurrent(
             return func(*args, **kwargs)
         sizes = sizes_of(recorder.tracer, label, bound["batch_sizes"])
         with paused():
-            every = torch.arange(recorder.batch, device=given.device)
+            every = torch.arange(recorder.tracer.count, device=given.device)
             owners = label.owners or Owners(torch.cat([every[:size] for size in sizes]))
         packing = recorder.layouts.packing(owners, given.device, sizes)
     elif not isinstance(label, RowLayout):
@@ -88,12 +88,12 @@ def run_recurrent(
         ranks = (
             place
             if packing is None
-            else recorder.tracer.owners(0, packing.order // (sequences // recorder.batch))
+            else recorder.tracer.owners(0, packing.order // (sequences // recorder.tracer.count))
         )
     moved = (
         packing if place.owners is None or is_packed else recorder.layouts.packing(place.owners, given.device)
     )
-    layout = Layout.of(place, recorder.batch, moved)
+    layout = Layout.of(place, recorder.tracer.count, moved)
     run = _Run(recorder, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)
     wide = accumulator(given.dtype)
@@ -184,7 +184,7 @@ class _Run:
             {
                 role: weights[role]
                 for role in roles
-                if on and role in weights and self.recorder.is_tracked(weights[role])
+                if on and role in weights and weights[role] in self.recorder.tracking
             }
             for roles in groups
         ]
@@ -229,12 +229,12 @@ class _Run:
 
 
 def _check(recorder: "Recorder", name: str, states: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    if any(recorder.is_tracked(state) for state in states):
+    if any(state in recorder.tracking for state in states):
         raise UnsupportedModel(
             f"a trainable first state must have one copy an example, got {name} with a parameter itself as a state. "
             "Expand it to the batch: state.expand(-1, batch, -1)"
         )
-    if any(weight.requires_grad and not recorder.is_tracked(weight) for weight in weights):
+    if any(weight.requires_grad and weight not in recorder.tracking for weight in weights):
         raise UnsupportedModel(
             f"the weights of a recurrent layer must be made from parameters alone, got {name} with weights that depend "
             "on data. Detach them, or write the layer with ordinary torch operations"
