@@ -922,13 +922,11 @@ def test_a_line_that_was_declared_to_read_the_data_is_not_captured() -> None:
 def test_what_numpy_makes_of_the_data_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a rule of the engine's would do it: no operation shows the array."""
 
-    def sorted_by_numpy(ids: Tensor) -> tuple[Tensor, Tensor]:
-        order = torch.from_numpy(np.argsort(ids.numpy(), axis=1, kind="stable"))
-        return ids.gather(1, order), order
+    def found_by_numpy(first: Tensor) -> Tensor:
+        return torch.from_numpy(np.flatnonzero(first.numpy()))
 
     monkeypatch.setattr("decrescendo.clipping.rules.embedding.covers", lambda ids, d: False)
-    monkeypatch.setattr("decrescendo.clipping.rules.embedding.sort_ids", sorted_by_numpy)
-    monkeypatch.setattr("decrescendo.clipping.rules.embedding.places_of", segments.padded_places_of)
+    monkeypatch.setattr("decrescendo.clipping.rules.embedding.places_of", found_by_numpy)
     model, batch = CASES["embedding"].make(torch.float32, 6)
     engine = Engine(model, cases_loss, CAPTURE)
     with pytest.warns(UserWarning, match="nothing shows where a tensor"):  # noqa: PT031
@@ -1058,7 +1056,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Dice:
     for module in ("segments", "matrices", "compiled"):  # compiled forms are no operations of torch's
         monkeypatch.setattr(f"decrescendo.clipping.rules.{module}.library", lambda: None)
     monkeypatch.setattr("decrescendo.clipping.rules.embedding.places_of", segments.padded_places_of)
-    monkeypatch.setattr("decrescendo.clipping.rules.embedding.sort_ids", lambda ids: torch.sort(ids, dim=1))
     return generator
 
 

@@ -15,7 +15,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.recurrent.packed import PackedKernel, groups
 from decrescendo.clipping.recurrent.packing import Packing, make_packing
-from decrescendo.clipping.rules.linear import SharedGrams
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 
@@ -25,11 +24,9 @@ def packing_of(lengths: list[int]) -> Packing:
     return make_packing(tuple(sum(length > t for length in lengths) for t in range(max(lengths))), order)
 
 
-def kernel_of(
-    packing: Packing, inputs: Tensor, roles: tuple[str, ...], grams: SharedGrams | None = None
-) -> PackedKernel:
+def kernel_of(packing: Packing, inputs: Tensor, roles: tuple[str, ...]) -> PackedKernel:
     like = tuple(torch.empty(0) for _ in roles)
-    return PackedKernel(roles, like, (), inputs, packing, Workspace(0), grams or SharedGrams())
+    return PackedKernel(roles, like, (), inputs, packing, Workspace(0))
 
 
 def of_example(packing: Packing, data: Tensor, example: int) -> Tensor:
@@ -48,8 +45,8 @@ def test_it_agrees_with_each_example_by_itself(
     lengths: list[int], features: int, outputs: int, seed: int
 ) -> None:
     packing, random = packing_of(lengths), torch.Generator().manual_seed(seed)
-    inputs = torch.randn(packing.rows, features, generator=random)
-    d = torch.randn(packing.rows, outputs, generator=random)
+    inputs = torch.randn(len(packing.slots), features, generator=random)
+    d = torch.randn(len(packing.slots), outputs, generator=random)
     weights = torch.rand(len(lengths), generator=random)
     kernel = kernel_of(packing, inputs, ("weight", "bias"))
     each = [
@@ -90,7 +87,7 @@ def test_every_sequence_is_in_one_group_and_little_is_padded(lengths: list[int])
 
 def test_examples_that_are_left_out_leave_nothing() -> None:
     packing = packing_of([2, 4, 3])
-    inputs, d = torch.randn(packing.rows, 3), torch.randn(packing.rows, 2)
+    inputs, d = torch.randn(len(packing.slots), 3), torch.randn(len(packing.slots), 2)
     gone = torch.tensor([False, True, False])
     own = packing.source[1][packing.live[1]]
     inputs[own[0]], d[own[1]] = math.inf, math.nan
@@ -105,21 +102,6 @@ def test_examples_that_are_left_out_leave_nothing() -> None:
             total = left.scaled_sum(slot, rest, torch.ones(3))
             each = kernel.per_example(slot, d)
             assert torch.allclose(total, each[0] + each[2], atol=1e-6)
-
-
-def test_gram_matrices_are_shared_only_while_the_gradient_is_the_same() -> None:
-    packing, grams = packing_of([3, 2, 2]), SharedGrams()
-    narrow, wide = (kernel_of(packing, torch.randn(7, size), ("weight",), grams) for size in (2, 4))
-    d = torch.randn(7, 5)
-    first = narrow.squared_norms(0, d), wide.squared_norms(0, d.view(7, 5))
-    made = dict(grams.known)
-    assert wide.squared_norms(0, d.view(7, 5)).equal(first[1])
-    assert all(grams.known[number] is known for number, known in made.items())
-    d.mul_(2)
-    assert torch.allclose(narrow.squared_norms(0, d), 4 * first[0])
-    other = torch.randn(7, 5)
-    alone = kernel_of(packing, narrow.inputs, ("weight",)).squared_norms(0, other)
-    assert narrow.squared_norms(0, other).equal(alone)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])

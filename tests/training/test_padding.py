@@ -126,7 +126,7 @@ def test_each_shape_is_proven_once_and_known_again(monkeypatch: pytest.MonkeyPat
     engine = Engine(model, loss)
     engine.clipped_sum(data.take(np.arange(8)), 1.0)
     passes: list[int] = []
-    monkeypatch.setattr("decrescendo.clipping.checker.run", _counted(passes))
+    monkeypatch.setattr("decrescendo.clipping.program.run", _counted(passes))
     engine.clipped_sum(data.take(np.arange(8)), 1.0)
     assert passes == [3, 3, 2, 2]  # one a shape (one row is passed twice), and no small ones beside
     engine.clipped_sum(data.take(np.array([6])), 1.0)
@@ -158,7 +158,7 @@ def test_a_shape_that_mixes_is_refused_after_others_that_do_not() -> None:
 
 @pytest.mark.slow
 def test_more_shapes_than_are_remembered_are_proven_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.row_independence.comparison._SHAPES", 4)
+    monkeypatch.setattr("decrescendo.clipping.comparison._SHAPES", 4)
     engine, data = Engine(Reader(), loss), rows(Texts(tuple(range(1, 8)) * 2))
     with pytest.warns(UserWarning, match="more than 4 shapes"):
         engine.clipped_sum(data.take(np.arange(14)), 1.0)

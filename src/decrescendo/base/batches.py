@@ -27,9 +27,6 @@ class Ragged:
 
     parts: tuple[Batch, ...]
 
-    def __init_subclass__(cls) -> None:
-        raise TypeError("Ragged must be what it is, no class of it has a way of its own to give its parts")
-
     @property
     def rows(self) -> int:
         """The number of examples."""

@@ -1,11 +1,9 @@
 """Runs the passes of one model and loss: each is checked for row independence, and compared with autograd."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from decrescendo.base.batches import Batch, slice_rows
@@ -23,16 +21,15 @@ from decrescendo.clipping.captured_pass import (
     unaware,
 )
 from decrescendo.clipping.clipped import Loss
+from decrescendo.clipping.comparison import SMALL, Comparison
 from decrescendo.clipping.factors import joint_norms
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import signature
 from decrescendo.clipping.passes import Pass, run
+from decrescendo.clipping.program import Program, moving
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import (
-    SMALL,
-    Comparison,
-    Memory,
     Numbers,
     Tracer,
     changed_places,
@@ -42,59 +39,8 @@ from decrescendo.row_independence.tracing import (
     rejects,
 )
 
-_HINT = (
-    "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "
-    "data's dtypes, a dimension of rows first), and wants one loss per example"
-)
-
-
 # How many times gradients are compared again that were zero before.
 _AGAIN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """A model and loss as a `program.Program` for `Comparison`, with the tensors that the model holds now.
-
-    ``unseen``: the parameters whose gradients were zero where they were compared, which showed nothing.
-    """
-
-    autograd: AutogradCheck
-    held: Inventory
-    workspace: Workspace
-    unseen: set[str]
-    scored: bool = False
-    hint: str = _HINT
-
-    @property
-    def devices(self) -> Collection[torch.device]:
-        return {parameter.device for parameter in self.held.parameters.values()}
-
-    def run(self, rows: Batch, tracer: Tracer) -> Pass:
-        autograd, scored = self.autograd, self.scored
-        return run(autograd.model, self.held, autograd.loss, rows, self.workspace, tracer, scored=scored)
-
-    def numbers(self) -> Numbers:
-        return numbers_of(self.autograd.model, self.autograd.loss)
-
-    def compare(self, batch: Batch, rows: int, small: Pass, seed: int) -> None:
-        self.autograd.compare(batch, rows, small, seed)
-        self.unseen.clear()
-        self.unseen.update(small.squares().keys() - _moving(small))
-
-    def compare_answers(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
-        self.autograd.compare_answers(batch, rows, done, seed)
-
-
-def _moving(done: Pass) -> set[str]:
-    """The parameters that have a gradient in a pass. (Squares are rounded up, those of nothing too.)"""
-    squares, device = done.squares(), done.losses.device
-    finite = [
-        torch.where(torch.isfinite(one), one, 0.0).amax().to(device).float() for one in squares.values()
-    ]
-    largest = torch.stack(finite).tolist() if finite else []  # of a GPU all at once
-    least = 1e-24 * max(largest, default=0.0) + 1e-30
-    return {name for name, square in zip(squares, largest, strict=True) if square > least}
 
 
 class Checker:
@@ -104,33 +50,25 @@ class Checker:
         self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = (), *, scored: bool = False
     ) -> None:
         self._model, self._loss, self._scored = model, loss, scored
-        self._comparison = Comparison[Pass](declared)
+        # The accepted passes; and records of tensors and Python state that outlive a pass.
+        self.comparison = Comparison(declared)
+        self.memory = self.comparison.memory
         self._autograd = AutogradCheck(model, loss, self.memory, Inventory.of(model))
         # Compared anew when they have gradients: behind a layer of zeros every gradient is zero at first.
         self._unseen, self._compared_again = set[str](), 0
 
-    @property
-    def memory(self) -> Memory:
-        """Records of tensors and Python state that outlive a pass."""
-        return self._comparison.memory
-
-    @property
-    def comparison(self) -> Comparison[Pass]:
-        """The accepted passes."""
-        return self._comparison
-
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """Forbid passes to read these data except through their batch; accepted passes are compared anew."""
-        with self._comparison.lock:
+        with self.comparison.lock:
             if self.memory.withhold(data):
-                self._comparison.forget()
+                self.comparison.forget()
 
     def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
         """Run a first pass over a few rows, if there was none over examples of their shape."""
-        with self._comparison.lock:
+        with self.comparison.lock:
             self._turn_to(batch, held)
-            self._comparison.begin(
-                _Program(self._autograd, held, workspace, self._unseen, self._scored), batch, rows, seed
+            self.comparison.begin(
+                Program(self._autograd, held, workspace, self._unseen, self._scored), batch, rows, seed
             )
 
     def run(
@@ -141,16 +79,16 @@ class Checker:
         ``count``: the batch is padded with its own rows to so many, if that is more; one row is passed twice.
         ``held``: the model's inventory.
         """
-        with self._comparison.lock:
+        with self.comparison.lock:
             self._turn_to(batch, held)
-            program = _Program(self._autograd, held, workspace, self._unseen, self._scored)
-            done = self._comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
-            if self._unseen and self._compared_again < _AGAIN and self._unseen & _moving(done):
+            program = Program(self._autograd, held, workspace, self._unseen, self._scored)
+            done = self.comparison.checked(program, batch, rows, max(rows, count, min(SMALL)), seed)
+            if self._unseen and self._compared_again < _AGAIN and self._unseen & moving(done):
                 self._compared_again += 1
                 few = min(rows, max(SMALL))
                 first = slice_rows(batch, 0, few)
                 with exact_products():
-                    small = self._comparison.checked(program, first, few, max(SMALL), seed)
+                    small = self.comparison.checked(program, first, few, max(SMALL), seed)
                     program.compare(first, few, small, seed)
             return done
 
@@ -165,9 +103,9 @@ class Checker:
         Raises:
             UnsupportedModel: replays would not repeat the pass.
         """
-        with self._comparison.lock:
+        with self.comparison.lock:
             self._turn_to(batch, held)
-            last, accepted = self._comparison.accepted, self._comparison.over(count)
+            last, accepted = self.comparison.accepted, self.comparison.over(count)
             if last is None or accepted is None:
                 return None
             tracer = Tracer(count, self.memory, seed, None, last.recipes, before=accepted)
@@ -175,7 +113,7 @@ class Checker:
             tracer.stream.capturing, tracer.stream.once = not on_cpu, True
             seen = OnDevice(on_cpu=on_cpu)
             kept = self.kept()
-            self._comparison.runs += 1
+            self.comparison.runs += 1
             try:
                 with drawing({p.device for p in held.parameters.values()}, seed), unaware():
                     host = drawn_by_python(held)
@@ -223,7 +161,7 @@ class Checker:
                 raise UnsupportedModel(
                     "what lies in .grad of a parameter is read, where each step puts other memory"
                 )
-            if not self._comparison.is_known(tracer.trace):
+            if not self.comparison.is_known(tracer.trace):
                 raise OtherOperations(CHANGES)
             allowed = labels.numbers | tracer.lifted | {key_of(tensor) for _, tensor in held.tensors()}
             return done, norms, list(seen.constants.values()), allowed
@@ -236,4 +174,4 @@ class Checker:
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """Select the accepted passes for examples of this shape and this mode of the model."""
         self._autograd.held = held
-        self._comparison.turn_to(signature(held, batch))
+        self.comparison.turn_to(signature(held, batch))

@@ -2,40 +2,12 @@
 
 from collections.abc import Callable, Container, Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from decrescendo.clipping.tape import Operations
-
-
-@runtime_checkable
-class Capture(Protocol):
-    """A pass and its sums, for replay.
-
-    ``bakes_numbers``: a single number in the host's memory, beside tensors, is read at capture, not at replay.
-    ``computes_later``: nothing is computed while it is captured.
-    """
-
-    bakes_numbers: bool
-    computes_later: bool
-
-    def passing(self) -> AbstractContextManager[object]:
-        """Inside, the pass is captured."""
-        ...
-
-    def summing(self) -> AbstractContextManager[object]:
-        """Inside, its clipped sums are captured."""
-        ...
-
-    def finish(self, found: list[Tensor], allowed: Container[int]) -> None:
-        """End the capture: replays give ``found``. ``allowed``: storages that they may read and do not make."""
-        ...
-
-    def run(self) -> list[Tensor]:
-        """Replay pass and sums on the rows now in their memory; the first result is valid until the next replay."""
-        ...
 
 
 class DeviceGraphs:
@@ -83,6 +55,13 @@ class DeviceGraphs:
         except BaseException:
             generator.graphsafe_set_state(kept)  # a failed capture would keep the generator's state
             raise
+
+
+# A pass and its sums, for replay. ``passing()`` and ``summing()`` are contexts that capture them. After
+# ``finish(found, allowed)`` replays give ``found``; ``allowed``: storages that they may read and do not make. ``run()``
+# replays on the rows now in their memory; its first result is valid until the next replay. ``bakes_numbers``: a single
+# number in the host's memory, beside tensors, is read at capture. ``computes_later``: nothing is computed meanwhile.
+Capture: TypeAlias = DeviceGraphs | Operations
 
 
 def capturing_on(tensors: list[Tensor]) -> Callable[[], Capture] | None:

@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator, norm_dtype
+from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.repeated import Part, is_tied, merged, tied_norms
-from decrescendo.clipping.rules.rule import is_packed, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.rules.rule import scale_and_sum, square_rows, zero_rows
 from decrescendo.clipping.uses import Tracked, Use
 
 
@@ -169,7 +170,8 @@ def _by_source(parts: Iterable[Part]) -> Iterable[list[Part]]:
 def _without(part: Part, bad: Tensor) -> Tensor:
     """A part's output gradient, with those of the examples ``bad`` zero."""
     kernel = part.kernel
-    return kernel.zeroed(part.d, bad.to(part.d.device)) if is_packed(kernel) else _zeroed(part.d, bad)
+    packed = isinstance(kernel, PackedKernel)
+    return kernel.zeroed(part.d, bad.to(part.d.device)) if packed else _zeroed(part.d, bad)
 
 
 def _zeroed(rows: Tensor, bad: Tensor) -> Tensor:

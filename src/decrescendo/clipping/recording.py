@@ -79,11 +79,6 @@ class Recorder(TorchFunctionMode):
         self.guesses = RowGuesses(self.tracer, self.tracking)
         self.layouts = Layouts(self.tracer)
 
-    @property
-    def batch(self) -> int:
-        """How many examples there are."""
-        return self.tracer.count
-
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -139,17 +134,13 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         first = args[0] if args else kwargs.get("input")
         apart = attention if drops(func, args, kwargs) else DECOMPOSED.get(func)
-        if apart is attention or (apart is not None and not self.is_tracked(first)):
+        if apart is attention or (apart is not None and first not in self.tracking):
             with self, self.tracer.counts.torch_code():
                 return apart(*args, **kwargs)
         if func not in RULES and is_composite(func):
             with self, self.tracer.counts.torch_code():
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
-
-    def is_tracked(self, value: object) -> bool:
-        """Whether a tensor is a trainable parameter, or made from them alone."""
-        return value in self.tracking
 
     def attach(
         self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel
@@ -229,7 +220,7 @@ class Recorder(TorchFunctionMode):
         if found is None:
             return None
         output, place = found
-        layout = Layout.of(place, self.batch)
+        layout = Layout.of(place, self.tracer.count)
         call = Call(
             name, torch.Tensor.expand, (source,), {}, tuple(output.shape), layout, {id(source): source},
             self.layouts.of, self.workspace,

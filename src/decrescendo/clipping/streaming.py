@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,10 +19,17 @@ from torch.utils.hooks import RemovableHandle
 from decrescendo.base.precision import full_precision
 from decrescendo.base.storages import FUNCTIONS_OFF, paused
 from decrescendo.clipping.graph import walk
-from decrescendo.clipping.rules.rule import is_absorbing
+from decrescendo.clipping.rules.conv import ConvKernel
+from decrescendo.clipping.rules.elementwise import ElementKernel
+from decrescendo.clipping.rules.embedding import EmbeddingKernel
+from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.clipping.uses import Use
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import Public, Tracer, constant_of, is_data
+
+# Kernels that may need their output gradient only once: ``absorb`` takes from it what all later calls need, and says
+# whether they need neither it nor the inputs any more. Then they get a ``d`` without columns.
+Absorbing: TypeAlias = LinearKernel | ConvKernel | EmbeddingKernel | ElementKernel
 
 
 @dataclass(slots=True)
@@ -42,7 +50,7 @@ class Arrival:
         self.fired = True
         gradient = gradients[self.use.edge.output_nr]
         kernel = self.use.kernel
-        if gradient is None or not is_absorbing(kernel):
+        if gradient is None or not isinstance(kernel, Absorbing):
             return
         # The backward pass has the precision that the user set; norms and sums are computed in full precision.
         with full_precision(), paused(), FUNCTIONS_OFF():
@@ -88,7 +96,7 @@ def stream(uses: Sequence[Use], tracer: Tracer, *, wide: bool = False) -> Genera
         alone = all(
             source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
         )
-        if alone and is_absorbing(use.kernel) and _leads_to(use, nodes):
+        if alone and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
             arrival = found[index] = Arrival(use, tracer, wide)
             handles.append(use.edge.node.register_prehook(arrival))
     try:

@@ -187,7 +187,7 @@ class Tape(DispatchMode):
 
 
 class Operations:
-    """A captured pass on a CPU and its clipped sums: a `Capture` that replays a `Tape`."""
+    """A captured pass on a CPU and its clipped sums, replayed from a `Tape`."""
 
     bakes_numbers = computes_later = False
 

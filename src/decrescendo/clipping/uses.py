@@ -13,7 +13,8 @@ from decrescendo.base.storages import is_hollow, tensors_of
 from decrescendo.base.torch_private import TransformType, running_transform
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.rules.rule import Kernel, is_packed
+from decrescendo.clipping.recurrent.packed import PackedKernel
+from decrescendo.clipping.rules.rule import Kernel
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.tracing import SECOND_DERIVATIVE, Tracer, is_data
 
@@ -94,7 +95,7 @@ class Use:
     def arrived(self, gradient: Tensor) -> Tensor:
         """The output gradient in the form that the kernel takes: (batch, ...) if not packed, at least float32."""
         self.check_saved()
-        d = gradient if is_packed(self.kernel) else self.layout.split_gradient(gradient)
+        d = gradient if isinstance(self.kernel, PackedKernel) else self.layout.split_gradient(gradient)
         return d if d.is_complex() else d.to(accumulator(d.dtype))
 
     def check_saved(self) -> None:

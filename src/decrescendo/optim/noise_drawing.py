@@ -3,9 +3,7 @@
 import hmac
 import math
 from collections.abc import Mapping
-from functools import partial
-from itertools import groupby
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -27,22 +25,18 @@ DTYPES = torch.float32, torch.float64
 _TOGETHER = {"cpu": 2**20, "cuda": 2**24}
 
 
-@runtime_checkable
-class Adder(Protocol):
-    """Adds noise to a one-dimensional tensor."""
-
-    def __call__(self, values: Tensor, words: ReservedWords, *, fresh: bool) -> Tensor:
-        """``values`` (float32 or float64, on the CPU or CUDA) with noise; ``fresh``: they may be overwritten."""
-        ...
-
-
 def with_noise(
     gradients: Mapping[str, Tensor], std: float, divisor: float, stream: NoiseStream
 ) -> dict[str, Tensor]:
-    """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names; nothing is drawn for std 0."""
-    if std > 0 and not isinstance(stream, torch.Generator):
-        return drawn_in_order(gradients, stream, partial(_add_independent, std=std, divisor=divisor))
+    """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names, those of float64 last (of a
+    ``torch.Generator`` in their order); nothing is drawn for std 0."""
     noisy: dict[str, Tensor] = {}
+    if std > 0 and not isinstance(stream, torch.Generator):
+        for dtype in DTYPES:
+            names = [name for name in sorted(gradients) if accumulator(gradients[name].dtype) == dtype]
+            if names:
+                noisy |= _drawn_at_once({n: gradients[n] for n in names}, dtype, stream, std, divisor)
+        return {name: noisy[name] for name in gradients}
     for name in sorted(gradients):
         gradient = gradients[name].detach()
         dtype = accumulator(gradient.dtype)
@@ -70,25 +64,10 @@ def stream_of_extra(stream: NoiseStream) -> NoiseStream:
     return Keystream(hmac.digest(stream.key, f"decrescendo:beside:{stream.position}".encode(), "sha256"))
 
 
-def in_order(gradients: Mapping[str, Tensor]) -> list[str]:
-    """Names in the order in which noise is drawn: sorted, those of float64 last."""
-    return sorted(gradients, key=lambda name: (accumulator(gradients[name].dtype) == torch.float64, name))
-
-
-def drawn_in_order(
-    gradients: Mapping[str, Tensor], stream: SecureStream | Keystream, add: Adder
-) -> dict[str, Tensor]:
-    """The tensors with the noise that ``add`` adds, by name, drawn `in_order`."""
-    noisy: dict[str, Tensor] = {}
-    for dtype, names in groupby(in_order(gradients), lambda name: accumulator(gradients[name].dtype)):
-        noisy |= _drawn_at_once({name: gradients[name] for name in names}, dtype, stream, add)
-    return {name: noisy[name] for name in gradients}
-
-
 def _add_independent(
-    values: Tensor, words: ReservedWords, *, fresh: bool, std: float, divisor: float
+    values: Tensor, words: ReservedWords, std: float, divisor: float, *, fresh: bool
 ) -> Tensor:
-    """(values + N(0, std^2)) / divisor: exact, rounded once to a grid."""
+    """(values + N(0, std^2)) / divisor: exact, rounded once to a grid; ``fresh``: values may be overwritten."""
     if values.device.type == "cuda":
         return on_device.add_gaussian(values, std, words, divisor=divisor)
     found = values if fresh else torch.empty_like(values)
@@ -97,9 +76,13 @@ def _add_independent(
 
 
 def _drawn_at_once(
-    gradients: Mapping[str, Tensor], dtype: torch.dtype, stream: SecureStream | Keystream, add: Adder
+    gradients: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    stream: SecureStream | Keystream,
+    std: float,
+    divisor: float,
 ) -> dict[str, Tensor]:
-    """`drawn_in_order` for tensors of one dtype, small ones laid side by side.
+    """`with_noise` for tensors of one dtype, small ones laid side by side.
 
     This rank's part of a sharded tensor (DTensor) gets the noise that these entries have in the whole tensor.
     """
@@ -122,7 +105,8 @@ def _drawn_at_once(
         flat = torch.cat([own for _, own in run]) if len(run) > 1 else run[0][1].contiguous().resolve_neg()
         flat = flat.to(dtype)
         flat = flat if flat.device.type == "cuda" else flat.cpu()
-        flat = add(flat, words.after(first), fresh=len(run) > 1)  # one alone may be the sum's own memory
+        fresh = len(run) > 1  # one alone may be the sum's own memory
+        flat = _add_independent(flat, words.after(first), std, divisor, fresh=fresh)
         parts = flat.split([own.numel() for _, own in run])
         noisy |= {name: like(gradients[name], part) for (name, _), part in zip(run, parts, strict=True)}
     return noisy

@@ -3,15 +3,16 @@
 DP-SGD needs it: clipping each example's gradient bounds its influence only if no other example's loss depends on it.
 
 =================  ===========================================================================================
-`check`            one forward pass of a program: `Independent`, or a `Refusal`
+`Refusal`          why a pass was refused: `errors.UnsupportedModel.refusal`
 `register_rule`    says which dimensions an operation of your own keeps independent
 =================  ===========================================================================================
+
+`decrescendo.clipping.Engine.check` checks a model and a loss, and trains nothing.
 
 An engine that traces passes imports `decrescendo.row_independence.tracing`; all other modules are internal.
 """
 
-from decrescendo.row_independence.checking import Independent, check
 from decrescendo.row_independence.refusals import Refusal
 from decrescendo.row_independence.rules import register_rule
 
-__all__ = ["Independent", "Refusal", "check", "register_rule"]
+__all__ = ["Refusal", "register_rule"]

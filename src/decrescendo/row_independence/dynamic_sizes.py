@@ -17,7 +17,7 @@ from decrescendo.base.storages import is_whole, storage_key, tensors_of
 from decrescendo.base.torch_private import is_wrapped_by_transform
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
-from decrescendo.row_independence.hidden_integers import HiddenInteger
+from decrescendo.row_independence.dynamic_size import DynamicSize
 from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, counted_of, is_data
 from decrescendo.row_independence.row_layout import Owners
 
@@ -36,64 +36,8 @@ _CREATING = frozenset({
     "zeros", "ones", "empty", "full", "rand", "randn", "new_zeros", "new_ones", "new_empty", "new_full", "arange",
 })  # fmt: skip
 _RESHAPING = frozenset({"view", "reshape", "expand", "broadcast_to"})
-# The value that C code sees for a hidden size: unusual, so that a pass that uses it differs from other passes.
-_VALUE_FOR_C_CODE = 1013
-
-
 # Functions that return a size, by name, since they are called through ``torch.ops`` too.
 _SIZE_QUERIES = frozenset({"is_same_size", "size", "numel", "stride", "storage_offset", "_nnz", "sparse_dim"})
-
-
-class HiddenFraction(HiddenInteger):
-    """A `DynamicSize` divided by an integer that does not divide ``times``: it can be compared, but is not a
-    size."""
-
-    def __init__(self, counts: "DynamicSizes", value: int) -> None:
-        self.counts, self.value = counts, value
-
-
-class DynamicSize(HiddenInteger, int):
-    """``times`` the number of rows that the data selected. C code reads it as an int: always `_VALUE_FOR_C_CODE`."""
-
-    owners: Owners
-    times: int
-
-    def __new__(cls, counts: "DynamicSizes", owners: Owners, times: int, value: int) -> "DynamicSize":
-        made = super().__new__(cls, _VALUE_FOR_C_CODE)
-        made.counts, made.owners, made.times, made.value = counts, owners, times, value
-        return made
-
-    def __mul__(self, other: Any) -> Any:
-        if type(other) is not int:
-            self._refuse()
-        return DynamicSize(self.counts, self.owners, self.times * other, self.value * other)
-
-    def __floordiv__(self, other: Any) -> Any:
-        if type(other) is not int or other <= 0:
-            self._refuse()
-        if self.times % other:
-            return HiddenFraction(self.counts, self.value // other)
-        return DynamicSize(self.counts, self.owners, self.times // other, self.value // other)
-
-    def __mod__(self, other: Any) -> Any:
-        if type(other) is not int or not other or self.times % other:
-            self._refuse()
-        return 0
-
-    def _number(self, *_: object) -> float:
-        return self.counts.reads.number()
-
-    def __hash__(self) -> int:
-        return hash((id(self.counts), self.times))
-
-    __rmul__, __float__ = cast("Any", __mul__), cast("Any", _number)
-    __truediv__ = __rtruediv__ = cast("Any", _number)
-    __index__ = __int__ = __add__ = __radd__ = __sub__ = __rsub__ = __rfloordiv__ = cast(
-        "Any", HiddenInteger._refuse
-    )
-    __rmod__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = cast(
-        "Any", HiddenInteger._refuse
-    )
 
 
 class Shape(tuple[Any, ...]):
@@ -131,7 +75,7 @@ class DynamicSizes:
             self._refuse()
         owners, dim = cast("Owners", place.owners), place.dim
         self.python_has_one = True
-        rows = DynamicSize(self, owners, place.inner * place.outer, tensor.shape[dim])
+        rows = DynamicSize(self.reads, owners, place.inner * place.outer, tensor.shape[dim])
         if func == SHAPE or (func is Tensor.size and len(args) < 2 and kwargs.get("dim") is None):
             return Shape(rows if at == dim else size for at, size in enumerate(tensor.shape))
         if func is Tensor.size:
@@ -204,6 +148,8 @@ class DynamicSizes:
         if len(found) != 1 or name not in _CREATING | _RESHAPING or kwargs.get("generator") is not None:
             self._refuse()
         (count,) = found
+        if count.times is None:
+            self._refuse()
         lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (tuple, list))]
         listed = bool(_sizes_in(lists))
         if not listed and (name in ("full", "new_full") or _sizes_in(kwargs.values())):
@@ -225,7 +171,7 @@ class DynamicSizes:
         return self._labelled(name, cast("Tensor", output), dim, count)
 
     def _labelled(self, name: str, output: Tensor, dim: int, count: DynamicSize) -> Tensor:
-        place = RowLayout(dim, count.times, 1, count.owners)
+        place = RowLayout(dim, cast("int", count.times), 1, count.owners)
         label: Label = self.labels.label(output)
         if name in _CREATING:
             self.labels.assign(output, place._replace(constant=Public.ANY if name == "arange" else None))

@@ -54,24 +54,13 @@ class _Entries(Content):
     __hash__ = None  # type: ignore[assignment]
 
 
-class Place(tuple[object, ...]):
-    """A tensor's identity: the object, its storage and its layout."""
-
-    __slots__ = ()
-
-    @property
-    def storage(self) -> object:
-        """The storage, as `key_of` names it."""
-        return self[1] if len(self) > 1 else None
-
-
-def place_of(tensor: Tensor) -> Place:
+def place_of(tensor: Tensor) -> tuple[object, ...]:
     """The tensor, its memory and layout; not its values, which a replay reads anew."""
     with suppress(RuntimeError, NotImplementedError), DISPATCH_OFF():
         key, hooked = key_of(tensor), bool(tensor._backward_hooks)
         laid = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        return Place((id(tensor), key, *laid, tensor.requires_grad, hooked))
-    return Place((id(tensor),))
+        return id(tensor), key, *laid, tensor.requires_grad, hooked
+    return (id(tensor),)
 
 
 def entries_of(container: Any) -> object:

@@ -1,14 +1,14 @@
 """The names of this package that `decrescendo.clipping` may import, for an engine that traces passes by
 itself."""
 
-from decrescendo.row_independence.comparison import SMALL as SMALL
-from decrescendo.row_independence.comparison import Comparison as Comparison
 from decrescendo.row_independence.dynamic_sizes import SHAPE as SHAPE
 from decrescendo.row_independence.dynamic_sizes import SIZES as SIZES
 from decrescendo.row_independence.dynamic_sizes import is_given as is_given
+from decrescendo.row_independence.dynamic_sizes import raised_with_size as raised_with_size
 from decrescendo.row_independence.inputs import drawing as drawing
 from decrescendo.row_independence.inputs import labelled_rows as labelled_rows
 from decrescendo.row_independence.known_memory import Memory as Memory
+from decrescendo.row_independence.known_memory import SuspectConstant as SuspectConstant
 from decrescendo.row_independence.labels import LAID_ALONG as LAID_ALONG
 from decrescendo.row_independence.labels import Label as Label
 from decrescendo.row_independence.labels import Mixed as Mixed
@@ -24,10 +24,14 @@ from decrescendo.row_independence.process_settings import settings as settings
 from decrescendo.row_independence.python_state import UNSEARCHED as UNSEARCHED
 from decrescendo.row_independence.python_state import Numbers as Numbers
 from decrescendo.row_independence.python_state import changed_places as changed_places
+from decrescendo.row_independence.python_state import growing_with_rows as growing_with_rows
 from decrescendo.row_independence.python_state import is_of_a_library as is_of_a_library
 from decrescendo.row_independence.python_state import numbers_of as numbers_of
 from decrescendo.row_independence.python_state import without_keys as without_keys
 from decrescendo.row_independence.random_stream import Stream as Stream
+from decrescendo.row_independence.random_stream import hosts_drew as hosts_drew
+from decrescendo.row_independence.refusals import GENERATOR as GENERATOR
+from decrescendo.row_independence.refusals import HOSTS as HOSTS
 from decrescendo.row_independence.refusals import SECOND_DERIVATIVE as SECOND_DERIVATIVE
 from decrescendo.row_independence.refusals import naming as naming
 from decrescendo.row_independence.refusals import reads_a_number as reads_a_number
@@ -38,6 +42,7 @@ from decrescendo.row_independence.result import check_raised as check_raised
 from decrescendo.row_independence.result import is_by_row as is_by_row
 from decrescendo.row_independence.row_layout import Owners as Owners
 from decrescendo.row_independence.row_layout import is_uniform as is_uniform
+from decrescendo.row_independence.rules import declared_changes as declared_changes
 from decrescendo.row_independence.torch_schemas import operation as operation
 from decrescendo.row_independence.trace import Number as Number
 from decrescendo.row_independence.trace import Trace as Trace

@@ -8,7 +8,7 @@ gradients at their outputs. Their rule is that of linear layers.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -16,17 +16,19 @@ from torch.nn import functional
 
 from decrescendo.base.storages import paused
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.layout import Layout, Layouts
+from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.recurrent.padding import sizes_of
 from decrescendo.clipping.recurrent.recurrence import Recurrence, full_precision, named_weights
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Weights
 from decrescendo.clipping.recurrent.scan_functions import Scan, tap_of
-from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams
+from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.clipping.rules.rule import Kernel
-from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.tracing import Mixed, Owners, RowLayout, Tracer, check_counted
+from decrescendo.row_independence.tracing import Mixed, Owners, RowLayout, check_counted
+
+if TYPE_CHECKING:
+    from decrescendo.clipping.recording import Recorder
 
 MODES: dict[Callable[..., Any], Mode] = {
     torch.lstm: "lstm",
@@ -39,32 +41,8 @@ _PADDED = ("input", "hx", "params", *_SETTINGS, "batch_first")
 _PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
 
 
-@runtime_checkable
-class RecurrentRecorder(Protocol):
-    """The part of the `Recorder` that recurrent layers use."""
-
-    tracer: Tracer
-    workspace: Workspace
-    layouts: Layouts
-
-    @property
-    def batch(self) -> int:
-        """How many examples there are."""
-        ...
-
-    def is_tracked(self, value: object) -> bool:
-        """Whether a tensor is a trainable parameter, or made from them alone."""
-        ...
-
-    def attach(
-        self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel
-    ) -> None:
-        """Record a use of ``tracked``: its output gradient is the gradient of ``output``."""
-        ...
-
-
 def run_recurrent(
-    recorder: RecurrentRecorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    recorder: "Recorder", func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """The result of ``func`` (torch.lstm, ..), with the uses of its trainable weights recorded.
 
@@ -97,7 +75,7 @@ def run_recurrent(
             return func(*args, **kwargs)
         sizes = sizes_of(recorder.tracer, label, bound["batch_sizes"])
         with paused():
-            every = torch.arange(recorder.batch, device=given.device)
+            every = torch.arange(recorder.tracer.count, device=given.device)
             owners = label.owners or Owners(torch.cat([every[:size] for size in sizes]))
         packing = recorder.layouts.packing(owners, given.device, sizes)
     elif not isinstance(label, RowLayout):
@@ -110,12 +88,12 @@ def run_recurrent(
         ranks = (
             place
             if packing is None
-            else recorder.tracer.owners(0, packing.order // (sequences // recorder.batch))
+            else recorder.tracer.owners(0, packing.order // (sequences // recorder.tracer.count))
         )
     moved = (
         packing if place.owners is None or is_packed else recorder.layouts.packing(place.owners, given.device)
     )
-    layout = Layout.of(place, recorder.batch, moved)
+    layout = Layout.of(place, recorder.tracer.count, moved)
     run = _Run(recorder, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)
     wide = accumulator(given.dtype)
@@ -136,7 +114,7 @@ def _laid(outputs: Tensor, *, by_steps: bool) -> Tensor:
 class _Run:
     """One call of a recurrent operation. ``turned``: the length comes before the sequences."""
 
-    recorder: RecurrentRecorder
+    recorder: "Recorder"
     name: str
     mode: Mode
     layout: Layout
@@ -206,7 +184,7 @@ class _Run:
             {
                 role: weights[role]
                 for role in roles
-                if on and role in weights and self.recorder.is_tracked(weights[role])
+                if on and role in weights and weights[role] in self.recorder.tracking
             }
             for roles in groups
         ]
@@ -221,12 +199,11 @@ class _Run:
         assert trace is not None
         factors = (self.view(inputs).detach(), trace.before, trace.unprojected)
         at = (taps[0], taps[1] if self.mode == "gru" else taps[0], taps[2])
-        shared = SharedGrams() if self.mode != "gru" else None
         for number, (slots, factor, tap) in enumerate(zip(used, factors, at, strict=True)):
             if slots and factor is not None and tap is not None:
                 # A program can write to the inputs, but not to these copies of states.
                 saved = (inputs,) if number == 0 and "weight" in slots else ()
-                self.attach(slots, factor, tap, saved, shared if number < 2 else None)
+                self.attach(slots, factor, tap, saved)
         return (self.view(made[0]), *made[1:])
 
     def attach(
@@ -235,7 +212,6 @@ class _Run:
         factor: Tensor,
         tap: Tensor,
         saved: tuple[Tensor, ...],
-        shared: SharedGrams | None,
     ) -> None:
         """Note that ``slots`` are the weights and biases of a linear layer from ``factor`` to ``tap``."""
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
@@ -243,27 +219,22 @@ class _Run:
 
         packing, workspace = self.layout.packing, self.recorder.workspace
         if packing is not None and packing.sizes[:1] == (self.layout.batch,):
-            grams = SharedGrams() if shared is None else shared
-            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, workspace, grams)
+            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, workspace)
         else:
             with paused():
                 split = self.layout.split(factor)
                 positions = split.reshape(split.shape[0], -1, split.shape[-1])
-            kernel = LinearKernel(
-                roles, parameters, saved, positions, transposed=False, workspace=workspace, shared=shared
-            )
+            kernel = LinearKernel(roles, parameters, saved, positions, transposed=False, workspace=workspace)
         self.recorder.attach(self.name, tap, parameters, self.layout, kernel)
 
 
-def _check(
-    recorder: RecurrentRecorder, name: str, states: Sequence[Tensor], weights: Sequence[Tensor]
-) -> None:
-    if any(recorder.is_tracked(state) for state in states):
+def _check(recorder: "Recorder", name: str, states: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    if any(state in recorder.tracking for state in states):
         raise UnsupportedModel(
             f"a trainable first state must have one copy an example, got {name} with a parameter itself as a state. "
             "Expand it to the batch: state.expand(-1, batch, -1)"
         )
-    if any(weight.requires_grad and not recorder.is_tracked(weight) for weight in weights):
+    if any(weight.requires_grad and weight not in recorder.tracking for weight in weights):
         raise UnsupportedModel(
             f"the weights of a recurrent layer must be made from parameters alone, got {name} with weights that depend "
             "on data. Detach them, or write the layer with ordinary torch operations"

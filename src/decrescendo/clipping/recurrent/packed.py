@@ -15,8 +15,8 @@ from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.recurrent.packing import Packing
-from decrescendo.clipping.rules.grams import slack_of
-from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams, product_norms, scaled_product
+from decrescendo.clipping.rules.grams import gram_norms, slack_of
+from decrescendo.clipping.rules.linear import LinearKernel, product_norms, scaled_product
 from decrescendo.clipping.rules.rule import square_rows
 from decrescendo.clipping.workspace import Workspace, chunks
 
@@ -59,7 +59,6 @@ class PackedKernel:
     inputs: Float[Tensor, "rows features"]
     packing: Packing
     workspace: Workspace
-    grams: SharedGrams
     biases: Float[Tensor, "batch outputs"] | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
@@ -67,8 +66,8 @@ class PackedKernel:
             return square_rows(self._bias(d))
         a, slack = self.inputs.to(d.dtype), slack_of(self.inputs)
         found = torch.empty(self.packing.sizes[0], dtype=norm_dtype(d.device), device=d.device)
-        for number, places in enumerate(self._places(d.shape[1])):
-            found[places.which] = self._norms(a, d, number, places, slack)
+        for places in self._places(d.shape[1]):
+            found[places.which] = self._norms(a, d, places, slack)
         return found
 
     def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
@@ -85,9 +84,7 @@ class PackedKernel:
     def without_rows(self, rows: Bool[Tensor, " batch"]) -> "PackedKernel":
         inputs = self.zeroed(self.inputs, rows)
         biases = None if self.biases is None else self.biases.masked_fill(rows.unsqueeze(1), 0)
-        return PackedKernel(
-            self.roles, self.parameters, (), inputs, self.packing, self.workspace, SharedGrams(), biases
-        )
+        return PackedKernel(self.roles, self.parameters, (), inputs, self.packing, self.workspace, biases)
 
     def zeroed(self, d: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:
         """Packed rows ``d``, with those of the examples ``rows`` zero."""
@@ -109,21 +106,19 @@ class PackedKernel:
         )
         return kernel, self.packing.pad_zeros(d, batch)
 
-    def _norms(
-        self, a: Tensor, d: Tensor, number: int, places: Places, slack: float
-    ) -> Float[Tensor, " sequences"]:
+    def _norms(self, a: Tensor, d: Tensor, places: Places, slack: float) -> Float[Tensor, " sequences"]:
         """|g_i|^2 of a few sequences, from Gram matrices or from the products, whichever takes fewer operations."""
         left = a[places.rows]
         (length, features), outputs = left.shape[1:], d.shape[1]
         # Reading or writing a number costs about as much as eight multiplications.
         if length**2 * (features + outputs) <= (length + 16) * features * outputs:
-            return self.grams.norms(left, d, slack, number, lambda d: _rows(d, places))
+            return gram_norms(left, _rows(d, places), slack)
         right = _rows(d, places).transpose(1, 2)
         parts = chunks(left.shape[0], features * outputs, left.device)
         return torch.cat([product_norms(right[part], left[part], slack) for part in parts])
 
     def _places(self, outputs: int) -> Iterator[Places]:
-        """All sequences, in parts whose output gradients fit a cache: the same for all weights of a layer."""
+        """All sequences, in parts whose output gradients fit a cache."""
         packing = self.packing
         for ranks, length in groups(packing.sizes):
             order = packing.order[ranks]

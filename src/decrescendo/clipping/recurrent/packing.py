@@ -34,11 +34,6 @@ class Packing:
     live: Bool[Tensor, "sequences length"]
 
     @property
-    def rows(self) -> int:
-        """Rows of the packed data."""
-        return self.slots.shape[0]
-
-    @property
     def length(self) -> int:
         """Places of an example in the padded form."""
         return self.source.shape[1]

@@ -6,7 +6,7 @@ id. Nothing of size (batch, vocabulary, dim) is made.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -67,7 +67,7 @@ def sum_segments(
     ([2, 5], [2.0, 5.0])
     """
     batch, positions = ids.shape
-    ordered, order = sort_ids(ids)
+    ordered, order = torch.sort(ids, dim=1, stable=ids.device.type == "cpu" or is_captured())
     first = torch.ones_like(ordered, dtype=torch.bool)
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     starts = places_of(first.flatten())
@@ -79,27 +79,6 @@ def sum_segments(
     if padding is not None:
         sums = zero_rows(sums, identity == padding)
     return Segments(sums, torch.div(last, positions, rounding_mode="floor"), identity)
-
-
-def sort_ids(
-    ids: Int[Tensor, "batch positions"],
-) -> tuple[Int[Tensor, "batch positions"], Int[Tensor, "batch positions"]]:
-    """Each row sorted, and the positions its entries came from.
-
-    >>> [found.tolist() for found in sort_ids(torch.tensor([[5, 2, 5]]))]
-    [[[2, 5, 5]], [[1, 0, 2]]]
-    """
-    positions = ids.shape[1]
-    if is_captured():  # in the same order as below
-        return cast("tuple[Tensor, Tensor]", torch.sort(ids, dim=1, stable=True))
-    bits = max(positions - 1, 1).bit_length()
-    if ids.device.type != "cpu" or ids.numel() == 0 or not 0 <= int(ids.min()) <= int(ids.max()) < 2**31:
-        return cast("tuple[Tensor, Tensor]", torch.sort(ids, dim=1))
-    # NumPy sorts integers twenty times faster than torch sorts with positions: both are packed in one integer.
-    dtype = torch.int32 if int(ids.max()).bit_length() + bits < 32 else torch.int64
-    keys = (ids.to(dtype) << bits) + torch.arange(positions, dtype=dtype, device="cpu")
-    cast("Any", keys.numpy()).sort(axis=1)
-    return (keys >> bits).long(), (keys & (2**bits - 1)).long()
 
 
 def _embedding(call: Call, bound: Mapping[str, Any]) -> Kernel | None:

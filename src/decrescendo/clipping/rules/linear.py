@@ -16,16 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.rules import matrices
-from decrescendo.clipping.rules.grams import (
-    Lengths,
-    covers,
-    gram_cost,
-    gram_norms,
-    lengths_of,
-    norms_of_grams,
-    products_of,
-    slack_of,
-)
+from decrescendo.clipping.rules.grams import covers, gram_cost, gram_norms, slack_of
 from decrescendo.clipping.rules.rule import (
     Call,
     Kernel,
@@ -35,41 +26,7 @@ from decrescendo.clipping.rules.rule import (
     square_rows,
     zero_rows,
 )
-from decrescendo.clipping.workspace import MOVED, Workspace, chunk_on, chunks, product_cost
-
-
-@dataclass(slots=True)
-class SharedGrams:
-    """Gram matrices of slices of one output gradient, shared by the weights that use it."""
-
-    # Kept alive, so that its memory is not reused.
-    d: Tensor | None = field(default=None)
-    version: int = 0
-    known: dict[int, tuple[Tensor, Lengths]] = field(default_factory=dict[int, tuple[Tensor, Lengths]])
-
-    def norms(
-        self,
-        a: Tensor,
-        d: Tensor,
-        slack: float,
-        number: int = 0,
-        rows: Callable[[Tensor], Tensor] | None = None,
-    ) -> Float[Tensor, " batch"]:
-        """`gram_norms` of ``a`` and of part ``number`` of ``d``, which ``rows`` takes out of it."""
-        if covers(a, d):  # quicker than to keep and read a matrix
-            return gram_norms(a, d if rows is None else rows(d), slack)
-        if self.d is None or (self.version, *_memory(self.d)) != (d._version, *_memory(d)):
-            self.d, self.version = d, d._version
-            self.known.clear()
-        if number not in self.known:
-            part = d if rows is None else rows(d)
-            self.known[number] = (products_of(part, part), lengths_of(part))
-        gram, lengths = self.known[number]
-        return norms_of_grams(products_of(a, a), gram.clone(), lengths_of(a), lengths, slack)
-
-
-def _memory(d: Tensor) -> tuple[object, ...]:
-    return d.data_ptr(), d.dtype, d.shape, d.stride()
+from decrescendo.clipping.workspace import MOVED, Workspace, chunks, product_cost
 
 
 @dataclass(slots=True)
@@ -84,7 +41,6 @@ class LinearKernel:
     workspace: Workspace
     product: Tensor | None = field(default=None)
     biases: Tensor | None = field(default=None)
-    shared: SharedGrams | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
     # |d_i|^2 of one position: the bias's squared norm, and a factor of the weight's.
@@ -113,8 +69,6 @@ class LinearKernel:
             return square_rows(a) * self._lengths(d)
         method = self._method(a, d)
         if method == "gram":
-            if self.shared is not None and a.shape[0] * a.shape[1] ** 2 <= chunk_on(a.device):
-                return self.shared.norms(a, d, slack_of(self.inputs))
             return gram_norms(a, d, slack_of(self.inputs))
         shape = (a.shape[0], d.shape[2], a.shape[2])
         if method == "keep" and (kept := self._room(shape, d)) is not None:

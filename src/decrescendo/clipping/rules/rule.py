@@ -3,7 +3,7 @@ here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -51,15 +51,10 @@ class Call:
         """The arguments by name."""
         return dict(zip(names, self.args, strict=False)) | dict(self.kwargs)
 
-    def holds(self, value: Tensor, dim: int | None = None) -> bool:
-        """Whether an argument has the output's row layout (or has its rows along ``dim``, in the same
-        order)."""
+    def holds(self, value: Tensor) -> bool:
+        """Whether an argument has the output's row layout."""
         own = self.layout_of(value)
-        if own is None or own.packing is not self.layout.packing:
-            return False
-        return own.place.dim == (self.layout.place.dim if dim is None else dim) and own.place.like(
-            self.layout.place
-        )
+        return own is not None and own.packing is self.layout.packing and self.layout.place.same(own.place)
 
     def is_tracked(self, value: object) -> bool:
         """Whether an argument is a trainable parameter, or made from parameters only."""
@@ -104,48 +99,6 @@ class Kernel(Protocol):
     def without_rows(self, rows: Bool[Tensor, " batch"]) -> "Kernel":
         """The same kernel with the inputs of these examples zero, so that 0 times infinity does not arise."""
         ...
-
-
-@runtime_checkable
-class Absorbing(Kernel, Protocol):
-    """A kernel that may need its output gradient only once."""
-
-    def absorb(self, d: Float[Tensor, "batch *rest"]) -> bool:
-        """Take from ``d`` what all later calls need; returns whether they need ``d`` and the inputs no more.
-
-        If so, later calls get a ``d`` without columns.
-        """
-        ...
-
-
-def is_absorbing(kernel: Kernel) -> TypeGuard[Absorbing]:
-    """Whether ``kernel`` has `Absorbing.absorb`."""
-    return _is(kernel, Absorbing)
-
-
-@runtime_checkable
-class Packed(Kernel, Protocol):
-    """A kernel on packed sequences that takes its output gradient as (rows, ...), not split by examples."""
-
-    def zeroed(self, d: Float[Tensor, "rows *rest"], rows: Bool[Tensor, " batch"]) -> Tensor:
-        """``d`` with the rows of some examples zero."""
-        ...
-
-
-def is_packed(kernel: Kernel) -> TypeGuard[Packed]:
-    """Whether ``kernel`` has `Packed.zeroed`."""
-    return _is(kernel, Packed)
-
-
-def _is(kernel: Kernel, form: type) -> bool:
-    """A protocol check, cached per class because it is slow."""
-    kind = type(kernel), form
-    if kind not in _KNOWN:
-        _KNOWN[kind] = isinstance(kernel, form)
-    return _KNOWN[kind]
-
-
-_KNOWN: dict[tuple[type, type], bool] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,41 @@
 """Checks that a program runs the same operations at any batch size: compares passes over a batch with passes
 over two and three rows.
 
-Dependency labels of one pass cannot say what a pass over another number of rows would do.
-
-A pass's operations, their numbers and their tensor arguments are compared with the accepted passes over rows of this
-shape; if they differ from all, with passes over two and three rows.
+Dependency labels of one pass cannot say what a pass over another number of rows would do. So its operations, their
+numbers and tensor arguments are compared with those of accepted passes; if they differ from all, with small passes.
 """
 
 import math
 import threading
 import warnings
 from collections.abc import Hashable
-from typing import Generic
 
 import torch
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import Batch, slice_rows
 from decrescendo.base.precision import exact_products
+from decrescendo.clipping.passes import Pass
+from decrescendo.clipping.program import Program
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.row_independence.dynamic_sizes import raised_with_size
-from decrescendo.row_independence.inputs import drawing, labelled_rows
-from decrescendo.row_independence.known_memory import Memory, SuspectConstant
-from decrescendo.row_independence.program import Done, Passed, Program
-from decrescendo.row_independence.python_state import UNSEARCHED, Numbers, growing_with_rows, without_keys
-from decrescendo.row_independence.random_stream import hosts_drew
-from decrescendo.row_independence.refusals import GENERATOR, HOSTS, reads_a_number
-from decrescendo.row_independence.rules import declared_changes
-from decrescendo.row_independence.trace import Trace
-from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.tracing import (
+    GENERATOR,
+    HOSTS,
+    UNSEARCHED,
+    Memory,
+    Numbers,
+    SuspectConstant,
+    Trace,
+    Tracer,
+    declared_changes,
+    drawing,
+    growing_with_rows,
+    hosts_drew,
+    labelled_rows,
+    raised_with_size,
+    reads_a_number,
+    without_keys,
+)
 
 # At most so many branch answers are flipped to avoid an error of the program; then the error is raised.
 _ANSWERS = 64
@@ -47,7 +54,7 @@ _SAME = (
 )
 
 
-class Comparison(Generic[Passed]):
+class Comparison:
     """The accepted passes of one program by row shape, with which new passes are compared.
 
     Args:
@@ -97,7 +104,7 @@ class Comparison(Generic[Passed]):
         known = (self.accepted, *self.accepted.alike.values(), *self.accepted.smaller)
         return next((one for one in known if one.count == count), None)
 
-    def begin(self, program: Program[Passed], batch: Batch, rows: int, seed: int) -> None:
+    def begin(self, program: Program, batch: Batch, rows: int, seed: int) -> None:
         """Run and check a first pass over three rows, if rows of this shape had no pass yet.
 
         It has three rows whatever ``rows`` is (fewer are repeated): state that a program creates in its first pass and
@@ -107,7 +114,7 @@ class Comparison(Generic[Passed]):
             few = min(rows, max(SMALL))
             self.checked(program, slice_rows(batch, 0, few), few, max(SMALL), seed)
 
-    def checked(self, program: Program[Passed], batch: Batch, rows: int, count: int, seed: int) -> Passed:
+    def checked(self, program: Program, batch: Batch, rows: int, count: int, seed: int) -> Pass:
         """Run and check a pass over the first ``count`` rows of ``batch`` (repeated if there are fewer), with
         the passes that it must be compared with.
 
@@ -209,14 +216,14 @@ class Comparison(Generic[Passed]):
 
     def _try(
         self,
-        program: Program[Passed],
+        program: Program,
         batch: Batch,
         rows: int,
         count: int,
         seed: int,
         expected: Trace | None = None,
         poison: float = math.nan,
-    ) -> Passed | tuple[DecrescendoError, Tracer]:
+    ) -> Pass | tuple[DecrescendoError, Tracer]:
         """Run a pass over the first ``count`` rows (repeated if fewer): the finished pass, or the error that
         refused it with its tracer."""
         last = ""
@@ -256,9 +263,7 @@ class Comparison(Generic[Passed]):
                 tracer.end()
         raise AssertionError("a program that asks for ever")
 
-    def _check_steering(
-        self, program: Program[Passed], batch: Batch, rows: int, done: Passed, seed: int
-    ) -> None:
+    def _check_steering(self, program: Program, batch: Batch, rows: int, done: Pass, seed: int) -> None:
         """Check that results do not depend on which number Python gets when it reads one from the data."""
         for poison in (1e30, -1e30, 0.0):
             with exact_products():  # as for ``done``
@@ -268,7 +273,7 @@ class Comparison(Generic[Passed]):
                 raise UnsupportedModel(reads_a_number(done.tracer.reads.poisoned))
 
 
-def _equal(one: Done, other: Done) -> bool:
+def _equal(one: Pass, other: Pass) -> bool:
     pairs = ((one.losses, other.losses), (one.scores, other.scores))
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
