@@ -104,13 +104,20 @@ def _bounded(slope: float) -> float:
     return min(max(slope, 0.3), 20.0)
 
 
-def certify(
-    certified: Callable[[float], Guarantee], start: float, slope: float, budget: Budget
+def certified_scale(
+    estimated: Callable[[float], float],
+    certified: Callable[[float], Guarantee],
+    start: float,
+    budget: Budget,
+    *,
+    moving: bool,
 ) -> tuple[float, Guarantee]:
     """The largest scale tried that is certified within the budget, if possible within `_TOLERANCE` of it.
 
-    ``slope``: d log(epsilon) / d log(scale) at first; then measured as values come in.
+    ``start`` is about right. With ``moving`` batch sizes a certificate takes seconds, and two more estimates save one;
+    otherwise they would cost as much.
     """
+    slope = slope_at(estimated, start) if moving else USUAL_SLOPE
     best: tuple[float, Guarantee] | None = None
     previous: tuple[float, float] | None = None
     scale = start
@@ -144,16 +151,3 @@ def certify(
             "Ask for another epsilon or a larger rtol"
         )
     return best
-
-
-def certified_scale(
-    estimated: Callable[[float], float],
-    certified: Callable[[float], Guarantee],
-    start: float,
-    budget: Budget,
-    *,
-    moving: bool,
-) -> tuple[float, Guarantee]:
-    """`certify` from a scale that is about right. With ``moving`` batch sizes a certificate takes seconds, and two more
-    estimates save one; otherwise they would cost as much."""
-    return certify(certified, start, slope_at(estimated, start) if moving else USUAL_SLOPE, budget)
