@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting.budget import Budget, Guarantee, check_one_example
+from decrescendo.accounting.budget import Budget, check_one_example
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant, estimate
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.truncated import composes
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.plans.correlating import Task, best_strategy, equal_columns
@@ -72,7 +72,7 @@ class _Tried:
         norms, rates = np.linalg.norm(shape, axis=0), self.drawn.rates(shape.shape[1])
         if guess is None:
             guess = first_guess(norms[:: len(shape)], rates[:: len(shape)], search.budget)
-        self.scale = steer(self._estimated, guess, search.budget)
+        self.scale = steer(search.judge, self._ledger, guess, search.budget)
         self.cost = search.cost(self.noise(self.scale))
 
     def noise(self, scale: float) -> "Strategy | Float[np.ndarray, ' steps']":
@@ -83,18 +83,11 @@ class _Tried:
         noise = self.noise(scale)
         return planned(self.drawn, noise.noise_multiplier if isinstance(noise, Strategy) else noise)
 
-    def _estimated(self, scale: float) -> float:
-        return estimate(self._search.judge, self._ledger(scale), self._search.budget.delta)
-
     def plan(self) -> Plan:
         """The plan of this strategy, scaled to the budget and certified."""
         search, budget = self._search, self._search.budget
-
-        def certified(scale: float) -> Guarantee:
-            return search.judge.certify(self._ledger(scale), budget)
-
         moving = isinstance(search.sampling, BatchSchedule)
-        scale, guarantee = certified_scale(self._estimated, certified, self.scale, budget, moving=moving)
+        scale, guarantee = certified_scale(search.judge, self._ledger, self.scale, budget, moving=moving)
         noise = self.noise(scale)
         correlation = noise if isinstance(noise, Strategy) else None
         z = noise if correlation is None else correlation.noise_multiplier
