@@ -39,6 +39,8 @@ BANDED_VERSION = 7
 BARE_VERSION = 2
 # Strata with rates of their own.
 STRATIFIED_VERSION = 8
+_KEYS = {"format", "version", "budget", "sampling", "schedule", "guarantee"}
+_BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
 
 
 def text_of(plan: "Plan") -> str:
@@ -95,7 +97,9 @@ _WRONG = (DecrescendoError, TypeError, ValueError, AttributeError, ArithmeticErr
 
 def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
     """A plan from the text of `text_of`; ``source`` names it in errors."""
-    body = sealed.opened(text, source, FORMAT, *range(VERSION, STRATIFIED_VERSION + 1))
+    keys = dict.fromkeys(range(VERSION, STRATIFIED_VERSION + 1), _KEYS)
+    keys |= {BARE_VERSION: _BARE_KEYS, BANDED_VERSION: _KEYS | {"strategy"}}
+    body = sealed.opened(text, source, FORMAT, *keys, keys=keys)
     try:
         plan = (_bare_plan if body["version"] == BARE_VERSION else _noisy_plan)(form, body)
         own = _body(plan)
@@ -109,7 +113,7 @@ def plan_of(form: "type[Plan]", text: str, source: str) -> "Plan":
 def _noisy_plan(form: "type[Plan]", body: Mapping[str, Any]) -> "Plan":
     budget, sampling = Budget(**body["budget"]), _read(body["sampling"])
     check_person(budget.examples_per_person, sampling)
-    correlation = Strategy(body["strategy"]) if "strategy" in body else None
+    correlation = Strategy(body["strategy"]) if body["version"] == BANDED_VERSION else None
     return form(budget, sampling, Schedule(**body["schedule"]), Guarantee(**body["guarantee"]), correlation)
 
 
