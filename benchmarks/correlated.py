@@ -21,7 +21,7 @@ from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.base.markdown import table
 from decrescendo.plans import Workload
 from decrescendo.plans.correlating import Task, equal_columns
-from decrescendo.plans.scale_search import certify, first_guess, steer
+from decrescendo.plans.scale_search import certified_scale, first_guess, steer
 from decrescendo.plans.strategy import Strategy
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -46,8 +46,8 @@ def equally(
         return Ledger.of(np.full(steps, 1 / scale), rates).banded(bands)
 
     guess = first_guess(np.ones(steps)[::bands], rates[::bands], budget)
-    start = steer(lambda scale: Pld().estimate(ledger(scale), DELTA), guess, budget)
-    scale, guarantee = certify(lambda scale: Pld().certify(ledger(scale), budget), start, 1.2, budget)
+    start = steer(Pld(), ledger, guess, budget)
+    scale, guarantee = certified_scale(Pld(), ledger, start, budget, moving=False)
     return Strategy.rounded(matrix, scale), guarantee
 
 

@@ -38,7 +38,7 @@ PUBLIC += [
 # Seams and aliases have nothing to run.
 WITHOUT_EXAMPLE = {
     "Accountant": "a Protocol",
-    "Agreement": "a Protocol",
+    "Agreement": "a type alias",
     "Clipper": "a Protocol",
     "Filter": "a Protocol",
     "NoiseAware": "a Protocol",

@@ -21,8 +21,8 @@ from decrescendo.accounting.pld.discretisation import (
 )
 from decrescendo.accounting.pld.interpolation import ORDER, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.inversion import Inversion, choose_grid
-from decrescendo.accounting.pld.transform import DIRECTIONS, Part, _Steps, log_mgf, transform
-from decrescendo.accounting.pld.waves import Waves
+from decrescendo.accounting.pld.transform import Part, _Steps, log_mgfs, transforms
+from decrescendo.accounting.pld.waves import DIRECTIONS, Waves
 from decrescendo.errors import AccountingError
 
 
@@ -175,7 +175,7 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
     loss = losses(nodes.loss_grid, rate)
     v = np.array([0.0, 0.5, 3.0, 20.0, 200.0]) / (rate * 0.5)
     c = min(0.1 / rate, 20.0)
-    found = transform([Part(loss, mixtures, rate)], direction, c, v)  # type: ignore[arg-type]
+    (found,) = transforms([[Part(loss, mixtures, rate)]], direction, c, v)  # type: ignore[arg-type]
     s = c + 1j * v
     with np.errstate(over="ignore", divide="ignore"):
         waves = np.exp(np.outer(loss, 1 + s)) if direction == "remove" else np.exp(np.outer(-loss, s))
@@ -193,7 +193,7 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
     assert np.all(error <= np.abs(direct[known]) * (np.expm1(found.relative[known]) + 1e-11))
     with np.errstate(over="ignore"):
         assert np.all(np.abs(direct) <= np.exp(found.log_magnitude) * (1 + 1e-9))
-    assert log_mgf([Part(loss, mixtures, rate)], direction, [c])[0] >= math.log(abs(direct[0])) - 1e-12  # type: ignore[arg-type]
+    assert log_mgfs([[Part(loss, mixtures, rate)]], direction, [c])[0, 0] >= math.log(abs(direct[0])) - 1e-12  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

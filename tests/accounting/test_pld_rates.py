@@ -17,7 +17,8 @@ from decrescendo.accounting.pld.discretisation import OneRecord, losses
 from decrescendo.accounting.pld.interpolation import Mixtures, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.inversion import Inversion
 from decrescendo.accounting.pld.rates import Cell
-from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, log_mgf, transform
+from decrescendo.accounting.pld.transform import Part, log_mgfs, transforms
+from decrescendo.accounting.pld.waves import DIRECTIONS, Direction
 from decrescendo.accounting.release import Release
 
 DELTA = 1e-6
@@ -80,7 +81,7 @@ def test_a_cells_product_and_gap_are_plain_sums_within_their_own_errors(
     # More than are summed one by one: all frequencies are multiples of the second.
     v = np.arange(200) * 0.1 / (scale * math.sqrt(cell.count.sum()))
     c = tilt / scale
-    found = transform([part], direction, c, v)
+    (found,) = transforms([[part]], direction, c, v)
     s = c + 1j * v
     power = 1 + s if direction == "remove" else -s
     at_low, at_high, at_middle = (waves_of(loss, direction, s) for loss in (spread.low, spread.high, centre))
@@ -108,7 +109,7 @@ def test_a_cells_product_and_gap_are_plain_sums_within_their_own_errors(
         np.abs(np.exp(product) * gap)
         <= np.exp(found.log_magnitude) * (np.abs(found.gap) + found.gap_error) + 1e-9
     )
-    assert log_mgf([part], direction, [c])[0] >= product[0].real - 1e-12
+    assert log_mgfs([[part]], direction, [c])[0, 0] >= product[0].real - 1e-12
     assert found.relative[1] < 1e-3
     assert gap[0].real > 0
 

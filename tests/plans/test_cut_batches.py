@@ -170,7 +170,7 @@ class TestFiles:
             body["version"] = version
             if cap is None:
                 body["sampling"]["max_batch_size"] = None
-            with pytest.raises(FileRefused, match=r"the sampling must be|of a version"):
+            with pytest.raises(FileRefused, match=r"got another .*version"):
                 Plan.from_json(sealed.seal(body))
 
     def test_without_privacy_batches_may_be_cut_too(self) -> None:

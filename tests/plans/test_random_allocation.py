@@ -351,11 +351,8 @@ class TestFiles:
             return sealed.opened(once().to_json(), "x", "decrescendo-plan", 6)
 
         for change, says in (
-            ({"version": 1}, "unknown key 'steps_per_epoch'"),
-            (
-                {"sampling": {"dataset_size": ROWS, "expected_batch_size": 8.0}},
-                "unknown key 'expected_batch_size'",
-            ),
+            ({"version": 1}, "got another version"),
+            ({"sampling": {"dataset_size": ROWS, "expected_batch_size": 8.0}}, "got another version"),
             ({"sampling": {"dataset_size": ROWS, "steps_per_epoch": 4}}, "whole epochs of 4 steps, got 15"),
             ({"sampling": {"dataset_size": ROWS, "steps_per_epoch": 1}}, "steps_per_epoch must be >= 2"),
         ):

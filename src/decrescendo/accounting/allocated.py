@@ -13,7 +13,8 @@ from decrescendo.accounting.pld.accountant import Pld, upper_delta, upper_epsilo
 from decrescendo.accounting.pld.allocation import LEAST_NOISE, Epoch, epoch_masses
 from decrescendo.accounting.pld.discretisation import LossGrid, Masses, losses
 from decrescendo.accounting.pld.interpolation import exactly
-from decrescendo.accounting.pld.transform import DIRECTIONS, UNIT, Part
+from decrescendo.accounting.pld.transform import Part
+from decrescendo.accounting.pld.waves import DIRECTIONS, UNIT
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import is_trivial, round_down
 from decrescendo.errors import AccountingError, check_integer, check_real

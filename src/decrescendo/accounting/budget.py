@@ -9,7 +9,12 @@ from typing import Any, Literal, final
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
 Kind = Literal["upper", "lower", "exact", "estimate"]
-KINDS: tuple[Kind, ...] = ("upper", "lower", "exact", "estimate")
+WORDS: dict[Kind, str] = {
+    "upper": "upper bound",
+    "lower": "lower bound",
+    "exact": "exact",
+    "estimate": "estimate, not a bound",
+}
 
 
 class Unit(StrEnum):
@@ -138,8 +143,8 @@ class Bound:
     kind: Kind
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InvalidValue(f"kind must be one of {', '.join(KINDS)}, got kind={self.kind!r}")
+        if self.kind not in tuple(WORDS):
+            raise InvalidValue(f"kind must be one of {', '.join(WORDS)}, got kind={self.kind!r}")
 
     def shown(self, digits: int = 6) -> str:
         """The value, an upper bound rounded up and a lower one down.
@@ -152,13 +157,7 @@ class Bound:
         return f"{self.value:.{digits}g}"
 
     def __str__(self) -> str:
-        words = {
-            "upper": "upper bound",
-            "lower": "lower bound",
-            "exact": "exact",
-            "estimate": "estimate, not a bound",
-        }
-        return f"{self.shown()} ({words[self.kind]})"
+        return f"{self.shown()} ({WORDS[self.kind]})"
 
 
 @final

@@ -25,8 +25,9 @@ def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
     if opacus_watch is not None:
         opacus_watch.start()
     with contextlib.suppress(FileRefused):
-        torch_watch.expected = opacus_watch is not None and any(read(Path(script)).calls(*MAKERS))
-    PeersWatch(torch_watch).start(Path(script))
+        sources = read(Path(script))
+        torch_watch.expected = opacus_watch is not None and any(sources.calls(*MAKERS))
+        PeersWatch(torch_watch).start(sources)
     torch_watch.start()
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent)

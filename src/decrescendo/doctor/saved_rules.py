@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import draws_persons, functions, given_to, scope_of, within
+from decrescendo.doctor.flows import draws_persons, functions, given_to, makes, scope_of, within
 from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, targets_of
 
 _SAVES = ("save", "savez", "savez_compressed", "dump", "dumps", "save_file", "savetxt")
@@ -137,7 +137,7 @@ def standardised(sources: Sources) -> Iterator[Hit]:
             base, function = name_of(inner.left), module.function(node)
             if not base or (function is not None and base in {a.arg for a in function.args.args}):
                 continue
-            if _NO_ROWS.search(base.lower()) or _trains(function):
+            if _NO_ROWS.search(base.lower()) or (function is not None and makes(function, (), ("backward",))):
                 continue
             if function is not None and re.search("getitem|collate|transform|forward", function.name):
                 continue
@@ -147,13 +147,6 @@ def standardised(sources: Sources) -> Iterator[Hit]:
                                                "without noise",
                        "they go into every row, and often into what is published: take public ones")  # fmt: skip
                 return
-
-
-def _trains(function: ast.AST | None) -> bool:
-    calls = (
-        [node for node in ast.walk(function) if isinstance(node, ast.Call)] if function is not None else []
-    )
-    return any(name_of(call.func) == "backward" for call in calls)
 
 
 def _own(module: Module, node: ast.expr, base: str) -> bool:

@@ -94,13 +94,7 @@ def _trains_around(sources: Sources, module: Module, call: ast.Call) -> bool:
     """Whether a backward pass is in the function or loop of a call, or in a function that is called there."""
     if _trains_here(module, call):
         return True
-    scope, loops = module.function(call), module.loops(call)
-    inside: ast.AST | None = scope if scope is not None else loops[-1] if loops else None
-    called = (
-        {name_of(node.func) for node in ast.walk(inside) if isinstance(node, ast.Call)}
-        if inside is not None
-        else set[str]()
-    )
+    called = {name_of(node.func) for node in _calls_around(module, call)}
     trained = {
         other.name
         for held in sources.modules
@@ -111,15 +105,19 @@ def _trains_around(sources: Sources, module: Module, call: ast.Call) -> bool:
 
 
 def _trains_here(module: Module, call: ast.Call) -> bool:
-    scope, loops = module.function(call), module.loops(call)
-    inside: ast.AST | None = scope if scope is not None else loops[-1] if loops else None
-    calls = [node for node in ast.walk(inside) if isinstance(node, ast.Call)] if inside is not None else []
     # Some engines take the losses in their optimiser's step.
     return any(
         name_of(node.func) in ("backward", "manual_backward")
         or (name_of(node.func) == "step" and keyword(node, "loss"))
-        for node in calls
+        for node in _calls_around(module, call)
     )
+
+
+def _calls_around(module: Module, call: ast.Call) -> list[ast.Call]:
+    """The calls in the function, or else in the outermost loop, that a call is in."""
+    scope, loops = module.function(call), module.loops(call)
+    inside: ast.AST | None = scope if scope is not None else loops[-1] if loops else None
+    return [node for node in ast.walk(inside) if isinstance(node, ast.Call)] if inside is not None else []
 
 
 def _ends_by_size(node: ast.AST) -> TypeGuard[ast.If]:

@@ -5,7 +5,6 @@ import functools
 import importlib
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +13,8 @@ from torch import Tensor
 from decrescendo.base.torch_private import tree_leaves
 from decrescendo.doctor.events import user_frame, wrap
 from decrescendo.doctor.loops import epochs_asked, named_numbers
-from decrescendo.doctor.source import read
+from decrescendo.doctor.source import Sources
 from decrescendo.doctor.watch_torch import TorchWatch, facts_of
-from decrescendo.errors import FileRefused
 
 _NOISES = ("opake.dpsgd.noise", "opake.dpsgd", "opake.api.dpsgd.noise")
 
@@ -32,12 +30,8 @@ class PeersWatch:
         self._torch, self._events, self._neighbours = torch_watch, torch_watch.events, torch_watch.neighbours
         self._looked = False
 
-    def start(self, script: Path) -> None:
+    def start(self, sources: Sources) -> None:
         """Put the observers in for what the script, or a module beside it, names, and can be imported."""
-        try:
-            sources = read(script)
-        except FileRefused:
-            return
         if sources.mentions("dptrainer"):
             self._wrap("dptrainer", "DPTrainer", "get_train_dataloader", self._loaded)
         if sources.mentions("opake"):

@@ -10,7 +10,7 @@
 `StratifiedPoissonSampling`  rare records more often: each stratum at a public rate of its own
 `curves`                     shapes of noise and clip norms; `schedule_curves` has the papers' by name
 `allocate`                   the noise that is felt least, given the influence of each step's noise (`noise_influence`)
-`Agreement`                  what `Plan` (the fixed form) and `AdaptivePlan` (the adaptive form) have in common
+`Agreement`                  a `Plan` (the fixed form) or an `AdaptivePlan` (the adaptive form)
 `AdaptivePlan`               the agreement of a run that decides on the way: a filter's whole budget as its price
 ===========================  ==========================================================================================
 """

@@ -9,7 +9,6 @@ from decrescendo.accounting import Accountant, Pld, Selection, Trials, Truncated
 from decrescendo.accounting.budget import Budget, Guarantee, check_budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.overflow import left_of, overflow_of, smallest_cap
-from decrescendo.accounting.protocol import estimate
 from decrescendo.accounting.truncated import composes
 from decrescendo.errors import ImpossibleBudget, InvalidValue, check_instance
 from decrescendo.plans.correlated import correlated
@@ -152,15 +151,9 @@ def calibrate(
     if not composes(judge, ledger_at(1.0)):
         _check_cap(ledger_at(1.0), drawn, budget)
 
-    def estimated(scale: float) -> float:
-        return estimate(judge, ledger_at(scale), budget.delta)
-
-    def certified(scale: float) -> Guarantee:
-        return judge.certify(ledger_at(scale), budget)
-
-    start = steer(estimated, first_guess(relative, drawn.rates(count), budget), budget)
+    start = steer(judge, ledger_at, first_guess(relative, drawn.rates(count), budget), budget)
     moving = isinstance(drawn, BatchSchedule)
-    scale, guarantee = certified_scale(estimated, certified, start, budget, moving=moving)
+    scale, guarantee = certified_scale(judge, ledger_at, start, budget, moving=moving)
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 

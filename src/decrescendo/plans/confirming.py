@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def confirmed(plan: "Plan", guarantee: Guarantee | None) -> Iterator[str]:
-    """The report of `Agreement.confirm` for a `Plan`, line by line."""
+    """The report of `Plan.confirm`, line by line."""
     again = plan.price(Pld())
     lower, upper = again.epsilon_lower or 0.0, rounded(again.epsilon, "up", 6)
     cut = plan.sampling.max_batch_size is not None
@@ -32,7 +32,7 @@ def confirmed(plan: "Plan", guarantee: Guarantee | None) -> Iterator[str]:
 
 
 def held_up(plan: "Plan", certified: Guarantee, guarantee: Guarantee | None) -> list[str]:
-    """Compare the guarantees of a plan and of its run with ``certified``; see `Agreement.held_up`."""
+    """Compare the guarantees of a plan and of its run with ``certified``; see `Plan.held_up`."""
     lines: list[str] = []
     for whose, given in _said(plan, guarantee):
         judge = accountant_named(given.accountant)

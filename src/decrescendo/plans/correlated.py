@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting.budget import Budget, Guarantee, check_one_example
+from decrescendo.accounting.budget import Budget, check_one_example
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant, estimate
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.truncated import composes
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.plans.correlating import Task, best_strategy, equal_columns
@@ -57,20 +57,22 @@ def correlated(
             f"bands must be at most the {steps} steps, got bands={count}. A group must have a turn"
         )
     search.drawn(count)  # or a refusal, before the search
-    return search.least([search.tried(best_strategy(task, count)), search.tried(equal_columns(task, count))])
+    return search.least(
+        [_Tried(search, best_strategy(task, count)), _Tried(search, equal_columns(task, count))]
+    )
 
 
 class _Tried:
     """A strategy up to a factor, the factor estimated to meet the budget, and the cost with that."""
 
     def __init__(
-        self, search: "_Search", shape: Float[np.ndarray, "bands steps"], guess: float | None
+        self, search: "_Search", shape: Float[np.ndarray, "bands steps"], guess: float | None = None
     ) -> None:
         self.shape, self.drawn, self._search = shape, search.drawn(len(shape)), search
         norms, rates = np.linalg.norm(shape, axis=0), self.drawn.rates(shape.shape[1])
         if guess is None:
             guess = first_guess(norms[:: len(shape)], rates[:: len(shape)], search.budget)
-        self.scale = steer(self._estimated, guess, search.budget)
+        self.scale = steer(search.judge, self._ledger, guess, search.budget)
         self.cost = search.cost(self.noise(self.scale))
 
     def noise(self, scale: float) -> "Strategy | Float[np.ndarray, ' steps']":
@@ -81,18 +83,11 @@ class _Tried:
         noise = self.noise(scale)
         return planned(self.drawn, noise.noise_multiplier if isinstance(noise, Strategy) else noise)
 
-    def _estimated(self, scale: float) -> float:
-        return estimate(self._search.judge, self._ledger(scale), self._search.budget.delta)
-
     def plan(self) -> Plan:
         """The plan of this strategy, scaled to the budget and certified."""
         search, budget = self._search, self._search.budget
-
-        def certified(scale: float) -> Guarantee:
-            return search.judge.certify(self._ledger(scale), budget)
-
         moving = isinstance(search.sampling, BatchSchedule)
-        scale, guarantee = certified_scale(self._estimated, certified, self.scale, budget, moving=moving)
+        scale, guarantee = certified_scale(search.judge, self._ledger, self.scale, budget, moving=moving)
         noise = self.noise(scale)
         correlation = noise if isinstance(noise, Strategy) else None
         z = noise if correlation is None else correlation.noise_multiplier
@@ -116,22 +111,18 @@ class _Search:
         """The workload's cost of ``noise``."""
         return self.task.workload.cost(noise, self.task.scale)
 
-    def tried(self, shape: Float[np.ndarray, "bands steps"], guess: float | None = None) -> _Tried:
-        """The strategy ``shape`` with its estimated factor, searched from ``guess``."""
-        return _Tried(self, shape, guess)
-
     def best(self) -> Plan:
         """The best plan of 1, 2, 4, .. bands, tried until more cost more."""
         tried: list[_Tried] = []
         bands = 1
         most = _MOST_OF_LONG if self.task.steps > _LONG else _MOST
         while bands <= most and self.task.fits(bands):
-            tried.append(self.tried(best_strategy(self.task, bands), tried[-1].scale if tried else None))
+            tried.append(_Tried(self, best_strategy(self.task, bands), tried[-1].scale if tried else None))
             if len(tried) > 1 and tried[-1].cost > tried[-2].cost:
                 break
             bands *= 2
         best = min(tried, key=lambda one: one.cost)
-        return self.least([tried[0], best, self.tried(equal_columns(self.task, len(best.shape)))])
+        return self.least([tried[0], best, _Tried(self, equal_columns(self.task, len(best.shape)))])
 
     def least(self, tried: "list[_Tried]") -> Plan:
         """The plan of the least certified cost, among strategies whose estimated costs are close to the least."""

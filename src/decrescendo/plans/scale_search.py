@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq
 
-from decrescendo.accounting import GdpClt
+from decrescendo.accounting import Accountant, GdpClt
 from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.protocol import estimate
 from decrescendo.errors import AccountingError, ImpossibleBudget
 
 # The certified epsilon ends within this share of the budget, on the safe side.
@@ -41,8 +42,11 @@ def first_guess(
     return math.exp(float(brentq(gap, low, high, xtol=1e-3))) if gap(low) < 0 else math.exp(low)
 
 
-def steer(spent: Callable[[float], float], guess: float, budget: Budget) -> float:
-    """A scale at which ``spent`` is within a percent of the budget, or the refusal of an impossible one."""
+def steer(judge: Accountant, ledger_at: Callable[[float], Ledger], guess: float, budget: Budget) -> float:
+    """A scale whose estimated epsilon is within a percent of the budget, or the refusal of an impossible one."""
+
+    def spent(scale: float) -> float:
+        return estimate(judge, ledger_at(scale), budget.delta)
 
     @functools.cache
     def gap(log_scale: float) -> float:
@@ -89,10 +93,10 @@ def steer(spent: Callable[[float], float], guess: float, budget: Budget) -> floa
     return math.exp(float(brentq(gap, low, high, xtol=2e-3)))
 
 
-def slope_at(spent: Callable[[float], float], start: float) -> float:
+def slope_at(judge: Accountant, ledger_at: Callable[[float], Ledger], start: float, delta: float) -> float:
     """d log(epsilon) / d log(scale) from estimates a percent apart, or `USUAL_SLOPE` if these are not usable."""
     try:
-        below, above = spent(start / 1.005), spent(start * 1.005)
+        below, above = (estimate(judge, ledger_at(scale), delta) for scale in (start / 1.005, start * 1.005))
     except AccountingError:
         return USUAL_SLOPE
     if not 0 < below < above < math.inf:
@@ -104,13 +108,20 @@ def _bounded(slope: float) -> float:
     return min(max(slope, 0.3), 20.0)
 
 
-def certify(
-    certified: Callable[[float], Guarantee], start: float, slope: float, budget: Budget
+def certified_scale(
+    judge: Accountant,
+    ledger_at: Callable[[float], Ledger],
+    start: float,
+    budget: Budget,
+    *,
+    moving: bool,
 ) -> tuple[float, Guarantee]:
     """The largest scale tried that is certified within the budget, if possible within `_TOLERANCE` of it.
 
-    ``slope``: d log(epsilon) / d log(scale) at first; then measured as values come in.
+    ``start`` is about right. With ``moving`` batch sizes a certificate takes seconds, and two more estimates save one;
+    otherwise they would cost as much.
     """
+    slope = slope_at(judge, ledger_at, start, budget.delta) if moving else USUAL_SLOPE
     best: tuple[float, Guarantee] | None = None
     previous: tuple[float, float] | None = None
     scale = start
@@ -118,7 +129,7 @@ def certify(
     refusal: AccountingError | None = None
     for _ in range(_ATTEMPTS):
         try:
-            found = certified(scale)
+            found = judge.certify(ledger_at(scale), budget)
         except AccountingError as error:  # too little noise for the accountant
             refusal, scale = error, 0.9 * scale if best is None else math.sqrt(scale * best[0])
             continue
@@ -144,16 +155,3 @@ def certify(
             "Ask for another epsilon or a larger rtol"
         )
     return best
-
-
-def certified_scale(
-    estimated: Callable[[float], float],
-    certified: Callable[[float], Guarantee],
-    start: float,
-    budget: Budget,
-    *,
-    moving: bool,
-) -> tuple[float, Guarantee]:
-    """`certify` from a scale that is about right. With ``moving`` batch sizes a certificate takes seconds, and two more
-    estimates save one; otherwise they would cost as much."""
-    return certify(certified, start, slope_at(estimated, start) if moving else USUAL_SLOPE, budget)

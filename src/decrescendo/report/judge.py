@@ -6,15 +6,9 @@ from rich.table import Table
 
 from decrescendo import accounting
 from decrescendo.accounting import Bound, Budget, Ledger, Unit, rounded
+from decrescendo.accounting.budget import WORDS
 from decrescendo.accounting.table import DEFAULT, OPTIONS
 from decrescendo.errors import AccountingError, InvalidValue
-
-WORDS = {
-    "upper": "upper bound",
-    "lower": "lower bound",
-    "exact": "exact",
-    "estimate": "estimate, not a bound",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from decrescendo.accounting import EpsilonCurve, Guarantee, Ledger, Unit, rounded
-from decrescendo.accounting.budget import row_of
+from decrescendo.accounting.budget import WORDS, row_of
 from decrescendo.accounting.membership import ALARMS, membership, percent
 from decrescendo.accounting.table import KNOWN
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan, StratifiedPoissonSampling
-from decrescendo.report.judge import WORDS, verdicts
+from decrescendo.report.judge import verdicts
 from decrescendo.studio.settings import Settings
 from decrescendo.training.statement import state
 from decrescendo.training.steering.reading import Reading, smoothed

@@ -1,7 +1,5 @@
 """Files that the page opens: plans, runs, noise multipliers, and stores of many runs."""
 
-import hashlib
-import math
 import tempfile
 from collections.abc import Mapping
 from contextlib import closing
@@ -9,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from decrescendo.accounting import Guarantee, Ledger, Release
-from decrescendo.accounting.budget import check_unit
-from decrescendo.base import sealed
+from decrescendo.accounting import Ledger
 from decrescendo.base.assumption import assumption_lines
 from decrescendo.base.assumptions import assumptions_in
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
@@ -19,7 +15,7 @@ from decrescendo.plans import AdaptivePlan, Plan
 from decrescendo.plans.agreement import Agreement
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.studio.facts import Subject
-from decrescendo.training.run.entries import CLIP_NORM, TELEMETRY, read_telemetry
+from decrescendo.training.run import entries
 
 RUN_FILES = ("run.json", "plan.json", "adaptive_plan.json")
 SQLITE = b"SQLite format 3\0"
@@ -91,32 +87,29 @@ def _ledger(path: Path, sample_rate: float, delta: float) -> Subject:
 
 
 def _run(files: Mapping[str, bytes]) -> Subject:
-    content = sealed.opened(files["run.json"], "run.json", "decrescendo-run", 1, 2)
-    kind = "plan" if content["version"] == 1 else "adaptive_plan"
+    content = entries.checked_content(files["run.json"], "run.json")
+    kind = "adaptive_plan" if content["version"] == entries.ADAPTIVE_VERSION else "plan"
     agreed_file = files.get(f"{kind}.json")
     if agreed_file is None:
         raise FileRefused(f"run.json must be opened with {kind}.json of the same folder, got it alone")
-    if hashlib.sha256(agreed_file).hexdigest() != content.get("plan_sha256"):
+    if entries.sha256_of(agreed_file) != content["plan_sha256"]:
         raise FileRefused(f"{kind}.json must be the file that run.json was written with, got another one")
     text = agreed_file.decode("utf-8", errors="replace")
     try:
-        columns, told = content["ledger"], content["guarantee"]
-        releases = zip(columns["sample_rate"], columns["noise_multiplier"], columns["count"], strict=True)
-        ledger = Ledger(Release(*release) for release in releases)
-        told |= {"unit": check_unit(told["unit"])} | (
-            {"epsilon": math.inf} if told["epsilon"] is None else {}
+        ledger, guarantee = (
+            entries.read_ledger(content["ledger"]),
+            entries.read_guarantee(content["guarantee"]),
         )
-        guarantee = Guarantee(**told)
         notes = [f"A run: {ledger.steps:,} steps were taken, in {content['seconds']:.1f} s."]
         notes += [f"{name}: {value:.4g}" for name, value in content["metrics"].items()]
         notes += [content["stopped"]] if content.get("stopped") else []
-        telemetry = read_telemetry(content.get(TELEMETRY))
+        telemetry = entries.read_telemetry(content.get(entries.TELEMETRY))
         notes += assumption_lines(assumptions_in(content.get("provenance", {})))
         if kind == "plan":
             plan = Plan.from_json(text, source="plan.json")
             subject = Subject.of("run", plan, notes=tuple(notes))
             clips = (
-                content.get(CLIP_NORM) or subject.clip_norm
+                content.get(entries.CLIP_NORM) or subject.clip_norm
             )  # those that followed telemetry, of steps taken
             about = {
                 "promise": str(guarantee),
@@ -148,14 +141,14 @@ def _store(path: Path) -> Opened:
     from decrescendo.training.store import Store
 
     with closing(Store(path)) as store:
-        entries = store.entries()
-        subjects = [_agreed(entry.label or entry.id[:8], entry.agreed, entry.released) for entry in entries]
+        runs = store.entries()
+        subjects = [_agreed(entry.label or entry.id[:8], entry.agreed, entry.released) for entry in runs]
         rows = [
             [
                 entry.label or entry.id[:8], entry.who, entry.started[:16], entry.agreed.budget.epsilon,
                 entry.agreed.budget.delta, f"{entry.released.steps} of {entry.agreed.steps}", entry.state,
             ]
-            for entry in entries
+            for entry in runs
         ]  # fmt: skip
         return subjects, {
             "title": f"{store.dataset}: {store.rows:,} rows, one {store.budget.protected} protected",

@@ -21,12 +21,12 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_real
 from decrescendo.studio.facts import Subject, assess, outline, text_of
@@ -168,25 +168,18 @@ def application(token: str, desk: Desk) -> Starlette:
     static = StaticFiles(directory=str(files("decrescendo.studio").joinpath("static")), html=True)
     return Starlette(
         routes=[Mount(f"/{token}", routes=[*routes, Mount("/", static)])],
-        middleware=[Middleware(_Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)],
+        middleware=[
+            Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
+            Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS),
+        ],
     )
 
 
-@final
-class _Headers:
+async def _with_headers(request: Request, answered: RequestResponseEndpoint) -> Response:
     """`HEADERS` on every answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *extra]
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
+    answer = await answered(request)
+    answer.headers.update(HEADERS)
+    return answer
 
 
 @final

@@ -293,7 +293,6 @@ def _checkpoints() -> list[Files]:
         np.random.default_rng(0),
         SecureStream(bytes(32)),
         Keystream(bytes(32)),
-        torch.Generator().manual_seed(0),
     )
     for stream in streams:
         state = {
@@ -316,7 +315,6 @@ def _read_checkpoint(folder: Path) -> str:
         np.random.default_rng(1),
         SecureStream(bytes(32)),
         Keystream(bytes(32)),
-        torch.Generator(),
     ):
         if isinstance(noise, dict) and noise.get("kind") == stream_state(stream)["kind"]:
             stream_at(stream, noise)

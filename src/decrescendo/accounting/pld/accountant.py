@@ -30,8 +30,9 @@ from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid,
 from decrescendo.accounting.pld.overfull import Overfull
 from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
-from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part
+from decrescendo.accounting.pld.transform import Part
 from decrescendo.accounting.pld.turns import Turns
+from decrescendo.accounting.pld.waves import DIRECTIONS, Direction
 from decrescendo.accounting.protocol import check_poisson
 from decrescendo.accounting.release import Release
 from decrescendo.base.one_thread import one_blas_thread

@@ -33,8 +33,10 @@ from scipy.optimize import brentq
 from scipy.special import erf, expm1
 
 from decrescendo.accounting.gaussian import log_delta
-from decrescendo.accounting.pld.transform import CURVE_ERROR, UNIT, Cumulants, Direction, Transform
+from decrescendo.accounting.pld.discretisation import CURVE_ERROR
+from decrescendo.accounting.pld.transform import Cumulants, Transform
 from decrescendo.accounting.pld.turns import Run, Turns
+from decrescendo.accounting.pld.waves import UNIT, Direction
 from decrescendo.errors import AccountingError
 
 _CUT = 7.5  # frequencies up to _CUT / m

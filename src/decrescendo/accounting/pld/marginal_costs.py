@@ -31,8 +31,8 @@ from decrescendo.accounting.pld.discretisation import (
 )
 from decrescendo.accounting.pld.interpolation import build_nodes, mixtures_above
 from decrescendo.accounting.pld.inversion import Grid, choose_grid
-from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, log_mgf
-from decrescendo.accounting.pld.waves import Waves
+from decrescendo.accounting.pld.transform import Part, log_mgfs
+from decrescendo.accounting.pld.waves import DIRECTIONS, Direction, Waves
 
 _SPACING = 0.04  # of nodes, in log mu
 _KAPPA = 0.05
@@ -92,7 +92,7 @@ class MarginalCosts:
                 Direct(
                     grid,
                     epsilon,
-                    float(log_mgf([whole], direction, [grid.c])[0]) - grid.c * epsilon,
+                    float(log_mgfs([[whole]], direction, [grid.c])[0, 0]) - grid.c * epsilon,
                     x,
                     np.ascontiguousarray(logs),
                     np.ascontiguousarray(slopes / phi),

@@ -19,21 +19,7 @@ from scipy.special import log1p  # NumPy's loses small complex arguments
 from decrescendo.accounting.pld.discretisation import CURVE_ERROR
 from decrescendo.accounting.pld.interpolation import ORDER, Mixtures
 from decrescendo.accounting.pld.rates import Spread
-from decrescendo.accounting.pld.waves import DIRECTIONS, UNIT, Direction, RealWaves, Waves
-
-__all__ = [
-    "CURVE_ERROR",
-    "DIRECTIONS",
-    "UNIT",
-    "Cumulants",
-    "Direction",
-    "Part",
-    "Transform",
-    "log_mgf",
-    "log_mgfs",
-    "transform",
-    "transforms",
-]
+from decrescendo.accounting.pld.waves import UNIT, Direction, RealWaves, Waves
 
 _BLOCK = 1 << 19  # numbers held at once in one coefficient
 _FAST = 1 << 13  # and in a processor's own memory, where dozens of coefficients are one after the other
@@ -128,18 +114,6 @@ def transforms(
         for steps in _steps(alike, direction, c, v):
             found = [run.times(product) for run, product in zip(found, steps.products(), strict=True)]
     return [replace(run, relative=np.where(run.relative < 0.5, run.relative, np.inf)) for run in found]
-
-
-def transform(parts: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> Transform:
-    """M(c + iv) of one run."""
-    return transforms([parts], direction, c, v)[0]
-
-
-def log_mgf(
-    parts: Sequence[Part], direction: Direction, c: Float[np.ndarray, " k"] | Sequence[float]
-) -> Float[np.ndarray, " k"]:
-    """Upper bounds on log M(c) of one run."""
-    return log_mgfs([parts], direction, c)[0]
 
 
 def log_mgfs(

@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
-from decrescendo.accounting.pld.transform import Cumulants, Direction, Part, Transform, log_mgfs, transforms
+from decrescendo.accounting.pld.transform import Cumulants, Part, Transform, log_mgfs, transforms
+from decrescendo.accounting.pld.waves import Direction
 
 
 @dataclass(frozen=True, slots=True)

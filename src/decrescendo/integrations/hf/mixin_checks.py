@@ -2,18 +2,13 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Loss
 from decrescendo.errors import InvalidType
 from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.training.steering.reading import Reading, smoothed
-
-if TYPE_CHECKING:
-    _Base = Any  # whatever trainer comes after it among the bases
-else:
-    _Base = object
 
 PUBLIC_EVAL = assumed("eval-data-public")
 

@@ -17,7 +17,7 @@ from decrescendo.errors import PlanViolation, check_real
 from decrescendo.integrations.opacus.accountant import Accountant
 from decrescendo.integrations.opacus.checkpoints import Unsaved, read, written
 from decrescendo.integrations.opacus.loop import Loop
-from decrescendo.integrations.opacus.refusals import Arguments, check_loader, check_module
+from decrescendo.integrations.opacus.refusals import check_arguments, check_loader, check_module
 from decrescendo.integrations.opacus.schedulers import _Scheduler
 from decrescendo.integrations.opacus.wrapped import (
     PrivateLoader,
@@ -123,18 +123,17 @@ class PrivacyEngine:
             rand_on_empty: False alone: batches of no rows have none.
             settings: of the clipping engine (`decrescendo.clipping.EngineSettings`).
         """
-        arguments = Arguments(
-            batch_first, loss_reduction, poisson_sampling, clipping, noise_generator, grad_sample_mode, wrap_model,
+        check_arguments(
+            grad_sample_mode, batch_first, loss_reduction, poisson_sampling, clipping, noise_generator, wrap_model,
             rand_on_empty,
         )  # fmt: skip
-        arguments.check()
         module, optimizer, sampling = self._prepared(module, optimizer, data_loader)
         loop = Loop(
             module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.ledger,
             noise_multiplier=check_real("noise_multiplier", noise_multiplier, at_least=0),
             max_grad_norm=check_clip_norm("max_grad_norm", max_grad_norm), settings=settings,
         )  # fmt: skip
-        return self._returned(loop, module, optimizer, data_loader, criterion, arguments)
+        return self._returned(loop, module, optimizer, data_loader, criterion, grad_sample_mode)
 
     def make_private_with_epsilon(
         self,
@@ -170,11 +169,10 @@ class PrivacyEngine:
                 `make_private`.
             clipping, noise_generator, grad_sample_mode, wrap_model, rand_on_empty, settings: likewise.
         """
-        arguments = Arguments(
-            batch_first, loss_reduction, poisson_sampling, clipping, noise_generator, grad_sample_mode, wrap_model,
+        check_arguments(
+            grad_sample_mode, batch_first, loss_reduction, poisson_sampling, clipping, noise_generator, wrap_model,
             rand_on_empty,
         )  # fmt: skip
-        arguments.check()
         module, optimizer, sampling = self._prepared(module, optimizer, data_loader)
         plan = calibrate(
             Budget(target_epsilon, target_delta), sampling,
@@ -186,7 +184,7 @@ class PrivacyEngine:
             module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.ledger, plan=plan,
             settings=settings,
         )  # fmt: skip
-        return self._returned(loop, module, optimizer, data_loader, criterion, arguments)
+        return self._returned(loop, module, optimizer, data_loader, criterion, grad_sample_mode)
 
     def _prepared(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[Any]
@@ -208,14 +206,12 @@ class PrivacyEngine:
         optimizer: torch.optim.Optimizer,
         loader: DataLoader[Any],
         criterion: Any,
-        arguments: Arguments,
+        grad_sample_mode: str,
     ) -> Any:
         self.accountant.loops.append(loop)
         private = PrivateModule(module, Unsaved(lambda: loop.tape)), PrivateOptimizer(optimizer, loop)
         batches = PrivateLoader(loader, loop)
-        return (
-            (*private, criterion, batches) if arguments.grad_sample_mode == "ghost" else (*private, batches)
-        )
+        return (*private, criterion, batches) if grad_sample_mode == "ghost" else (*private, batches)
 
     def get_epsilon(self, delta: float) -> float:
         """Upper end of the epsilon, at ``delta``, of all that was released so far.

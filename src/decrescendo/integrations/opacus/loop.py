@@ -32,6 +32,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Run, Trainer
 from decrescendo.training.loop.beginning import seed_at
+from decrescendo.training.steering import Settings
 
 RECORDED, EARLY = assumed("rows-recorded-loop"), (assumed("ended-early"),)
 
@@ -154,7 +155,9 @@ class Loop:
         drawn again."""
         earlier = self._earlier()
         if self.plan is None:
-            plan: Any = OpenEnded(self._sampling, self)
+            plan: Any = OpenEnded(
+                self._sampling, lambda: Settings(self._noise_multiplier, self._max_grad_norm)
+            )
             self._source = plan
         else:
             plan = self.plan = rest_of(self.plan, earlier)

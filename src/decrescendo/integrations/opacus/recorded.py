@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from decrescendo.base.torch_private import DISPATCH_OFF, SUBCLASSES_OFF
 from decrescendo.errors import UnsupportedModel
 from decrescendo.integrations.opacus.calls import Ref
 from decrescendo.integrations.opacus.outputs import tree_leaves
+
+if TYPE_CHECKING:
+    from decrescendo.integrations.opacus.recording import LoopRecording
 
 # What says nothing of the numbers in a tensor.
 _ABOUT = frozenset(
@@ -31,20 +34,6 @@ _MOVES = frozenset(
 )
 
 
-class Records(Protocol):
-    """What calls are told to."""
-
-    open: bool
-
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do what the loop calls, and record it."""
-        ...
-
-    def note_read(self) -> None:
-        """The loop reads something that was made of the batch."""
-        ...
-
-
 @contextmanager
 def plainly() -> Generator[None]:
     """Inside, recorded tensors are tensors like any other."""
@@ -61,7 +50,7 @@ class Recorded(Tensor):
         rows_first: whether its dimension 0, if it has as many places as the batch has rows, is that of the rows.
     """
 
-    tape: "Records"
+    tape: "LoopRecording"
     ref: Ref
     rows_first: bool
 

@@ -1,6 +1,5 @@
 """Arguments of Opacus that mean something else here, each refused in a sentence."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,34 +25,20 @@ _REASONS = {
 _MODES = ("hooks", "ghost")
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """What `make_private` is given beside model, optimiser, data and noise."""
+def check_arguments(grad_sample_mode: object, *others: object) -> None:
+    """Refuse what means something else here; ``others``: those of `_REASONS`, in its order.
 
-    batch_first: object
-    loss_reduction: object
-    poisson_sampling: object
-    clipping: object
-    noise_generator: object
-    grad_sample_mode: object
-    wrap_model: object
-    rand_on_empty: object
-
-    def check(self) -> None:
-        """Refuse what means something else here.
-
-        Raises:
-            InvalidValue: the argument, and what to do.
-        """
-        for name, (wanted, reason) in _REASONS.items():
-            got = getattr(self, name)
-            if got is not wanted and got != wanted:
-                raise InvalidValue(f"{name} must be {wanted!r}, got {name}={got!r}: {reason}")
-        if self.grad_sample_mode not in _MODES:
-            raise InvalidValue(
-                f"grad_sample_mode must be one of {_MODES}, got grad_sample_mode={self.grad_sample_mode!r}: the engine "
-                "chooses the method for each operation. Leave it out"
-            )
+    Raises:
+        InvalidValue: the argument, and what to do.
+    """
+    for (name, (wanted, reason)), got in zip(_REASONS.items(), others, strict=True):
+        if got is not wanted and got != wanted:
+            raise InvalidValue(f"{name} must be {wanted!r}, got {name}={got!r}: {reason}")
+    if grad_sample_mode not in _MODES:
+        raise InvalidValue(
+            f"grad_sample_mode must be one of {_MODES}, got grad_sample_mode={grad_sample_mode!r}: the engine "
+            "chooses the method for each operation. Leave it out"
+        )
 
 
 def check_module(module: object, optimizer: object) -> None:

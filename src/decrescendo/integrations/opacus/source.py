@@ -1,6 +1,7 @@
 """`OpenEnded`: a training whose noise and clip norm are the optimiser's at each step, as long as the loop goes on."""
 
-from typing import Protocol, final, runtime_checkable
+from collections.abc import Callable
+from typing import final
 
 import numpy as np
 
@@ -19,21 +20,6 @@ from decrescendo.training.steering.reading import Reading
 _MANY = 2**40
 
 
-@runtime_checkable
-class Noised(Protocol):
-    """Who says how much noise the next step has."""
-
-    @property
-    def noise_multiplier(self) -> float:
-        """z of the next step."""
-        ...
-
-    @property
-    def max_grad_norm(self) -> float:
-        """C of the next step."""
-        ...
-
-
 @final
 class OpenEnded:
     """In place of a plan: nothing is promised before the run, each release is accounted as it was made."""
@@ -43,8 +29,8 @@ class OpenEnded:
     correlation: Strategy | None = None
     chosen_clip_norms: tuple[float, ...] = ()
 
-    def __init__(self, sampling: PoissonSampling, noised: Noised) -> None:
-        self.sampling, self._noised = sampling, noised
+    def __init__(self, sampling: PoissonSampling, setting: Callable[[], Settings]) -> None:
+        self.sampling, self._setting = sampling, setting
         self.agreed = Plan.without_privacy(sampling, steps=1)
         self.settings: Settings | None = None
 
@@ -70,7 +56,7 @@ class OpenEnded:
     def next_settings(self, taken: int) -> Settings:
         """The optimiser's own, as they are now."""
         del taken
-        self.settings = Settings(self._noised.noise_multiplier, self._noised.max_grad_norm)
+        self.settings = self._setting()
         return self.settings
 
     def divisor(self, taken: int) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from decrescendo.clipping.clipped import Batch, check_clip_norm
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_instance, check_integer, check_real
+from decrescendo.integrations.opacus.loop import Loop
 from decrescendo.integrations.opacus.recorded import tape_of
 from decrescendo.integrations.opacus.recording import LoopRecording
 
@@ -73,47 +74,6 @@ def without_prefix(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("_module."): value for name, value in state.items()}
 
 
-@runtime_checkable
-class Steps(Protocol):
-    """What takes the steps of a loop."""
-
-    @property
-    def noise_multiplier(self) -> float:
-        """z of the next step."""
-        ...
-
-    @noise_multiplier.setter
-    def noise_multiplier(self, value: float) -> None: ...
-
-    @property
-    def max_grad_norm(self) -> float:
-        """C of the next step."""
-        ...
-
-    @max_grad_norm.setter
-    def max_grad_norm(self, value: float) -> None: ...
-
-    @property
-    def expected_batch_size(self) -> float: ...
-
-    @property
-    def is_between_parts(self) -> bool:
-        """Whether parts of a batch were given to `step`, and others follow."""
-        ...
-
-    def step(self) -> None:
-        """One step with the batch just drawn, or a part of one."""
-        ...
-
-    def epoch(self, most: int | None) -> Iterator[Batch]:
-        """The batches of one pass, in parts of at most so many rows."""
-        ...
-
-    def in_parts(self, most: int) -> None:
-        """The memory of a step is to be that of so many rows."""
-        ...
-
-
 class PrivateOptimizer(torch.optim.Optimizer):
     """The user's optimiser, whose ``step`` is a private one: clipped, noised, recorded.
 
@@ -124,7 +84,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         expected_batch_size: what the noisy sum is divided by.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, steps: Steps) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, steps: Loop) -> None:
         # Not the optimiser's own: parameters, state and hooks are the other one's.
         self.original_optimizer, self._steps = optimizer, steps
         self.loss_reduction = "mean"
@@ -240,7 +200,7 @@ class PrivateLoader:
         sample_rate: probability that an example is in a batch.
     """
 
-    def __init__(self, loader: DataLoader[Any], steps: Steps, most: int | None = None) -> None:
+    def __init__(self, loader: DataLoader[Any], steps: Loop, most: int | None = None) -> None:
         self.dataset, self._loader, self._steps, self._most = loader.dataset, loader, steps, most
         self.sample_rate = 1 / len(loader)
         self.batch_size, self.collate_fn, self.num_workers = (

@@ -89,11 +89,11 @@ def read_guarantee(found: Mapping[str, Any]) -> Guarantee:
     return Guarantee(**facts)
 
 
-def checked_content(path: Path) -> dict[str, Any]:
+def checked_content(raw: bytes, source: object) -> dict[str, Any]:
     keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
     return sealed.opened(
-        read_whole(path),
-        path,
+        raw,
+        source,
         FORMAT,
         VERSION,
         ADAPTIVE_VERSION,

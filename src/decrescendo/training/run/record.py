@@ -259,7 +259,7 @@ class Run:
                 know.
         """
         source = Path(folder)
-        content = checked_content(source / RUN)
+        content = checked_content(read_whole(source / RUN), source / RUN)
         kind = "adaptive_plan" if content["version"] == ADAPTIVE_VERSION else "plan"
         agreed = source / f"{kind}.json"
         for name, key in ((agreed.name, "plan_sha256"), (WEIGHTS, "weights_sha256")):

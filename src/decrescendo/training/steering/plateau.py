@@ -6,21 +6,14 @@ import statistics
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, Literal, final
 
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, check_integer, check_real
 from decrescendo.training.steering.reading import WINDOW, Reading, smoothed
 
-
-@runtime_checkable
-class Released(Protocol):
-    """The part of a `Progress` that `Plateau` reads."""
-
-    @property
-    def readings(self) -> Sequence[Reading]:
-        """The readings so far, by step."""
-        ...
+if TYPE_CHECKING:
+    from decrescendo.training.loop.progress import Progress
 
 
 @final
@@ -81,7 +74,7 @@ class Plateau:
                 f"telemetry=dc.Telemetry({self.of}=True)"
             )
 
-    def __call__(self, progress: Released) -> bool:
+    def __call__(self, progress: "Progress") -> bool:
         """Whether the training should end: it is sure that the improvement was at most ``least``.
 
         Raises:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import NamedTuple, Protocol, final, runtime_checkable
+from typing import NamedTuple, TypeAlias, final
 
 from decrescendo.accounting import Budget, Ledger, Pld, Release, RenyiFilter, Truncated, rounded
 from decrescendo.accounting.rdp import round_down, round_up
@@ -22,32 +22,6 @@ class Reserved(NamedTuple):
 
     cost: Cost
     ledger: Ledger
-
-
-@runtime_checkable
-class Composition(Protocol):
-    """A rule that compares the total cost of runs with one budget."""
-
-    @property
-    def name(self) -> str:
-        """The name stored in a store, with its fixed parameters."""
-        ...
-
-    def cost(self, agreed: Agreement) -> Cost:
-        """The cost of one whole run, rounded up."""
-        ...
-
-    def can_be_cost_of(self, agreed: Agreement, cost: Cost) -> bool:
-        """Whether ``cost``, as read from a file without checksum, can be the cost of a run of this plan."""
-        ...
-
-    def fits(self, runs: Sequence[Reserved]) -> bool:
-        """Whether all these runs together stay within the budget."""
-        ...
-
-    def describe(self, runs: Sequence[Reserved]) -> str:
-        """The total cost and what is left, as text."""
-        ...
 
 
 @final
@@ -88,6 +62,7 @@ class Sum:
         return epsilon >= 0 and delta >= 0
 
     def describe(self, runs: Sequence[Reserved]) -> str:
+        """The total cost and what is left, as text."""
         spent = ", ".join(rounded(float(_sum(runs, part, _written)), "up") for part in (0, 1))
         rest = ", ".join(rounded(float(part), "down") for part in self._left(runs))
         return (
@@ -112,6 +87,7 @@ class RenyiSum:
         self.name = f"renyi:{order}"
 
     def cost(self, agreed: Agreement) -> Cost:
+        """The divergence of the whole run, rounded up."""
         if agreed.planned is None:
             raise InvalidValue(
                 "a run whose noise is decided during the run must be in a store that adds epsilons, got one by Renyi. "
@@ -228,6 +204,10 @@ def _written(number: Fraction) -> Fraction:
     True
     """
     return Fraction(repr(float(number)))
+
+
+# The total cost of runs, compared with one budget by one of three rules; its name is stored, with fixed parameters.
+Composition: TypeAlias = Sum | RenyiSum | Declared
 
 
 def composition(name: str, budget: Budget) -> Composition:

@@ -16,8 +16,8 @@ from decrescendo.base.whole_file import identity
 from decrescendo.errors import (
     FileRefused,
     ImpossibleBudget,
+    InvalidType,
     InvalidValue,
-    check_instance,
     check_integer,
     check_path,
 )
@@ -126,7 +126,8 @@ class Store:
             ImpossibleBudget: it would exceed what is left; nothing is written.
             InvalidValue: a plan for another number of rows, another unit, or one that the store's rule cannot add up.
         """
-        check_instance("agreed", agreed, Agreement, "It is a Plan or an AdaptivePlan")
+        if not isinstance(agreed, Agreement):
+            raise InvalidType(f"agreed must be a Plan or an AdaptivePlan, got {type(agreed).__name__}")
         if agreed.sampling.dataset_size != self.rows:
             raise InvalidValue(
                 f"a run must be on the store's {self.rows} rows, got a plan for {agreed.sampling.dataset_size}. "

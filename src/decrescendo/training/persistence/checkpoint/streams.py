@@ -3,23 +3,19 @@
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import torch
 
 from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.errors import DecrescendoError, FileRefused, within
-from decrescendo.optim.noise_drawing import NoiseStream
 
-Stream = TypeVar("Stream", bound=np.random.Generator | NoiseStream)
+Stream = TypeVar("Stream", bound=np.random.Generator | SecureStream | Keystream)
 
 
-def stream_state(stream: np.random.Generator | NoiseStream) -> dict[str, Any]:
+def stream_state(stream: np.random.Generator | SecureStream | Keystream) -> dict[str, Any]:
     """The state of a stream; as sensitive as the data."""
     if isinstance(stream, SecureStream):
         return {"kind": "secure", "key": stream.key, "position": stream.position}
     if isinstance(stream, Keystream):
         return {"kind": "keyed", "key": stream.key, "position": stream.position}
-    if isinstance(stream, torch.Generator):
-        return {"kind": "torch", "device": str(stream.device), "state": stream.get_state()}
     return {"kind": "numpy", "state": dict(stream.bit_generator.state)}
 
 
@@ -36,9 +32,6 @@ def stream_at(stream: Stream, state: dict[str, Any]) -> Stream:
         FileRefused: the state is of another kind of stream.
     """
     try:
-        if isinstance(stream, torch.Generator) and state["kind"] == "torch":
-            stream.set_state(state["state"])
-            return stream
         if isinstance(stream, np.random.Generator) and state["kind"] == "numpy":
             stream.bit_generator.state = state["state"]
             return stream
