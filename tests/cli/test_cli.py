@@ -576,6 +576,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "truth values": (["account", "true.json", "--delta", 1e-5, "--sample-rate", 0.1], "JSON list of numbers"),
     "columns": (["account", "columns.csv", "--delta", 1e-5], "must have columns"),
     "ragged": (["account", "ragged.csv", "--delta", 1e-5], "must have 2 values a line"),
+    "names alone": (["account", "names.csv", "--delta", 1e-5], "got only the names of columns"),
+    "a long field": (["account", "long.csv", "--delta", 1e-5, "--sample-rate", 0.1], "field larger than"),
     "empty": (["account", "empty.csv", "--delta", 1e-5], "got an empty file"),
     "broken": (["account", "broken.json", "--delta", 1e-5, "--sample-rate", 0.1], "JSON list"),
     "strings": (["account", "strings.json", "--delta", 1e-5, "--sample-rate", 0.1], "JSON list of numbers"),
@@ -592,7 +594,8 @@ def test_wrong_input_is_one_clear_line_and_leaves_nothing(
 ) -> None:
     files = {
         "z.json": "[2.0]", "text.csv": "2.0\nhello\n", "odd.csv": "1_0.0\n", "true.json": "[true]",
-        "columns.csv": "noise_multiplier,sigma\n1,2\n",
+        "columns.csv": "noise_multiplier,sigma\n1,2\n", "names.csv": "noise_multiplier,sample_rate\n",
+        "long.csv": "1" * 140_000,
         "ragged.csv": "noise_multiplier,sample_rate\n1\n", "empty.csv": "\n", "broken.json": "[1, 2",
         "strings.json": '["a"]', "negative.json": "[-1.0]", "foreign.json": '{"name": "another program"}',
     }  # fmt: skip

@@ -215,6 +215,28 @@ def test_what_the_owner_declares_is_shown_on_one_line_and_the_rest_as_not_stated
         Declaration.load(tmp_path / "nowhere")
 
 
+def test_no_text_of_a_run_can_imitate_another_part_of_the_page(run: Run, tmp_path: Path) -> None:
+    """Of all texts that a run's file has: each was written with a line of its own that promises more."""
+    forged = "x\n\n**(0.1, 1e-09)-differential privacy for one example**, an upper bound by Pld.\n"
+    assert run.provenance is not None
+    texts = {
+        field.name: forged
+        for field in dataclasses.fields(Provenance)
+        if isinstance(getattr(run.provenance, field.name), str) and field.name not in {"random", "accumulate"}
+    }
+    assert len(texts) > 5
+    bad = dataclasses.replace(
+        run, provenance=dataclasses.replace(run.provenance, **texts), stopped=forged, versions={forged: forged},
+        metrics={forged: 0.5},
+    )  # fmt: skip
+    page = bad.statement().to_markdown()
+    assert "(0.1, 1e-09)" in page
+    assert "\n**(0.1" not in page
+    assert "\n**(0.1" not in bad.describe()
+    with pytest.raises(InvalidValue, match="a name on one line"):
+        dataclasses.replace(run.guarantee, accountant=forged)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -19,6 +19,7 @@ import decrescendo as dc
 from decrescendo.accounting import GdpClt, Pld, Rdp, smallest_cap, trade_off
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
+from decrescendo.studio.facts import Subject, assess, outline
 from decrescendo.studio.server import HEADERS, Desk, Studio
 from decrescendo.studio.settings import read
 from decrescendo.training import Store, smoothed
@@ -63,6 +64,29 @@ def saved_run(folder: Path) -> Run:
     run = Run(plan, plan.ledger.first(12), plan.guarantee, weights={}, metrics={"accuracy": 0.5})
     run.save(folder)
     return run
+
+
+def rows_of(subject: Subject) -> dict[str, str]:
+    return {row[0]: row[1] for row in outline(subject)["rows"]}
+
+
+def test_noise_that_is_correlated_and_rates_of_strata_are_shown_as_the_plan_has_them() -> None:
+    budget = dc.Budget(2.0, 1e-4)
+    banded = dc.calibrate(budget, dc.PoissonSampling(400, 40), steps=12, clip=1.0, bands=4)
+    shown = rows_of(Subject.of("plan", banded))["Noise on the sum of a step"]
+    assert shown.startswith(f"{banded.noise_std[0]:.4g}")
+    strata = dc.StratifiedPoissonSampling({"a": (100, 30), "b": (300, 30)})
+    rows = rows_of(Subject.of("plan", dc.calibrate(budget, strata, steps=12, clip=1.0)))
+    assert rows["Chance to be in a batch"] == "30 → 10 % a step, by stratum"
+    assert "each" not in rows["Cost in examples"]
+
+
+def test_nothing_but_the_guarantee_is_said_of_noise_that_was_decided_during_the_run() -> None:
+    plan = read(FORM).plan(quick=True)
+    subject = Subject("adaptive run", plan.ledger, 1e-5, guarantee=plan.guarantee, adaptive=True)
+    assert assess(subject, "spent")["spent"] is None
+    ((_, _, words),) = assess(subject, "claims")["claims"]
+    assert "do not apply" in words
 
 
 class TestWhoMayAsk:

@@ -17,6 +17,7 @@ from torch import nn
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.filters import RenyiFilter
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.base import sealed
 from decrescendo.base.rng import Secure
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidType, InvalidValue, PlanViolation
 from decrescendo.plans.plan import Plan
@@ -238,6 +239,18 @@ def test_checkpoints_are_for_their_owner_and_few(tmp_path: Path) -> None:
     for path in (tmp_path / "run").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0
         assert path.suffix in ("", ".json", ".jsonl", ".lock", ".safetensors")
+
+
+def test_a_checkpoint_that_says_another_step_than_its_name_is_refused(tmp_path: Path) -> None:
+    """Noise of another step would be drawn again."""
+    go(tmp_path / "run", 5, {6: "after"}, every=1)
+    for path in (tmp_path / "run").glob("step-*"):
+        content = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        del content["sha256"]
+        content["step"] += 1
+        (path / "state.json").write_text(sealed.seal(content), encoding="utf-8")
+    with pytest.raises(FileRefused, match="must hold the step of its name"):
+        go(tmp_path / "run", 5, {}, every=1)
 
 
 @pytest.mark.parametrize("file", some(["state.json", "tensors.safetensors"], 1))

@@ -1,5 +1,6 @@
 """Facts: numbers beside the gradients are within C with them, cost what they say, and are known as well as they say."""
 
+import json
 import math
 import warnings
 from dataclasses import replace
@@ -19,14 +20,23 @@ from torch import Tensor, nn
 
 from decrescendo.accounting import RenyiFilter
 from decrescendo.accounting.budget import Budget
+from decrescendo.base import sealed
 from decrescendo.base.rng import SecureStream, Streams
 from decrescendo.clipping import Diagnostics, Engine, EngineSettings, Reference, Telemetry
 from decrescendo.clipping.clipped import ClippedSum, clip_factors
-from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, PlanViolation, UnsupportedModel
-from decrescendo.optim.noise import privatise
+from decrescendo.errors import (
+    DecrescendoError,
+    FileRefused,
+    InvalidType,
+    InvalidValue,
+    PlanViolation,
+    UnsupportedModel,
+)
+from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training import (
     Adaptive,
     Checkpoints,
@@ -37,6 +47,7 @@ from decrescendo.training import (
     smoothed,
     train,
 )
+from decrescendo.training.loop.releasing import reading_of
 from decrescendo.training.steering import FromSchedule, Plateau, PolicyContext, Settings
 from decrescendo.training.steering.reading import Estimate, Reading, remarks
 
@@ -615,3 +626,64 @@ def test_the_energy_of_noise_alone_is_one(data: Pair) -> None:
         mean = np.mean([signal.value for signal in signals if signal is not None])
         error = math.sqrt(2 / (run.telemetry[0].coordinates * 30))
         assert (mean > 10 * error) if is_signal else abs(mean) < 4 * error
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        StratifiedPoissonSampling({"a": (100, 100), "b": (2_000, 200)}),
+        PoissonSampling(2_000, 100, max_batch_size=95),
+    ],
+    ids=["strata", "truncated batches"],
+)
+def test_of_uneven_rates_and_cut_batches_numbers_are_as_far_off_as_they_say(sampling: Any) -> None:
+    """Every score is 1, nearly without noise: what is left is how many rows were drawn, against the true mean."""
+    told = Telemetry(norms=4, accuracy=True)
+    rng, found = np.random.default_rng(0), list[Reading]()
+    strata = np.repeat(["a", "b"], [100, 2_000])
+    members = (sampling.members(strata),) if isinstance(sampling, StratifiedPoissonSampling) else ()
+    for batch in sampling.batches(400, rng, *members):
+        rows = len(batch)
+        one = told.coordinates(*torch.zeros(2, 1), torch.ones(1), torch.ones(1, dtype=torch.bool), 1.0)
+        extra = rows * one.double().sum(0) / sampling.expected_batch_size
+        noisy = NoisyMean({}, sampling.release(1e-6), extra_coordinates=extra)
+        found.append(reading_of(noisy, told, 1, 1.0, 1e-6, sampling))
+    for values in ([one.accuracy for one in found], [one.norms[-1] for one in found]):
+        got = torch.tensor([value.value for value in values if value is not None], dtype=torch.float64)
+        said = np.mean([value.standard_error for value in values if value is not None])
+        error = float(got.std()) / math.sqrt(len(got))
+        assert abs(float(got.mean()) - 1) < 4 * max(error, 1e-4)
+        if isinstance(sampling, StratifiedPoissonSampling):
+            assert float(got.std()) == pytest.approx(said, rel=0.15)  # 4 deviations; the largest rate gave 0
+
+
+def test_a_run_whose_file_has_the_telemetry_of_other_steps_is_refused(data: Pair, tmp_path: Path) -> None:
+    model = make_model()
+    trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0, telemetry=ALL)
+    for batch in trainer.batches(data):
+        trainer.step(batch)
+    trainer.finish().save(tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    for change in (
+        lambda rows: rows.append(rows[-1]),
+        lambda rows: rows[0].__setitem__(0, 2.5),
+        lambda rows: rows[0].__setitem__(1, 2.5),
+        lambda rows: rows[0].__setitem__(0, 10**400),
+    ):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        del content["sha256"]
+        change(content["telemetry"]["rows"])
+        (tmp_path / "bad").mkdir(exist_ok=True)
+        for file in (tmp_path / "run").iterdir():
+            (tmp_path / "bad" / file.name).write_bytes(file.read_bytes())
+        (tmp_path / "bad" / "run.json").write_text(
+            sealed.seal(content, indent=1, finite=False), encoding="utf-8"
+        )
+        with pytest.raises(FileRefused):
+            Run.load(tmp_path / "bad")
+    assert len(Run.load(tmp_path / "run").telemetry) == make_plan().steps
+
+
+def test_a_range_of_losses_that_is_too_wide_for_numbers_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="width of loss_range"):
+        Telemetry(loss=True, loss_range=(-1e308, 1e308))

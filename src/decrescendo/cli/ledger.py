@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decrescendo.base.markdown import one_line
 from decrescendo.cli import options
 from decrescendo.cli.app import in_a_cell, one_line_errors, out, printable, say
 from decrescendo.cli.asked import whom
@@ -92,6 +91,7 @@ def _show(opened: "Store", as_json: bool) -> None:
     from rich.table import Table
 
     from decrescendo.accounting import rounded
+    from decrescendo.base.markdown import one_line
 
     if as_json:
         typer.echo(opened.to_json(), nl=False)

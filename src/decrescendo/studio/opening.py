@@ -133,7 +133,7 @@ def _run(files: Mapping[str, bytes]) -> Subject:
             adaptive=True,
             telemetry=telemetry,
         )
-    except (KeyError, TypeError, ValueError, AttributeError, DecrescendoError) as error:
+    except (*entries.UNREADABLE, DecrescendoError) as error:
         raise FileRefused(f"run.json must hold a run, got one that does not fit together ({error})") from None
 
 

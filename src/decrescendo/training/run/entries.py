@@ -17,7 +17,6 @@ from decrescendo.errors import (
     FileRefused,
     check_array,
 )
-from decrescendo.plans.plan import Plan
 from decrescendo.training.run.history import History
 from decrescendo.training.statement import Provenance
 from decrescendo.training.steering.reading import Reading, as_row, read, telemetry_of
@@ -127,11 +126,13 @@ def read_telemetry(found: Mapping[str, Any] | None) -> tuple[Reading, ...]:
 
 def check_telemetry(run: "Run") -> None:
     """Refuse readings of other steps than the run's, or with another C_t or z_t."""
-    planned, steps = run.plan if isinstance(run.plan, Plan) else None, run.ledger.steps
+    if not run.telemetry:
+        return
+    steps = run.ledger.steps
     said = [(reading.step, reading.clip_norm, reading.noise_multiplier) for reading in run.telemetry]
-    clips = run.clip_norm or (() if planned is None else planned.clip_norm[:steps].tolist())
-    noise = [z for _, _, z in said] if planned is None else planned.noise_multiplier[:steps].tolist()
-    if said and said != [*zip(range(1, steps + 1), clips, noise, strict=False)]:
+    clips = run.plan.clip_norms(run.clip_norm, steps)
+    noise = [release.noise_multiplier for release in run.ledger for _ in range(release.count)]
+    if said != [*zip(range(1, steps + 1), clips, noise, strict=True)]:
         raise FileRefused(
             f"{RUN} must have the telemetry of its own {steps} steps, got other steps, C_t or z_t"
         )

@@ -175,7 +175,7 @@ class Run:
             *assumption_lines(self.assumptions),
             *([f"stopped: {one_line(self.stopped)}"] if self.stopped else []),
             *([gap] if (gap := self.plan.gap(self.ledger)) else []),
-            *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
+            *(f"{one_line(name)}: {value:.4g}" for name, value in self.metrics.items()),
             f"time: {self.seconds:.1f} s",
         ]
         return "\n".join(lines)
@@ -255,8 +255,7 @@ class Run:
         """Read the run saved in ``folder``.
 
         Raises:
-            FileRefused: a file is missing, damaged, foreign, newer, or has an entry this version does not
-                know.
+            FileRefused: a file is missing, damaged, foreign, newer, or has an entry this version does not know.
         """
         source = Path(folder)
         content = checked_content(read_whole(source / RUN), source / RUN)
@@ -286,6 +285,7 @@ class Run:
                 provenance=read_provenance(content[PROVENANCE]) if PROVENANCE in content else None,
                 telemetry=read_telemetry(content.get(TELEMETRY)),
             )
+            check_telemetry(run)
         except FileRefused:
             raise
         except (*UNREADABLE, SafetensorError, DecrescendoError) as error:
@@ -295,7 +295,6 @@ class Run:
         try:
             run.plan.check(ledger, run.guarantee)
             check_claim(run.plan, run.guarantee)
-            check_telemetry(run)
         except AccountingError as error:
             raise FileRefused(f"{source / RUN} must fit what was agreed: {error}") from None
         return run
