@@ -102,6 +102,12 @@ def _phones(old: str, new: str) -> str:
     return _PHONES.replace(old, new)
 
 
+def _clips(given: str) -> str:
+    """A training whose clip norm is moved by Opacus' scheduler."""
+    head, loop = _opacus("max_grad_norm=1.0", given).split("\nfor epoch")
+    return f"{head}\nschedule = ExponentialGradClip(optimizer, gamma=0.9)\nfor epoch{loop}"
+
+
 # The check that must be among the suspicions, and the training.
 SUSPECT = {
     "rows by randint": ("sampling", _hand(_ALONE, "torch.randint(0, n, (60,))")),
@@ -160,6 +166,8 @@ SUSPECT = {
     "the noise is told at the end": ("schedule", _hand(
         "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n",
         "    sigma *= 0.99\naccountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(sigma)), 30)\n")),
+    "a clip norm that falls for ghosts": ("sensitivity", _clips("max_grad_norm=1.0, grad_sample_mode='ghost'")),
+    "a clip norm that falls, and one a layer": ("sensitivity", _clips("max_grad_norm=[1.0] * 4, clipping='per_layer'")),
     "a whole module": ("beside", _opacus(_SAVE, "torch.save(model, 'model.pt')\n")),
     "made-up rows": ("seed", _opacus(_SAVE, _GENERATED).replace("x = ", "torch.manual_seed(0)\nx = ")),
     "a generator that is handed on, or none": ("seed", _SEEDED + _OPACUS.replace(
@@ -187,6 +195,7 @@ INNOCENT = {
     "opacus": _OPACUS,
     "by hand": _HAND,
     "phones": _PHONES,
+    "a clip norm that falls": _clips("max_grad_norm=1.0"),
     "losses of public rows": _opacus("for epoch", "for a, b in public_loader:\n    loss = criterion(model(a), b)\n"
                                                   "    loss.backward()\n    print(loss)\nfor epoch"),
     "an image by itself": _opacus("engine = ", "def __getitem__(self, i):\n    x = self.images[i]\n"
