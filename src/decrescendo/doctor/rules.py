@@ -76,9 +76,9 @@ def clip_schedules(sources: Sources) -> Iterator[Hit]:
     ]
     if any(given is not None and re.search("ghost|per_layer", ast.unparse(given)) for given in asked):
         for module, call in sources.calls("ExponentialGradClip", "StepGradClip", "LambdaGradClip"):
-            yield (module, call, "sensitivity", "a scheduler moves the clip norm that the noise is for, and neither ghost "
-                   "clipping nor clipping per layer goes by it", "the noise falls with it, against sums as long as "
-                   "before: set the clip norm of the clipping, too")  # fmt: skip
+            yield (module, call, "sensitivity", "a scheduler moves the clip norm that the noise is for, and neither "
+                   "ghost clipping nor clipping per layer goes by it", "the noise falls, against sums as long as before: "
+                   "set the clip norm of the clipping, too")  # fmt: skip
 
 
 def small_noise(sources: Sources) -> Iterator[Hit]:
@@ -159,8 +159,8 @@ def _numbers(module: Module, node: ast.expr, deep: int = 4) -> list[float]:
 
 
 RULES = (
-    poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules, told_the_first_noise, rows_together,
-    clip_of_batches, tensors_apart, denominators, empty_batches, histories, counted_less_often, seeds, fixed_keys, logs,
-    trainer_logs, saved_scores, statistics, standardised, saved_statistics, whole_modules, selections, units,
-    small_noise, high_targets,
+    poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules, told_the_first_noise,
+    rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories, counted_less_often,
+    seeds, fixed_keys, logs, trainer_logs, saved_scores, statistics, standardised, saved_statistics, whole_modules,
+    selections, units, small_noise, high_targets,
 )  # fmt: skip
