@@ -77,7 +77,7 @@ def clip_schedules(sources: Sources) -> Iterator[Hit]:
     if any(given is not None and re.search("ghost|per_layer", ast.unparse(given)) for given in asked):
         for module, call in sources.calls("ExponentialGradClip", "StepGradClip", "LambdaGradClip"):
             yield (module, call, "sensitivity", "a scheduler moves the clip norm that the noise is for, and neither "
-                   "ghost clipping nor clipping per layer goes by it", "the noise falls, against sums as long as before: "
+                   "ghost clipping nor clipping per layer goes by it", "the noise falls, against sums as long as ever: "
                    "set the clip norm of the clipping, too")  # fmt: skip
 
 
