@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from often import some
-from torch import nn
+from torch import Tensor, nn
 
 from decrescendo.accounting.budget import Unit
 from decrescendo.base.assumptions import assumed
@@ -27,7 +27,7 @@ from decrescendo.federated import (
     prepare,
     simulate,
 )
-from decrescendo.federated.cohort import LOCAL_STEPS
+from decrescendo.federated.cohort import LOCAL_STEPS, CohortSum
 from decrescendo.federated.rounds import REPLIES
 from decrescendo.federated.simulation import DROPOUTS_APART, Dropouts
 from decrescendo.federated.verdict import Verdict
@@ -384,3 +384,54 @@ def test_an_end_decided_by_private_diagnostics_is_listed(ends: bool) -> None:
         model, loss, clients, make_plan(), sgd(model), seed=1, placement=Placement.CENTRAL, callback=callback
     )
     assert outcome.assumptions == ((READ_AND_ENDED,) if ends else ())
+
+
+def _mean(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def _column(model: nn.Module, batch: Any) -> Tensor:
+    return loss(model, batch)[:, None]
+
+
+@pytest.mark.parametrize("wrong", [_mean, _column], ids=["a mean", "a column"])
+def test_losses_that_are_not_one_a_record_are_refused_with_local_steps_too(wrong: Any) -> None:
+    """Broadcast over the padding's weights they moved the sum by up to 66 times C_t."""
+    model, plan = make_model(), make_plan()
+    for local in (None, LocalSteps(0.3)):
+        with pytest.raises(UnsupportedModel, match="must return one loss per example"):
+            simulate(
+                model, wrong, Clients.equal(records(), records=1), plan, sgd(model), seed=0,
+                placement=Placement.CENTRAL, local=local,
+            )  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="must return one loss per example"):
+        client_update(model, wrong, records())
+
+
+def _centred(model: nn.Module, batch: Any) -> Tensor:
+    return loss(model, (batch[0] - batch[0].mean(0), batch[1]))
+
+
+def _by_their_number(model: nn.Module, batch: Any) -> Tensor:
+    return loss(model, batch) / len(batch[1])
+
+
+@pytest.mark.parametrize("own", [loss, _centred, _by_their_number], ids=lambda own: own.__name__)
+def test_a_client_more_or_with_more_records_moves_the_sum_by_at_most_the_clip_norm(own: Any) -> None:
+    """Also by a loss that looks at all of a client's records: whether the others are padded must not depend on it."""
+    generator = torch.Generator().manual_seed(0)
+    counts, clip_norm = np.array([5, 5, 6, 5, 5, 5, 9]), 0.01
+    inputs = 1 + torch.randn(int(counts.sum()), 3, generator=generator)
+    rows = (inputs, (inputs[:, 0] > 1).long())
+    cohorts = CohortSum(make_model(), own, LocalSteps(0.3), EngineSettings(), lambda: 0)
+
+    def summed(kept: list[int]) -> Tensor:
+        starts = np.cumsum(counts) - counts
+        places = torch.cat([torch.arange(starts[i], starts[i] + counts[i]) for i in kept])
+        found = cohorts.clipped_sum(Records((rows[0][places], rows[1][places]), counts[kept]), clip_norm)
+        return torch.cat([found.gradients[name].flatten() for name in sorted(found.gradients)])
+
+    everybody = [*range(len(counts))]
+    for left in everybody:
+        moved = float((summed(everybody) - summed([i for i in everybody if i != left])).norm())
+        assert moved <= clip_norm * (1 + 1e-4), left

@@ -44,7 +44,8 @@ class Folded:
 
 
 def folded(records: Records, device: torch.device) -> Iterator[Folded]:
-    """Clients in groups of like size, padded to the next power of two unless all of a group are equal.
+    """Clients in groups of like size. How far a client's records are padded depends on their number alone: a loss may
+    look at them all together.
 
     Padding repeats the client's own first record, with weight 0: what one client holds never touches another's
     update, not even by 0 times infinity. Clients without records are left out: their update is zero.
@@ -53,12 +54,10 @@ def folded(records: Records, device: torch.device) -> Iterator[Folded]:
         return
     counts = records.counts
     starts = np.cumsum(counts) - counts
-    sizes = np.where(counts > 0, 2 ** np.ceil(np.log2(np.maximum(counts, 1))), 0).astype(np.int64)
-    for size in np.unique(sizes[sizes > 0]):
-        members = np.flatnonzero(sizes == size)
-        width = int(counts[members].max())
+    widths = _width(counts)
+    for width in np.unique(widths[widths > 0]).tolist():
+        members = np.flatnonzero(widths == width)
         if len(members) < len(counts) or int(counts[members].min()) < width:
-            width = int(size) if int(counts[members].min()) < width else width
             places = np.arange(width)
             inside = np.where(places < counts[members, None], places, 0)
             index = torch.from_numpy((starts[members, None] + inside).reshape(-1))
@@ -68,6 +67,16 @@ def folded(records: Records, device: torch.device) -> Iterator[Folded]:
         shape = (len(members), width)
         rows = map_rows(lambda leaf, shape=shape: leaf.to(device).reshape(*shape, *leaf.shape[1:]), rows)
         yield Folded(rows, torch.from_numpy(counts[members]).to(device), width)
+
+
+def _width(counts: Int[np.ndarray, " clients"]) -> Int[np.ndarray, " clients"]:
+    """The next of 0 to 8, 10, 12, 14, 16, 20, 24, .. records: four sizes for each power of two.
+
+    >>> _width(np.array([0, 5, 9, 17, 100])).tolist()
+    [0, 5, 10, 20, 112]
+    """
+    step = 2 ** np.maximum(np.ceil(np.log2(np.maximum(counts, 1))) - 3, 0).astype(np.int64)
+    return -(-counts // step) * step
 
 
 class CohortSum:
@@ -237,7 +246,9 @@ class _Stepper:
     ) -> dict[str, Tensor]:
         def mean(values: dict[str, Tensor], records: Batch, weight: Tensor) -> Tensor:
             named = {f"model.{name}": value for name, value in values.items()}
-            return (torch.func.functional_call(self._caller, named, (records,)) * weight).sum()
+            found = torch.func.functional_call(self._caller, named, (records,))
+            losses, _ = check_losses(found, len(weight), constant=True)
+            return (losses * weight).sum()
 
         try:
             each = torch.func.vmap(torch.func.grad(mean), in_dims=(axis, 0, 0), randomness="different")

@@ -17,7 +17,6 @@ from decrescendo.clipping.clipped import (
     accumulator,
     check_clip_norm,
     check_real_floats,
-    losses_of,
     trainable,
 )
 from decrescendo.clipping.reference import check_losses
@@ -166,7 +165,7 @@ def _copied(model: nn.Module) -> nn.Module:
 def _gradient(model: nn.Module, loss: Loss, records: Batch) -> dict[str, Tensor]:
     parameters = trainable(model)
     with torch.enable_grad():
-        mean = losses_of(loss, model, records).mean()
+        mean = check_losses(loss(model, records), count_rows(records))[0].mean()
         found = torch.autograd.grad(mean, list(parameters.values()), materialize_grads=True)
     return {
         name: gradient.to(accumulator(gradient.dtype))
