@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -134,6 +135,12 @@ def simulate(
         model, given, optimizer, seed=seed, placement=placement, scheduler=scheduler, name=name,
         journal=journal, store=store, telemetry=telemetry,
     )  # fmt: skip
+    if server.done:
+        warnings.warn(
+            f"the run in {os.fspath(journal or '')!r} is finished: its outcome is returned, without a round. Name "
+            "another journal for another run",
+            UserWarning, stacklevel=2,
+        )  # fmt: skip
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:

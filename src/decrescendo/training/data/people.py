@@ -63,7 +63,7 @@ def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, "
     if most > budget.examples_per_person:
         raise InvalidValue(
             f"one person must have at most {budget.examples_per_person} rows, as the plan says, got one with {most}. "
-            "Leave rows out, or calibrate with a larger examples_per_person"
+            "Leave rows out, calibrate with a larger examples_per_person, or make one row of each person with by_person"
         )
     return person_of_row
 

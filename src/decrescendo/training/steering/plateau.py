@@ -96,7 +96,7 @@ class Plateau:
             warnings.warn(
                 f"Plateau will hardly end this training: {self.errors:g} standard errors of the improvement, "
                 f"{error:.2g}, are more than least={self.least:g}. Give it a window of about {wanted} steps, as much "
-                "patience, a larger least, or larger batches",
+                "patience, a larger least, larger batches, or (for a loss) Telemetry a narrower loss_range",
                 stacklevel=2,
             )
         return gained + error <= self.least
