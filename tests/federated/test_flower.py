@@ -578,6 +578,35 @@ def test_values_of_other_lengths_are_refused(tmp_path: Path) -> None:
         Answer.from_content(content)
 
 
+def test_a_client_without_records_tells_nothing_and_takes_no_neighbour_along(tmp_path: Path) -> None:
+    content = Answer("ab", 1, ((0, {"w": torch.zeros(1)}),), (), {0: (1.0, 0.5), 1: ()}).to_content()
+    assert Answer.from_content(content).values == {0: (1.0, 0.5)}
+
+
+def test_values_of_clients_that_were_not_admitted_stay_on_the_node(tmp_path: Path) -> None:
+    app = ClientApp()
+
+    @app.train(mods=[private_mod(lambda context: keeper_at(tmp_path, 101, TELLING))])
+    def train(message: Message, context: Context) -> Message:
+        ask = Ask.from_content(message.content)
+        updates = tuple((client, dict(ask.weights)) for client in range(5))
+        values = {0: (1.0,), 1: (2.0,), 2: (1.0,), 3: (1.0,)}
+        return Message(Answer(ask.round.run, 1, updates, (), values).to_content(), reply_to=message)
+
+    plan = long_plan(2)
+    keeper_at(tmp_path, 101, TELLING).agree(Proposal(plan, Placement.CENTRAL, "", 0.0, ("loss",)))
+    asked = Round.of(plan, Placement.CENTRAL, run_id(plan, Placement.CENTRAL), 0, 1)
+    ask = Ask(asked, (0, 1, 29), dict(make_model().state_dict()), ("loss",))
+    grid = LocalGrid({101: (app, {})})
+    (number,) = grid.push_messages([Message(ask.to_content(), 101, "train")])
+    (reply,) = grid.pull_messages([number])
+    answer = Answer.from_content(reply.content)
+    assert [client for client, _ in answer.updates] == [0, 1]
+    assert answer.values == {0: (1.0,), 1: (2.0,)}
+    with pytest.raises(InvalidValue, match="as many of each client"):
+        Answer("ab", 1, (), (), {0: (1.0,), 1: (1.0, 2.0)}).to_content()
+
+
 def test_messages_of_before_there_were_values_are_read(tmp_path: Path) -> None:
     plan = long_plan(2)
     proposal = Proposal(plan, Placement.CENTRAL, "").to_content()

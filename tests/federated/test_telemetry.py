@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decrescendo.clipping import ClippedSum, Diagnostics
+from decrescendo.clipping import ClippedSum, Diagnostics, EngineSettings
 from decrescendo.clipping.telemetry import Telemetry
 from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.federated import (
@@ -20,6 +21,7 @@ from decrescendo.federated import (
     LocalSteps,
     Outcome,
     Placement,
+    Records,
     Reply,
     Server,
     Verdict,
@@ -28,6 +30,7 @@ from decrescendo.federated import (
     rounds,
     simulate,
 )
+from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.journal import Journal
 from decrescendo.federated.replies import extra_coordinates
 from decrescendo.federated.update import client_update, clip_update
@@ -384,3 +387,51 @@ def test_a_statement_says_what_was_released(tmp_path: Path) -> None:
     assert "C_t followed" in outcome.statement()
     outcome.to_run().save(tmp_path / "run")
     assert "the distribution of gradient norms in 6 bins" in (tmp_path / "run/statement.md").read_text()
+
+
+def test_what_a_client_tells_follows_from_its_own_records_with_local_steps_too() -> None:
+    """By a loss that looks at all records that it gets: in one pass over all clients one moved the sum by 40 C_t."""
+    inputs, targets = records(2 * CLIENTS)
+    asked = Telemetry(norms=0, loss=True, loss_range=(0, 1))
+
+    def centred(model: torch.nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        out = model(batch[0])[:, 0]
+        return (out - out.mean()).square()
+
+    cohorts = CohortSum(make_model(), centred, LOCAL, EngineSettings(), lambda: 0, asked)
+
+    def told(rows: Tensor) -> Tensor:
+        found = cohorts.clipped_sum(Records((rows, targets), np.full(CLIENTS, 2)), 1.0).extra_coordinates
+        assert found is not None
+        return found
+
+    changed = inputs.clone()
+    changed[:2] = torch.tensor([[50.0], [-50.0]]).expand(2, inputs.shape[1])
+    _, unit = asked.units(1.0)
+    assert float((told(changed) - told(inputs)).abs()) <= unit * (1 + 1e-6)
+    expected = torch.tensor([
+        client_values(make_model(), centred, (inputs[i : i + 2], targets[i : i + 2]), asked)[0]
+        for i in range(0, 2 * CLIENTS, 2)
+    ])  # fmt: skip
+    assert float(told(inputs)) == pytest.approx(float((expected.clamp(0, 1) - 0.5).sum()) * unit, abs=1e-4)
+
+
+def test_a_sum_from_elsewhere_must_leave_room_for_what_is_told() -> None:
+    asked, model = Telemetry(norms=0, loss=True, share=0.5), make_model()
+    plan = make_plan((1.0,), (1.0,), cohort=CLIENTS)
+    server = Server(model, plan, sgd(model), seed=3, placement=Placement.CENTRAL, telemetry=asked)
+    members = len(server.open().cohort)
+    total = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    next(iter(total.values())).flatten()[0] = float(members)
+    seen, extra = Diagnostics(members, 0, 0, 0.0), torch.zeros(1, dtype=torch.float64)
+    with pytest.raises(InvalidValue, match=r"parts of length 0\.5 at most"):
+        server.release(total, members, seen, extra)
+
+
+def test_a_model_that_diverged_has_the_worst_score() -> None:
+    model, asked = make_model(), Telemetry(norms=0, loss=True, accuracy=True)
+    for parameter in model.parameters():
+        parameter.data.fill_(math.nan)
+    inputs, _ = records()
+    values = client_values(model, scored, (inputs[:4], torch.zeros(4, dtype=torch.int64)), asked)
+    assert all(map(math.isnan, values))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from decrescendo.accounting import GdpClt, Pld, RenyiFilter
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.audit import AuditResult
+from decrescendo.base.markdown import one_line
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
@@ -213,6 +214,12 @@ def test_what_the_owner_declares_is_shown_on_one_line_and_the_rest_as_not_stated
             Declaration.load(path)
     with pytest.raises(FileRefused):
         Declaration.load(tmp_path / "nowhere")
+
+
+def test_words_of_other_scripts_stay_as_they_are() -> None:
+    for text in ("می\u200cخواهم", "क्\u200dष", "\U0001f469\u200d\U0001f52c", "C:\\\\data", "co\u00adop"):
+        assert one_line(text) == text
+    assert one_line("a\u009bb\u202ec\u2028d\x1b") == "a\ufffdb\ufffdc d\ufffd"
 
 
 def test_no_text_of_a_run_can_imitate_another_part_of_the_page(run: Run, tmp_path: Path) -> None:

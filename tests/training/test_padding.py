@@ -238,3 +238,18 @@ def test_the_audit_of_texts_wants_one_length() -> None:
     assert torch.equal(inner["ids"][2], one_length.take(np.array([2]))["ids"][0])
     with pytest.raises(InvalidValue, match="Pad them to one length"):
         with_canaries(rows(Texts(), padded_to(1)), torch.tensor([True, False]), 1.0)
+
+
+def test_noise_moves_the_row_of_padding() -> None:
+    """A known limit (pitfalls.md): no example has a gradient there, and plain training leaves it as it is."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.EmbeddingBag(6, 4, padding_idx=2), nn.Linear(4, 2))
+    before = model[0].weight[2].detach().clone()
+    plan = dc.calibrate(dc.Budget(4.0, 1e-5), dc.PoissonSampling(60, 12), steps=2, clip=1.0)
+    rows = torch.randint(6, (60, 5)), torch.arange(60) % 2
+
+    def each(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    dc.train(model, each, rows, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+    assert (model[0].weight[2] != before).all()

@@ -1,8 +1,11 @@
 """Markdown that can be read as plain text too: tables with padded columns, and texts that stay on their line."""
 
+import re
 from collections.abc import Sequence
 
 from decrescendo.errors import InvalidValue
+
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def one_line(text: str) -> str:
@@ -12,7 +15,13 @@ def one_line(text: str) -> str:
     >>> one_line("mine\\n# Guarantee" + chr(27))
     'mine # Guarantee\ufffd'
     """
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
+    return obeyed("\ufffd", " ".join(text.split()))
+
+
+def obeyed(instead: str, text: str) -> str:
+    """A text with ``instead`` in place of what a terminal or a line obeys: control characters but tab and line end, and
+    marks of direction."""
+    return _OBEYED.sub(instead, text)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:

@@ -159,8 +159,11 @@ def check_out(path: Path | None) -> None:
 
 
 def say(text: str) -> None:
-    """Plain lines on standard output, as long as they are: people copy numbers and paths."""
-    out.print(printable(text), soft_wrap=True, highlight=False, markup=False)
+    """Plain lines on standard output, as long as they are: people copy numbers and paths. What a file's text
+    tells a terminal to do is not done."""
+    from decrescendo.base.markdown import obeyed
+
+    out.print(obeyed("\ufffd", printable(text)), soft_wrap=True, highlight=False, markup=False)
 
 
 def printable(text: str) -> str:

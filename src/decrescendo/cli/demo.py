@@ -242,7 +242,7 @@ def released(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         readings = () if outcome.run is None else outcome.run.telemetry
         fifth = max(1, len(readings) // 5)
-        ends = range(fifth, len(readings) + 1, fifth)
+        ends = [len(readings) * part // 5 for part in range(1, 6)]
         shown = [found for end in ends if (found := smoothed(readings[:end], window=fifth)) is not None]
         if shown:
             curve = " -> ".join(f"{found.value:.2f}" for found in shown)

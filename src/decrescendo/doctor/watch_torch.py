@@ -46,7 +46,7 @@ class TorchWatch:
         self.done = self._stops = self.fetched = self.drawn = self.bypassed = 0
         self._depth, self._random = 0, torch.get_rng_state()
         self._buffers: set[int] = set()
-        self._optimizers = 0
+        self._optimizers, self._differentiated = 0, False
         self._weights: dict[int, Tensor] = {}
         self._loaders: set[int] = set()
 
@@ -124,10 +124,17 @@ class TorchWatch:
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         wrap(torch.optim.Optimizer, "__init__", self._made)
+        for owner, name in ((Tensor, "backward"), (torch.autograd, "grad")):
+            wrap(owner, name, self._derived)
+
+    def _derived(self, derive: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._differentiated = True
+        return derive(*args, **kwargs)
 
     def _made(self, make: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
         make(optimizer, *args, **kwargs)
         self._optimizers += 1
+        self._weights.clear()
 
     def _before_forward(self, module: nn.Module, args: Any) -> Any:
         self._depth += 1
@@ -155,12 +162,18 @@ class TorchWatch:
         """Steps of a loop that moves the weights itself: between two passes of the training they were changed."""
         if not module.training or self._optimizers:
             return
-        held = [p.detach().flatten() for p in module.parameters() if p.requires_grad]
-        if not held or sum(map(len, held)) > LARGEST:
+        trained = [p for p in module.parameters() if p.requires_grad]
+        if any(map(torch.nn.parameter.is_lazy, trained)) or len({p.device for p in trained}) != 1:
             return
+        if sum(p.numel() for p in trained) > LARGEST:
+            return
+        held = [p.detach().flatten() for p in trained]
         now, before = torch.cat(held), self._weights.get(id(module))
         self._weights[id(module)] = now
-        if before is not None and before.shape == now.shape and not torch.equal(before, now):
+        if not self._differentiated or before is None or before.shape != now.shape:
+            return  # (Without a gradient, they were loaded or drawn again.)
+        if not torch.equal(before, now):
+            self._differentiated = False
             self._released(lambda: before - now)
             self.took_step(private=False)
 

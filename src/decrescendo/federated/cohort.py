@@ -18,7 +18,7 @@ from decrescendo.clipping.reference import check_losses
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.replies import extra_coordinates
-from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
+from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps, means_of
 from decrescendo.training.data.by_person import person_loss
 from decrescendo.training.data.data_memory import memory_of
 
@@ -176,13 +176,16 @@ class CohortSum:
         return ClippedSum(total, clip_norm, seen, extra)
 
     def _values(self, part: Folded, told: Telemetry) -> Float[Tensor, "clients told"] | None:
-        """`update.client_values` of each client."""
+        """`update.client_values` of each client, each from its own records alone."""
         if not told.scalars:
             return None
+
+        def own(rows: Batch, weights: Tensor) -> Tensor:
+            return means_of(self._loss(self._model, rows), len(weights), told, weights)
+
         with seeded(self._seeds(), [part.counts.device]), torch.no_grad():
-            found = person_loss(self._loss)(self._model, (part.rows, part.weights(0, part.width)))
-        losses, scores = check_losses(found, len(part.counts), scored=told.accuracy, constant=True)
-        return torch.stack(([losses] if told.loss else []) + ([] if scores is None else [scores]), dim=1)
+            each = torch.func.vmap(own, randomness="different")
+            return each(part.rows, part.weights(0, part.width))
 
 
 def clip_rows(

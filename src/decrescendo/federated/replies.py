@@ -110,10 +110,11 @@ class Replies:
             raise InvalidValue(f"present must be at most the cohort's {members} members, got {present}")
         # Of noise there is no more than that, but with probability e^(-TAIL^2 / 2).
         noise = asked.share_std * present**0.5 * (self._size**0.5 + TAIL)
-        longest, norm = (present * asked.clip_norm + noise) * _LONGER, norm_of(total)
+        limit = self._limit(asked.clip_norm)
+        longest, norm = (present * limit + noise) * _LONGER, norm_of(total)
         if not norm <= longest:
             raise InvalidValue(
-                f"total must be the sum of {present} parts of length {asked.clip_norm:g} at most, which is no longer "
+                f"total must be the sum of {present} parts of length {limit:g} at most, which is no longer "
                 f"than {longest:.4g}, got {norm:.4g}. Nothing was released: sum what clients have clipped"
             )
 
@@ -173,7 +174,7 @@ class Replies:
         elif norm > (target := self._limit(c) * (1 - MARGIN)):
             factor = target / norm
             if norm > c:
-                verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {c:.4g}"
+                verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {target:.4g}"
         with self._turns.whole():
             total.add(tensors, factor)
             if self._telemetry is not None and self._extra is not None:

@@ -239,8 +239,8 @@ class Server:
         longer than C_t is among the `assumptions`.
 
         Args:
-            total: the sum of what the ``present`` members sent: clipped, with their noise where the placement has it;
-                finite, and no longer than so many parts can be.
+            total: the sum of what the ``present`` members sent: clipped (with loss or accuracy to
+                `Telemetry.gradient_limit`), with their noise where the placement has it; finite, no longer than such.
             present: members whose part is in it.
             diagnostics: what the clipping saw; private.
             extra_coordinates: the sum of the telemetry coordinates of the parts, with ``telemetry``.

@@ -135,12 +135,7 @@ def simulate(
         model, given, optimizer, seed=seed, placement=placement, scheduler=scheduler, name=name,
         journal=journal, store=store, telemetry=telemetry,
     )  # fmt: skip
-    if server.done:
-        warnings.warn(
-            f"the run in {os.fspath(journal or '')!r} is finished: its outcome is returned, without a round. Name "
-            "another journal for another run",
-            UserWarning, stacklevel=2,
-        )  # fmt: skip
+    _warn_if_finished(server, journal)
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
@@ -165,6 +160,15 @@ def simulate(
     assumptions |= {*filter(None, (clients.assumption, None if dropouts is None else DROPOUTS_APART))}
     assumptions -= {REPLIES, OWN_NOISE, SUMS}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(assumptions)))
+
+
+def _warn_if_finished(server: Server, journal: str | os.PathLike[str] | None) -> None:
+    if server.done:
+        warnings.warn(
+            f"the run in {os.fspath(journal or '')!r} is finished: its outcome is returned, without a round. Name "
+            "another journal for another run",
+            UserWarning, stacklevel=3,
+        )  # fmt: skip
 
 
 def _answering(number: int, cohort: tuple[int, ...], dropouts: Dropouts | None) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from decrescendo.base.batches import count_rows, slice_rows
@@ -144,11 +145,22 @@ def client_values(
         return ()
     devices = {parameter.device for parameter in trainable(model).values()}
     with seeded(secrets.randbits(63) if seed is None else seed, devices), torch.no_grad():
-        losses, scores = check_losses(
-            loss(_copied(model), records), rows, scored=telemetry.accuracy, constant=True
-        )
-    told = ([losses] if telemetry.loss else []) + ([] if scores is None else [scores])
-    return tuple(float(one.double().mean()) for one in told)
+        found = means_of(loss(_copied(model), records), rows, telemetry, torch.full((rows,), 1 / rows))
+    return tuple(found.double().tolist())
+
+
+def means_of(
+    returned: object, rows: int, telemetry: Telemetry, weights: Float[Tensor, " records"]
+) -> Float[Tensor, " told"]:
+    """The mean loss and the mean score, those of them that are asked for. A score counts as not a number, which is the
+    worst, where the loss is none: a model that diverged must not look better than one that did not."""
+    losses, scores = check_losses(returned, rows, scored=telemetry.accuracy, constant=True)
+    told = [losses] if telemetry.loss else []
+    if scores is not None:
+        told.append(torch.where(torch.isfinite(losses), scores.to(losses), torch.nan))
+    each = torch.stack(told).to(accumulator(losses.dtype))
+    # (0 times infinity: padding has no part in it.)
+    return torch.where(weights > 0, each * weights.to(each), 0.0).sum(1)
 
 
 def _copied(model: nn.Module) -> nn.Module:

@@ -2,11 +2,10 @@
 
 import functools
 import inspect
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from decrescendo.clipping.clipped import trainable_of
 from decrescendo.clipping.inventory import Inventory
@@ -32,8 +31,7 @@ def apply(
 
     Edge cases:
         everything is checked before anything changes; frozen parameters may be in the optimiser and are not
-        moved; an optimiser that knows about noise (`NoiseAware`) is told how much there is, for this step only; in the
-        row of an embedding's ``padding_idx``, which has no gradient, the noise is set to zero.
+        moved; an optimiser that knows about noise (`NoiseAware`) is told how much there is, for this step only.
 
     Raises:
         InvalidType: ``noisy`` is no `NoisyMean` (a `ClippedSum` has no noise yet), or an optimiser that
@@ -88,29 +86,11 @@ def fill_gradients(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Op
     try:
         for name, parameter in parameters.items():
             parameter.grad = noisy.gradients[name].to(parameter)
-        for weight, row in _padding_rows(model):
-            if type(weight.grad) is Tensor:  # a part of one (`fully_shard`) may have another row there
-                weight.grad[row] = 0
         if told is not None:
             told.expect_noise(noisy.noise_std)
     except BaseException:
         clear_gradients(model, optimizer)
         raise
-
-
-def _padding_rows(model: nn.Module) -> Iterator[tuple[Tensor, int]]:
-    """The rows of ``padding_idx``, in weights that one embedding alone has: no example has a gradient there, and plain
-    training leaves them as they are."""
-    padded = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
-    ]
-    if padded:
-        held = Counter(id(one) for module in model.modules() for one in module._parameters.values())
-        for module in padded:
-            if held[id(module.weight)] == 1 and module.padding_idx is not None:
-                yield module.weight, module.padding_idx
 
 
 def clear_gradients(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -67,7 +67,11 @@ def _answer(
         answer = Answer.from_content(reply.content)
         updates = dict(answer.updates)
         if ask.values and guard.tells(ask.round.placement):
-            told = {client: values for client, values in answer.values.items() if client in updates}
+            told = {
+                client: values
+                for client, values in answer.values.items()
+                if client in updates and client in admitted.clients and len(values) == len(ask.values)
+            }
     ready = tuple(
         (client, guard.prepare(client, updates[client], ask.round))
         for client in admitted.clients

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from decrescendo.clipping import Telemetry
-from decrescendo.errors import FileRefused
+from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.federated.flower.arrays import to_arrays, to_tensors
 from decrescendo.federated.messages import Round
 from decrescendo.federated.placement import Placement
@@ -99,6 +99,8 @@ class Answer:
         (3, ((5, 'no'),))
         """
         names = list(self.updates[0][1]) if self.updates else []
+        if len({len(values) for values in self.values.values()} - {0}) > 1:
+            raise InvalidValue("values must be as many of each client that tells any, got uneven ones")
         stacks = {name: torch.stack([update[name] for _, update in self.updates]) for name in names}
         facts = ConfigRecord(
             {
@@ -107,7 +109,7 @@ class Answer:
                 "clients": [client for client, _ in self.updates],
                 "declined": [client for client, _ in self.declined],
                 "reasons": [reason for _, reason in self.declined],
-                "told": list(self.values),
+                "told": [client for client, values in self.values.items() if values],
                 "values": [float(value) for values in self.values.values() for value in values],
             }
         )

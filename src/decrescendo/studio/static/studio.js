@@ -146,7 +146,7 @@ const heard = (subject) => subject?.judged ?? subject?.before;
 const CHARTS = [
   { title: "Noise multiplier zₜ", of: (s) => s.curves.z && [s.t, s.curves.z], x: "step" },
   { title: "Clip norm Cₜ", of: (s) => s.curves.c && [s.t, s.curves.c], x: "step" },
-  { title: "Noise on the sum zₜ Cₜ", of: (s) => s.curves.zc && [s.t, s.curves.zc], x: "step" },
+  { title: "Noise on the sum", of: (s) => s.curves.zc && [s.t, s.curves.zc], x: "step" },
   { title: "Expected batch Bₜ", of: (s) => s.curves.b && [s.t, s.curves.b], x: "step" },
   { title: "Released loss, mean of 20 steps", of: (s) => s.telemetry.loss, x: "step" },
   { title: "Released accuracy, mean of 20 steps", of: (s) => s.telemetry.accuracy, x: "step" },

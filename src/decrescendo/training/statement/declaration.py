@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from decrescendo.base.markdown import one_line
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, within
 
 NOT_STATED = "not stated by the owner of the data"
@@ -83,5 +82,5 @@ class Declaration:
             raise FileRefused(within(f"{os.fspath(path)} must be a declaration in TOML", error)) from None
 
     def stated(self) -> dict[str, str]:
-        """Every entry on one line; `NOT_STATED` in place of empty ones."""
-        return {name: one_line(value) or NOT_STATED for name, value in dataclasses.asdict(self).items()}
+        """Every entry; `NOT_STATED` in place of empty ones."""
+        return {name: value or NOT_STATED for name, value in dataclasses.asdict(self).items()}
