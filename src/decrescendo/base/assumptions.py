@@ -28,7 +28,7 @@ _ROWS = (
          "each client computes its reply from its own records alone, and whether it replies does not depend on who "
          "else is asked", "clients reply to a `Server`, which cannot see how a reply was made",
          "none, where clients compute elsewhere; `simulate` computes and checks replies itself"),
-    Template("rows-client-sums", "each sum of a round adds one update per member, of norm at most C_t with its telemetry",
+    Template("rows-client-sums", "each sum of a round adds one update per member, of norm at most C_t with telemetry",
          "the `Server` received sums from a secure aggregator, not replies",
          "receive replies one by one (`Placement.CENTRAL`)"),
     Template("rows-unrecorded",

@@ -120,8 +120,7 @@ def simulate(
     """
     told = callbacks_of(callback)
     check_instance("clients", clients, Clients)
-    given = plan
-    plan, readings = readings_of(plan, telemetry)
+    given, (plan, readings) = plan, readings_of(plan, telemetry)
     if clients.count != plan.sampling.dataset_size:
         raise InvalidValue(
             f"clients must be the plan's {plan.sampling.dataset_size}, got {clients.count}. "
