@@ -435,3 +435,27 @@ def test_a_client_more_or_with_more_records_moves_the_sum_by_at_most_the_clip_no
     for left in everybody:
         moved = float((summed(everybody) - summed([i for i in everybody if i != left])).norm())
         assert moved <= clip_norm * (1 + 1e-4), left
+
+
+def _by_their_sign(model: nn.Module, batch: Any) -> Tensor:
+    return loss(model, batch) * (2.0 if float(batch[0].sum()) > 0 else 1.0)
+
+
+def test_what_cannot_be_simulated_at_once_is_refused_with_a_way_out() -> None:
+    clients, plan = Clients.equal(records(3 * CLIENTS), records=3), make_plan()
+    normed = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    for model, own, words in (
+        (normed, loss, "Replace it by GroupNorm"),
+        (make_model(), _by_their_sign, r"Take one gradient a client \(local=None\)"),
+    ):
+        with pytest.raises(UnsupportedModel, match=words):
+            simulate(
+                model,
+                own,
+                clients,
+                plan,
+                sgd(model),
+                seed=0,
+                placement=Placement.CENTRAL,
+                local=LocalSteps(0.3),
+            )

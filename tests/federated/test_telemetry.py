@@ -435,3 +435,24 @@ def test_a_model_that_diverged_has_the_worst_score() -> None:
     inputs, _ = records()
     values = client_values(model, scored, (inputs[:4], torch.zeros(4, dtype=torch.int64)), asked)
     assert all(map(math.isnan, values))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_recurrent_model_is_told_of_with_local_steps_too() -> None:
+    """Under no_grad torch has no rule for it in vmap."""
+
+    class Recurrent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.top = torch.nn.LSTM(1, 4, batch_first=True), torch.nn.Linear(4, 2)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return self.top(self.inner(rows[..., None])[0][:, -1])
+
+    model, asked = Recurrent(), Telemetry(norms=0, loss=True, loss_range=(0, 2))
+    rows = records()
+    cohorts = CohortSum(model, loss, LOCAL, EngineSettings(), lambda: 0, asked)
+    found = cohorts.clipped_sum(Records(rows, np.full(CLIENTS, 1)), 1.0).extra_coordinates
+    losses = loss(model, rows).detach().clamp(0, 2) / 2 - 0.5
+    assert found is not None
+    assert float(found) == pytest.approx(float(losses.sum()) * asked.units(1.0)[1], abs=1e-4)

@@ -90,3 +90,5 @@ def scored(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tens
 def test_what_cannot_be_grouped_is_refused(people: Any, most: int | None) -> None:
     with pytest.raises(InvalidValue):
         by_person(data(4), people, most=most)
+    with pytest.raises(InvalidValue, match="at least one example"):
+        by_person(data(0), [])

@@ -13,7 +13,7 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import map_rows, select_rows, slice_rows
 from decrescendo.base.rng import seeded
 from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss, Telemetry
-from decrescendo.clipping.clipped import accumulator, check_loss, losses_of, trainable
+from decrescendo.clipping.clipped import accumulator, check_loss, trainable
 from decrescendo.clipping.reference import check_losses
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated.clients import Records
@@ -179,13 +179,8 @@ class CohortSum:
         """`update.client_values` of each client, each from its own records alone."""
         if not told.scalars:
             return None
-
-        def own(rows: Batch, weights: Tensor) -> Tensor:
-            return means_of(self._loss(self._model, rows), len(weights), told, weights)
-
-        with seeded(self._seeds(), [part.counts.device]), torch.no_grad():
-            each = torch.func.vmap(own, randomness="different")
-            return each(part.rows, part.weights(0, part.width))
+        with seeded(self._seeds(), [part.counts.device]):
+            return self._stepper.values(part, told)
 
 
 def clip_rows(
@@ -220,9 +215,9 @@ class _Loss(nn.Module):
         self.model = model
         self._loss = loss
 
-    def forward(self, rows: Batch) -> Tensor:
-        """One loss a record."""
-        return losses_of(self._loss, self.model, rows)
+    def forward(self, rows: Batch) -> object:
+        """One loss a record, and perhaps one score."""
+        return self._loss(self.model, rows)
 
 
 class _Stepper:
@@ -244,6 +239,22 @@ class _Stepper:
             for name in start
         }
 
+    def values(self, group: Folded, told: Telemetry) -> Float[Tensor, "clients told"]:
+        """What each client tells of the weights that the steps start from."""
+        start = {f"model.{name}": p.detach() for name, p in trainable(self._model).items()}
+
+        def own(rows: Batch, weights: Tensor) -> Tensor:
+            def means(values: dict[str, Tensor]) -> Tensor:
+                found = torch.func.functional_call(self._caller, values, (rows,))
+                return means_of(found, len(weights), told, weights)
+
+            return torch.func.vjp(means, start)[
+                0
+            ]  # as a pass of the steps: vmap has no rule for an LSTM without
+
+        each = torch.func.vmap(own, randomness="different")
+        return each(group.rows, group.weights(0, group.width)).detach()
+
     def _gradients(
         self, parameters: dict[str, Tensor], axis: int | None, rows: Batch, weights: Tensor
     ) -> dict[str, Tensor]:
@@ -257,9 +268,16 @@ class _Stepper:
             each = torch.func.vmap(torch.func.grad(mean), in_dims=(axis, 0, 0), randomness="different")
             return each(parameters, rows, weights)
         except RuntimeError as error:
-            if not any(word in str(error) for word in ("vmap", "functorch", "transform")):
+            text = str(error).splitlines()[0]
+            if "mutate a captured Tensor" in text:
+                raise UnsupportedModel(
+                    "a client's steps must not change the model's buffers, got a model that does (BatchNorm keeps "
+                    "statistics of its inputs). Replace it by GroupNorm: decrescendo.training.without_batch_norm(model)"
+                ) from error
+            if not any(word in text for word in ("vmap", "functorch", "transform", "atching rule")):
                 raise
             raise UnsupportedModel(
-                "the model must be one that torch.func.vmap can run for many clients at once, got: "
-                f"{str(error).splitlines()[0]}. Use update.client_update and Server, one client at a time"
+                "local steps of many clients at once must run in torch.func.vmap, got a model or loss that does not: "
+                f"{text.split('. ')[0].rstrip('.')}. Take one gradient a client (local=None), or decrescendo.federated."
+                "client_update with a Server, one client after another"
             ) from error

@@ -49,6 +49,8 @@ def by_person(
         raise InvalidValue(
             f"people must have an id for each of the {table.count} examples, got {len(person)}"
         )
+    if not table.count:
+        raise InvalidValue("data must have at least one example, got none")
     counts = np.bincount(person)
     order = np.argsort(person, kind="stable")  # of each person the examples in their order
     starts = np.cumsum(counts) - counts
