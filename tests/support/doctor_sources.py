@@ -111,6 +111,17 @@ def _clips(given: str) -> str:
 # The check that must be among the suspicions, and the training.
 SUSPECT = {
     "rows by randint": ("sampling", _hand(_ALONE, "torch.randint(0, n, (60,))")),
+    "weights of classes": ("beside", _opacus("engine = ", "counts = torch.bincount(y)\nweights = 600 / (2 * counts)\n"
+                           "engine = ").replace("(model(a), b)", "(model(a), b, weight=weights)")),
+    "a bias by the labels": ("beside", _opacus("engine = ", "share = y.float().mean()\n"
+                             "nn.init.constant_(model[2].bias, torch.log(share / (1 - share)))\nengine = ")),
+    "nothing accounted": ("budget", _hand(
+        "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\nprint(accountant.get_epsilon(1e-5))\n", "")),
+    "two engines for one data set": ("history", _opacus("engine = ", "other = PrivacyEngine()\n"
+        "small, stepper, batches = other.make_private(module=nn.Linear(8, 2), optimizer=plain, "
+        "data_loader=DataLoader(TensorDataset(x, y), batch_size=30), noise_multiplier=1.0, max_grad_norm=1.0)\n"
+        "for a, b in batches:\n    step(small, a, b)\n"
+        "engine = ")),
     "rows by choice": ("sampling", _hand(_ALONE, "np.random.choice(len(x), 60, replace=False)")),
     "rows by a permutation": ("sampling", _hand(_ALONE, "torch.randperm(n)[:60]")),
     "rows by sample": ("sampling", _hand(_ALONE, "random.sample(range(len(x)), k=60)")),
@@ -192,6 +203,20 @@ SUSPECT = {
 
 # Trainings in which nothing is to be suspected.
 INNOCENT = {
+    "weights of classes, by public counts": _opacus(
+        "engine = ", "counts = torch.bincount(public_labels)\nweights = 600 / (2 * counts)\nengine = "
+    ).replace("(model(a), b)", "(model(a), b, weight=weights)"),
+    "weights of classes, noised": _opacus(
+        "engine = ", "counts = torch.bincount(y) + torch.randn(2) * noise\nengine = "
+    ).replace("(model(a), b)", "(model(a), b, weight=1 / counts)"),
+    "a bias of zeros": _opacus("engine = ", "nn.init.constant_(model[2].bias, 0.0)\nengine = "),
+    "two engines for two data sets": _opacus("engine = ", "other = PrivacyEngine()\n"
+        "small, stepper, batches = other.make_private(module=nn.Linear(8, 2), optimizer=plain, "
+        "data_loader=DataLoader(theirs, batch_size=30), noise_multiplier=1.0, max_grad_norm=1.0)\n"
+        "for a, b in batches:\n    step(small, a, b)\nengine = "),
+    "an epsilon by a formula": _hand(
+        "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\nprint(accountant.get_epsilon(1e-5))\n",
+        "print('eps', (2 * 30 * math.log(1e5)) ** 0.5 / sigma)\n"),
     "opacus": _OPACUS,
     "by hand": _HAND,
     "phones": _PHONES,

@@ -41,7 +41,18 @@ def _given(noise: float) -> str:
     )
 
 
+# The generator steps by what the private model says of its own fakes.
+_GAN = _CLEAN.replace(
+    "engine = ", "fakes = nn.Linear(4, 8)\nother = torch.optim.SGD(fakes.parameters(), lr=0.1)\nengine = "
+).replace(
+    "        optimizer.step()\n",
+    "        optimizer.step()\n        optimizer.zero_grad()\n        other.zero_grad()\n"
+    "        model(fakes(torch.randn(20, 4)))[:, 0].mean().backward()\n        other.step()\n"
+    "        optimizer.zero_grad()\n",
+)
+
 CLEAN = {
+    "a generator beside it": _GAN,
     "plain": _CLEAN,
     "dropout": _CLEAN.replace("nn.ReLU()", "nn.ReLU(), nn.Dropout(0.3)"),
     "clip norms that move": _HEAD + _given(1.0) + _LOOP + "    optimizer.max_grad_norm *= 0.9\n",
@@ -262,6 +273,14 @@ FAULTY_OF_PEERS = {
 # Faults that an examination with other people's scripts found to be missed, and what was found falsely.
 _ACCOUNTANT = "\nclass accountant:\n    def step(noise_multiplier, sample_rate):\n        pass\n"
 _HAND_HEAD, _HAND_LOOP = _LOOPED.split("for epoch in range(3):")
+_BY_NUMBER = (
+    "from opacus.accountants.utils import get_noise_multiplier\n"
+    "noise = get_noise_multiplier(target_epsilon=2.0, target_delta=1e-5, sample_rate=0.1, epochs=3)\n"
+)
+_SECOND = _CLEAN.replace(
+    "engine = ", "head = nn.Linear(2, 2)\nother = torch.optim.SGD(head.parameters(), lr=0.1)\nengine = "
+).replace("model(a)", "head(model(a))")
+
 MISSED = {
     "the clip norm follows the norms": ("sensitivity", (_HEAD + _given(1.0) + _LOOP).replace(
         "        optimizer.step()", "        norms = torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in "
@@ -285,6 +304,15 @@ MISSED = {
         "TensorDataset(x, y)", "Windows()").replace(
         "plain = ", "class Windows:\n    def __len__(self):\n        return 597\n"
         "    def __getitem__(self, i):\n        return x.flatten()[i : i + 8], y[i]\nplain = ")),
+    "a second optimiser": ("bypass", _SECOND.replace("optimizer.step()", "optimizer.step()\n        other.step()")),
+    "a second optimiser that comes first": (
+        "bypass", _SECOND.replace("optimizer.step()", "other.step()\n        other.zero_grad()\n        "
+                                                      "optimizer.step()")),
+    "calibrated for fewer epochs, by hand": ("budget", _HEAD + _BY_NUMBER + _given(0.0).replace("=0.0", "=noise")
+                                             + _LOOP.replace("range(3)", "range(9)")),
+    "calibrated for fewer steps, in a loop by hand": ("budget", _BY_HAND.replace(
+        "from torch import nn\n", "from torch import nn\n" + _BY_NUMBER, 1).replace(
+        "noise_multiplier = 1.0", "noise_multiplier = noise").replace("range(3)", "range(9)")),
     "a baseline first": ("budget", _HEAD + "for _ in range(5):\n    for a, b in rows:\n        plain.zero_grad()\n"
                          f"        {_LOSS}.backward()\n        plain.step()\n"
                          + _CLEAN.replace(_HEAD, "").replace("range(3)", "range(9)")),

@@ -8,6 +8,10 @@ from decrescendo.doctor.flows import engines, given_to, makers_of, makes, noises
 from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _NOISE = re.compile(r"sigma|noise|multiplier|std")
+_ACCOUNTS = re.compile(
+    r"epsilon|\beps\b|_eps\b|\beps_|delta|accountant|account\(|\brdp|r[eé]nyi|\bpld|\bprv\b|\bgdp\b|zcdp|privacy_budget|"
+    r"noise_multiplier\(|privacy_engine"
+)
 
 
 def counted_less_often(sources: Sources) -> Iterator[Hit]:
@@ -46,6 +50,14 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
                 yield (module, call, "history", "the accountant is told of one step where a loop takes several",
                        "epsilon is that of the steps that are counted: count inside of the loop")  # fmt: skip
                 return
+
+
+def never_counted(sources: Sources) -> Iterator[Hit]:
+    """Noise by hand, and nothing that says what it is worth."""
+    drawn = [] if engines(sources) or sources.matches(_ACCOUNTS) else noises(sources)
+    for module, call in drawn[:1]:
+        yield (module, call, "budget", "noise is added, and nothing computes an epsilon for it",
+               "nobody knows what is promised: noise that looks large may have an epsilon in the hundreds")  # fmt: skip
 
 
 def told_the_first_noise(sources: Sources) -> Iterator[Hit]:

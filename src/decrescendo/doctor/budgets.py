@@ -81,6 +81,37 @@ def epochs_of(seen: Observed, private: Event) -> int | None:
     return looped[0] if looped else private["asked"].get("epochs")
 
 
+def _calibrated_by_hand(seen: Observed, noise: float) -> Event | None:
+    """What this noise multiplier was asked of `get_noise_multiplier` for, if it was."""
+    return next((event for event in seen.of("calibrated") if math.isclose(event["noise"], noise)), None)
+
+
+def looped_by_hand(seen: Observed) -> Iterator[Finding]:
+    """A loop without Opacus' optimiser: more steps, or a higher rate, than its noise was calibrated for."""
+    steps = [event for event in seen.of("step") if event["loader"]]
+    loader = seen.loader(steps[0]["loader"]) if steps else None
+    epochs = next((event.get("epochs") for event in seen.of("claims")), None)
+    if seen.of("private") or loader is None or not epochs or not loader["steps"]:
+        return
+    total, drawn = epochs * loader["steps"], loader["rate"] or (loader["size"] or 0) / max(1, loader["rows"])
+    for asked in seen.of("calibrated")[:1]:
+        rate = drawn if 0 < drawn < 1 else asked["rate"]
+        ends = bracket_of(Ledger([Release(rate, asked["noise"], count=total)]), asked["target_delta"])
+        if ends is not None and ends[0] > asked["target_epsilon"] * _SLACK:
+            yield Finding(
+                "budget", Certainty.RECOMPUTED, _more_than(asked, total, rate),
+                f"asked for epsilon {asked['target_epsilon']:g}, the whole training spends {epsilon_words(ends[1])} at "
+                f"delta {asked['target_delta']:.3g}", *place_of(asked),
+            )  # fmt: skip
+
+
+def _more_than(asked: Event, total: int, rate: float) -> str:
+    return (
+        f"the noise was calibrated for {asked['steps']} steps at rate {asked['rate']:.4g}, the loop takes {total} at "
+        f"rate {rate:.4g}"
+    )
+
+
 def _total(seen: Observed, private: Event) -> Ledger | None:
     """The whole training as it would go on: the loop's epochs, the loader's steps, the schedulers' noise."""
     epochs, steps = epochs_of(seen, private), private["made"]["steps"]
@@ -101,6 +132,8 @@ def _total(seen: Observed, private: Event) -> Ledger | None:
 
 def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
     asked, ledger = private["asked"], _total(seen, private)
+    by_hand = None if "target_epsilon" in asked else _calibrated_by_hand(seen, float(private["noise"]))
+    asked = asked if by_hand is None else {**asked, **by_hand}
     target = asked.get("target_epsilon")
     told = asked.get("target_delta") or next((event["delta"] for event in seen.of("epsilon")), None)
     delta = told if told is not None and 0 < told < 1 else usual_delta(private)
@@ -130,6 +163,7 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
             "after it was calibrated as a constant" if moved
             else f"the training takes {private['total']} steps, more than the noise is enough for"
             if "total" in private
+            else _more_than(by_hand, ledger.steps, float(ledger.sample_rate[0])) if by_hand is not None
             else f"the loop goes through {epochs_of(seen, private)} epochs, the noise was calibrated for "
                  f"{asked.get('epochs')}"
         )  # fmt: skip

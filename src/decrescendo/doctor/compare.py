@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from decrescendo.doctor.budgets import Observed
+from decrescendo.doctor.budgets import Observed, place_of
 from decrescendo.doctor.finding import Certainty, Finding
 from decrescendo.doctor.neighbours import SCALES, released
 
@@ -39,7 +39,8 @@ def compared(folder: Path, seen: Observed) -> tuple[list[Finding], list[str], li
     if parent["random"]:
         others.pop("removed", None)  # dropout: another number of rows has other masks
     if parent["kind"] == "sum":
-        return list(_of_sum(parent, others, at)), [_moved_words(parent, others)], [], bool(others)
+        found = [*_of_sum(parent, others, at), *_beside(parent, same, others, seen)]
+        return found, [_moved_words(parent, others)], [], bool(others)
     return _of_gradient(folder, parent, others, seen, at)
 
 
@@ -123,6 +124,29 @@ def _of_sum(
             "the number of rows once too often, or once too little, for loss_reduction",
             "a record moves all others: make loss_reduction what the loss does (mean or sum)", *at,
         )  # fmt: skip
+
+
+def _beside(
+    parent: dict[str, Any], same: dict[str, Any], others: dict[str, dict[str, Any]], seen: Observed
+) -> Iterator[Finding]:
+    """Optimisers that no noise is added for, and whose gradient moves with a record that moves the private sum."""
+    for event in seen.of("beside"):
+        key = str(event["optimizer"])
+        own = parent.get("beside", {}).get(key)
+        if own is None or not torch.equal(own, same["beside"].get(key, own[:0])):
+            continue
+        moved = [
+            role for role, held in others.items()
+            if _distance(parent, held) and not torch.equal(own, held["beside"].get(key, own[:0]))
+        ]  # fmt: skip
+        if moved:
+            yield Finding(
+                "bypass", Certainty.PROVEN,
+                "a second optimiser steps by a gradient that moves with a record, and is neither clipped nor noised",
+                "no privacy for what it trains: let make_private make it, too, or train it on public rows",
+                *place_of(event),
+            )  # fmt: skip
+            return
 
 
 def _changed(before: torch.Tensor, after: torch.Tensor) -> int:

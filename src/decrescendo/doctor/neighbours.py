@@ -46,6 +46,11 @@ def enlarged(role: str, first: Any, others: Sequence[Any]) -> Any:
     return scaled(first, SCALES[role])
 
 
+def enlarging(collate: Callable[[list[Any]], Any], role: str) -> Callable[[list[Any]], Any]:
+    """What makes a batch of records, the first of them enlarged."""
+    return lambda rows: collate([enlarged(role, rows[0], rows[1:]), *rows[1:]])
+
+
 def _unlike(label: Any, other: Any) -> bool:
     """Whether two classes differ."""
     if isinstance(label, Tensor):

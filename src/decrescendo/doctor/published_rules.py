@@ -4,7 +4,15 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.source import Hit, Module, Sources, name_of
+from decrescendo.doctor.flows import data_in, given_to, scope_of
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, targets_of
+
+_COUNTED = re.compile(r"bincount\(|counter\(|value_counts\(|compute_class_weight\(|return_counts|class_counts|"
+                      r"\b(y|labels?|targets?)\w*( == \w+\)?|\))?\.(float\(\)\.)?(sum|mean)\(")  # fmt: skip
+_LOSSES = (
+    "CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss", "cross_entropy", "nll_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)  # fmt: skip
 
 
 def histories(sources: Sources) -> Iterator[Hit]:
@@ -32,6 +40,7 @@ def histories(sources: Sources) -> Iterator[Hit]:
             yield (module, call, "history", "a PrivacyEngine, with an empty history, is made anew each time",
                    "epsilon of all adds up on the same data; each accountant knows its own steps")  # fmt: skip
             return
+    yield from _side_by_side(sources)
     engines = any(sources.calls("PrivacyEngine"))
     for module, call in sources.calls("load") if engines else ():
         asked = [
@@ -45,6 +54,22 @@ def histories(sources: Sources) -> Iterator[Hit]:
         if "optim" in ast.unparse(call.func).lower():
             yield (module, call, "history", "an earlier training goes on, and its accountant's history is not loaded",
                    "what was spent before is not in the epsilon that is printed")  # fmt: skip
+            return
+
+
+def _side_by_side(sources: Sources) -> Iterator[Hit]:
+    """Two engines for one loader, or for two of one data set."""
+    known: dict[str, str] = {}
+    for module, call in sources.calls(*MAKERS):
+        given, engine = keyword(call, "data_loader"), getattr(call.func, "value", None)
+        if given is None or engine is None:
+            continue
+        made = given_to(scope_of(module, call), ast.unparse(given).lower())
+        loader = made[0].value if len(made) == 1 else given
+        rows = ast.unparse(loader.args[0] if isinstance(loader, ast.Call) and loader.args else given)
+        if known.setdefault(rows, ast.unparse(engine)) != ast.unparse(engine):
+            yield (module, call, "history", f"a second PrivacyEngine trains on {rows!r}",
+                   "epsilon of the two adds up; each accountant knows its own steps")  # fmt: skip
             return
 
 
@@ -78,3 +103,33 @@ def statistics(sources: Sources) -> Iterator[Hit]:
                                        "without noise",
                "they go into every row, and often into what is published: take public ones")  # fmt: skip
         return
+
+
+def label_counts(sources: Sources) -> Iterator[Hit]:
+    """Weights of classes, or a bias to begin with, that are counted on the private labels."""
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            value: ast.expr | None = None
+            if isinstance(node, ast.Call) and name_of(node.func) in _LOSSES:
+                value = keyword(node, "weight") or keyword(node, "pos_weight")
+            elif isinstance(node, ast.Call) and name_of(node.func) in ("constant_", "copy_", "fill_"):
+                value = node.args[-1] if node.args and "bias" in ast.unparse(node).lower() else None
+            elif any("bias" in ast.unparse(target).lower() for target in targets_of(node)):
+                value = node.value if isinstance(node, ast.Assign) else None
+            if value is not None and _is_counted(module, node, value):
+                yield (module, node, "beside", "weights of classes are counted on the private labels, without noise",
+                       "each step goes by these numbers, and so do the weights: take public ones, or add noise to the "
+                       "counts and account for it")  # fmt: skip
+                return
+
+
+def _is_counted(module: Module, node: ast.AST, value: ast.expr, deep: int = 4) -> bool:
+    """Whether a value, or what its names are given, counts labels."""
+    if _COUNTED.search(ast.unparse(value).lower()):
+        return not re.search(r"noise|laplace|normal|public", ast.unparse(value).lower())
+    for name in data_in(value) if deep else ():
+        for scope in {scope_of(module, node), module.tree}:
+            if any(made.value is not value and _is_counted(module, made, made.value, deep - 1)
+                   for made in given_to(scope, name)):  # fmt: skip
+                return True
+    return False

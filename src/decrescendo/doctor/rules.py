@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from decrescendo.doctor.account_rules import counted_less_often, told_the_first_noise
+from decrescendo.doctor.account_rules import counted_less_often, never_counted, told_the_first_noise
 from decrescendo.doctor.batch_rules import (
     clip_of_batches,
     denominators,
@@ -18,7 +18,7 @@ from decrescendo.doctor.batch_rules import (
 )
 from decrescendo.doctor.finding import Certainty, Finding
 from decrescendo.doctor.norm_rules import tensors_apart
-from decrescendo.doctor.published_rules import histories, statistics
+from decrescendo.doctor.published_rules import histories, label_counts, statistics
 from decrescendo.doctor.sampling_rules import drawn_by_number, shuffled
 from decrescendo.doctor.saved_rules import saved_statistics, standardised, whole_modules
 from decrescendo.doctor.score_rules import logs, saved_scores, selections, trainer_logs
@@ -161,6 +161,6 @@ def _numbers(module: Module, node: ast.expr, deep: int = 4) -> list[float]:
 RULES = (
     poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules, told_the_first_noise,
     rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories, counted_less_often,
-    seeds, fixed_keys, logs, trainer_logs, saved_scores, statistics, standardised, saved_statistics, whole_modules,
-    selections, units, small_noise, high_targets,
+    never_counted, seeds, fixed_keys, logs, trainer_logs, saved_scores, statistics, label_counts, standardised,
+    saved_statistics, whole_modules, selections, units, small_noise, high_targets,
 )  # fmt: skip

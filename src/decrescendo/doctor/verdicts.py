@@ -9,6 +9,7 @@ from decrescendo.doctor.budgets import (
     budgets,
     epochs_of,
     epsilon_words,
+    looped_by_hand,
     place_of,
     printed,
     shuffled_epsilon,
@@ -43,6 +44,7 @@ def found_in(seen: Observed, *, buffers_moved: bool = True) -> tuple[list[Findin
     findings += [*_rates(seen), *_noise(seen), *_ghosts(seen), *_history(seen), *_bypass(seen), *_delta(seen)]
     findings += [
         *printed(seen),
+        *looped_by_hand(seen),
         *(_buffers(seen) if buffers_moved else ()),
         *_by_hand(seen),
         *_uncounted(seen),

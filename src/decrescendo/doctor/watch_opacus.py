@@ -41,6 +41,7 @@ class OpacusWatch:
         _wrap_own(optimizer, add_noise=self._noised, clip_and_accumulate=self._clipped, step=self._stepped)
         accountant = importlib.import_module("opacus.accountants.accountant").IAccountant
         _wrap_own(accountant, step=self._counted, get_epsilon=self._asked, load_state_dict=self._restored)
+        wrap(importlib.import_module("opacus.accountants.utils"), "get_noise_multiplier", self._calibrated)
         schedulers = importlib.import_module("opacus.schedulers")
         modules = (schedulers, *map(importlib.import_module, _modules_of(schedulers)))
         kind = next(filter(None, (vars(module).get("_NoiseScheduler") for module in modules)), None)
@@ -67,6 +68,15 @@ class OpacusWatch:
         })  # fmt: skip
         return result
 
+    def _calibrated(self, search: Callable[..., Any], **kwargs: Any) -> Any:
+        noise = search(**kwargs)
+        self._events.write("calibrated", {
+            "noise": float(noise), "target_epsilon": float(kwargs["target_epsilon"]),
+            "target_delta": float(kwargs["target_delta"]), "rate": float(kwargs["sample_rate"]),
+            "steps": kwargs.get("steps") or int(kwargs["epochs"] / kwargs["sample_rate"]),
+        })  # fmt: skip
+        return noise
+
     def _stepped(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._torch.inside = True
         try:
@@ -92,7 +102,12 @@ class OpacusWatch:
         sums = [p.summed_grad if p.summed_grad is not None else p.grad for p in optimizer.params]
         multiplier = float(optimizer.noise_multiplier)
         std = multiplier * (clip if isinstance(clip, float | int) else 1.0)
-        facts: dict[str, Any] = {"kind": "sum", "std": std, "noise": multiplier}
+        facts: dict[str, Any] = {
+            "kind": "sum",
+            "std": std,
+            "noise": multiplier,
+            "beside": self._torch.unclipped.gradients(),
+        }
         rows = getattr(optimizer, "doctor_rows", None)
         if rows is not None:
             facts["rows"] = rows

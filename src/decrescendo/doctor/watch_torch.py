@@ -1,6 +1,5 @@
 """Observes torch: loaders, optimisers, noise and checkpoints, for Opacus' trainings and for hand-written ones."""
 
-import functools
 import os
 import signal
 import time
@@ -16,8 +15,9 @@ from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
-from decrescendo.doctor.loops import named_numbers
-from decrescendo.doctor.neighbours import LARGEST, SCALES, Neighbours, changed_indices, enlarged
+from decrescendo.doctor.loops import epochs_asked, named_numbers
+from decrescendo.doctor.neighbours import LARGEST, SCALES, Neighbours, changed_indices, enlarging
+from decrescendo.doctor.unclipped import Unclipped
 
 
 class Enough(BaseException):
@@ -46,7 +46,7 @@ class TorchWatch:
         self.done = self._stops = self.fetched = self.drawn = self.bypassed = 0
         self._depth, self._random = 0, torch.get_rng_state()
         self._buffers: set[int] = set()
-        self._optimizers, self._differentiated = 0, False
+        self.unclipped, self._differentiated = Unclipped(), False
         self._weights: dict[int, Tensor] = {}
         self._loaders: set[int] = set()
 
@@ -101,13 +101,14 @@ class TorchWatch:
             if id(loader) not in self._loaders:
                 self._loaders.add(id(loader))
                 self.events.write("loader", {"id": id(loader), **facts})
+            self.unclipped.begin()
             many = isinstance(indices, (list, tuple)) and len(indices) >= 2
             if not many or self.waits or not self.neighbours.due(id(loader)):
                 return fetch(indices)
             role = self.neighbours.fork(id(loader))
             if role in SCALES and fetcher.collate_fn is not None:
                 collate = fetcher.collate_fn
-                fetcher.collate_fn = functools.partial(_with_first_enlarged, collate, role)
+                fetcher.collate_fn = enlarging(collate, role)
                 try:
                     return fetch(indices)
                 finally:
@@ -133,7 +134,7 @@ class TorchWatch:
 
     def _made(self, make: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
         make(optimizer, *args, **kwargs)
-        self._optimizers += 1
+        self.unclipped.add(optimizer)
         self._weights.clear()
 
     def _before_forward(self, module: nn.Module, args: Any) -> Any:
@@ -160,7 +161,7 @@ class TorchWatch:
 
     def _watch_weights(self, module: nn.Module) -> None:
         """Steps of a loop that moves the weights itself: between two passes of the training they were changed."""
-        if not module.training or self._optimizers:
+        if not module.training or len(self.unclipped):
             return
         trained = [p for p in module.parameters() if p.requires_grad]
         if any(map(torch.nn.parameter.is_lazy, trained)) or len({p.device for p in trained}) != 1:
@@ -207,6 +208,10 @@ class TorchWatch:
                 self.events.write("bypass", {"loader": self.fetched})
                 if self.bypassed >= self.steps:
                     raise Enough
+                return
+            self.events.write("beside", {"optimizer": id(optimizer)})
+            if self.neighbours.waiting:
+                self.unclipped.take(optimizer)
             return
         gradients = [p.grad for p in groups if p.grad is not None]
         if gradients:
@@ -215,7 +220,8 @@ class TorchWatch:
     def _released(self, vector: Callable[[], Tensor]) -> None:
         """By a step that is not Opacus': with what the code around it calls noise, clip norm and epsilon."""
         if self.done == 0:
-            self.events.write("claims", {"names": named_numbers(user_frame())})
+            frame = user_frame()
+            self.events.write("claims", {"names": named_numbers(frame), "epochs": epochs_asked(frame)})
         self.neighbours.release(vector, {"kind": "gradient"})
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -271,10 +277,6 @@ class TorchWatch:
         keys = sorted(map(str, content)) if isinstance(content, dict) else []
         self.events.write("load", {"keys": keys[:20]})
         return content
-
-
-def _with_first_enlarged(collate: Callable[[list[Any]], Any], role: str, rows: list[Any]) -> Any:
-    return collate([enlarged(role, rows[0], rows[1:]), *rows[1:]])
 
 
 def facts_of(loader: Any) -> dict[str, Any]:
