@@ -130,6 +130,7 @@ y = (x[:, 0] > 0).long()
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 noise_multiplier, max_grad_norm = 1.0, 0.5
+print("its epsilon, by another program: 5.8")
 
 class Poisson:
     def __iter__(self):

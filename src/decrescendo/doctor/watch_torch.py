@@ -26,6 +26,8 @@ class Enough(BaseException):
 
 # Seconds of steps without privacy that may come before Opacus makes a private optimiser.
 _MOST_EARLY = 60.0
+# Of worker processes, of which there are none here.
+_OF_WORKERS = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 
 class TorchWatch:
@@ -70,14 +72,8 @@ class TorchWatch:
         places: dict[int, tuple[str, int]] = {}
 
         def init(made: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            for name in (
-                "num_workers",
-                "prefetch_factor",
-                "persistent_workers",
-                "multiprocessing_context",
-                "timeout",
-            ):
-                kwargs.pop(name, None)  # of worker processes, of which there are none here
+            for name in _OF_WORKERS:
+                kwargs.pop(name, None)
             args = (*args[:5], 0, *args[6:]) if len(args) > 5 else args
             made(loader, *args, **kwargs)
             places[id(loader)] = user_place()
