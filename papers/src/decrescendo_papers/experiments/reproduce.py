@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from decrescendo.errors import InvalidValue
 from decrescendo_papers.experiments.figure import Exhibit, Figure
-from decrescendo_papers.experiments.figures import FIGURE1, FIGURE2, FIGURE3, FIGURE3_WHOLE, FIGURE4, FIGURE5
+from decrescendo_papers.experiments.figures import (
+    CONVERGENCE,
+    FIGURE1,
+    FIGURE2,
+    FIGURE3,
+    FIGURE3_WHOLE,
+    FIGURE4,
+    FIGURE5,
+)
 from decrescendo_papers.experiments.registered import read_registered
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.strong import read_recipes
@@ -19,7 +27,7 @@ TABLES: dict[str, Table] = {
     table.key: table for table in (TABLE1, TABLE2, TABLE2_AT_64, TABLE3, TABLE4, TABLE5)
 }
 FIGURES: dict[str, Figure] = {
-    figure.key: figure for figure in (FIGURE1, FIGURE2, FIGURE3, FIGURE3_WHOLE, FIGURE4, FIGURE5)
+    figure.key: figure for figure in (FIGURE1, FIGURE2, FIGURE3, FIGURE3_WHOLE, FIGURE4, FIGURE5, CONVERGENCE)
 }
 
 

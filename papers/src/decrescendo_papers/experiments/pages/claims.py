@@ -17,6 +17,12 @@ from decrescendo_papers.experiments.estimate import fit_exponential
 from decrescendo_papers.experiments.figure import Figure
 from decrescendo_papers.experiments.hong import CASES, HONG, SEEDS, STAND_INS, STEPS, influence_of
 from decrescendo_papers.experiments.pages.archive import Sources
+from decrescendo_papers.experiments.pages.convergence_section import (
+    early_accuracy,
+    gain,
+    tasks_of,
+    unsteadiness,
+)
 from decrescendo_papers.experiments.pages.costs_section import curves
 from decrescendo_papers.experiments.pages.filled import VANILLA, Filled
 from decrescendo_papers.experiments.pages.grid_section import above_vanilla, mean_of
@@ -278,6 +284,7 @@ def figure_claims(sources: Sources) -> Iterator[Claim]:
     """Those of the figures, not corrected."""
     for key in ("figure1", "figure5"):
         yield from _ramp_claims(FIGURES[key], sources)
+    yield from _convergence_claims(sources)
     yield from _consumption_claims(sources)
     grid = above_vanilla(sources.archive)
     if grid:
@@ -288,6 +295,25 @@ def figure_claims(sources: Sources) -> Iterator[Claim]:
             found=f"{pair.mean:+.2f}; {better} of {len(grid)} points above vanilla of the same seeds",
         )  # fmt: skip
     yield from _cost_claims(sources)
+
+
+def _convergence_claims(sources: Sources) -> Iterator[Claim]:
+    """Section 4.2's words on how methods converge."""
+    figure = FIGURES["convergence"]
+    for words, measure, one, other in (
+        ("early accuracy of DP-SGD above that of growing mu", early_accuracy, "DP-SGD", "growing mu"),
+        (
+            "late changes of DP-SGD larger than those of sensitivity decay",
+            unsteadiness,
+            "DP-SGD",
+            "sensitivity decay",
+        ),
+    ):
+        for task in tasks_of(figure):
+            pair = gain(figure, sources, task, measure, one, other)
+            cells = f'--cells "{task}/*/{one}" --cells "{task}/*/{other}"'
+            command = f"papers reproduce convergence {cells} --seeds {max(pair.seeds, 1)}"
+            yield Claim("Du et al., section 4.2, convergence", words, task, command, pair=pair)
 
 
 def _consumption_claims(sources: Sources) -> Iterator[Claim]:

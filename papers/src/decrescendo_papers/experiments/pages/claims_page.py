@@ -45,7 +45,7 @@ def claims_page(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
         "# The papers' comparisons, one by one",
         "Of Du et al. the orders of methods that section 4.2 states, in every column, with the losses against training "
         "without privacy and Figures 1 to 5; of Hong et al. section 5. Section 4.2 also says how fast and how stably "
-        "the methods converge, and names no measure of it: those words have no line here. What the theorems of both "
+        "the methods converge, and names no measure: [ours](figures.md) are used. What the theorems of both "
         "papers say is on [another page](../errata.md).",
         RULE,
         "Written by `papers report` from finished runs. *Paper* is the difference that the paper's own numbers show, "

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from decrescendo_papers.experiments.figure import Figure
 from decrescendo_papers.experiments.pages.archive import Sources
+from decrescendo_papers.experiments.pages.convergence_section import convergence_words, draw_convergence
 from decrescendo_papers.experiments.pages.costs_section import (
     costs_words,
     curves,
@@ -27,6 +28,7 @@ SECTIONS: dict[str, tuple[Draw, Words]] = {
     "figure3": (draw_grid, grid_words),
     "figure4": (draw_accountants, costs_words),
     "figure5": (draw_lengths, lengths_words),
+    "convergence": (draw_convergence, convergence_words),
 }
 
 

@@ -50,19 +50,20 @@ def draw_lengths(figure: Figure, sources: Sources, path: Path) -> Path | None:
             ),
             Panel(
                 accuracies := traces(figure, sources, "test_accuracy"),
-                "test accuracy (%)", from_zero=False, each=True, bottom=_bottom(accuracies),
+                "test accuracy (%)", from_zero=False, each=True, bottom=bottom_of(accuracies),
             ),
         ],
         path,
     )  # fmt: skip
 
 
-def _bottom(accuracies: Mapping[str, Scores]) -> float:
+def bottom_of(accuracies: Mapping[str, Scores]) -> float:
     """Where the axis begins: below the medians of all methods once a tenth of the steps are done.
 
-    >>> _bottom({"a": Scores([1, 50, 100], [[10.0, 91.0, 95.0]]), "b": Scores([1, 50, 100], [[10.0, 88.0, 11.0]] * 3)})
+    >>> lost = Scores([1, 50, 100], [[10.0, 88.0, 11.0]] * 3)
+    >>> bottom_of({"a": Scores([1, 50, 100], [[10.0, 91.0, 95.0]]), "b": lost})
     10.0
-    >>> _bottom({"b": Scores([1, 50, 100], [[10.0, 88.0, 90.0], [10.0, 88.0, 90.0], [10.0, 88.0, 11.0]])})
+    >>> bottom_of({"b": Scores([1, 50, 100], [[10.0, 88.0, 90.0], [10.0, 88.0, 90.0], [10.0, 88.0, 11.0]])})
     80.0
     """
     late = [
