@@ -62,14 +62,15 @@ def test_costs_are_what_the_accountants_say_of_the_first_steps(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_pages_and_drawings_are_the_same_twice(tmp_path: Path) -> None:
-    sources = Sources(Archive(traced("figure1", "figure3", "figure5")), tmp_path / "curves")
+    sources = Sources(Archive(traced("figure1", "figure3", "figure5", "convergence")), tmp_path / "curves")
     for spec, points in requested_curves(["figure2", "figure4"]):
         line = [0.1 * i + 0.01 * spec.rho_mu for i in range(1, points + 1)]
         steps = [300 * i for i in range(1, points + 1)]
         costs.save(sources.curves, spec, points, costs.Costs(steps, line, line, line, line))
-    assert len(draw_figures(sources, tmp_path / "one")) == 5
+    assert len(draw_figures(sources, tmp_path / "one")) == 6
     some = Sources(Archive(traced("figure3", "figure5")), tmp_path)
     again = draw_figures(some, tmp_path / "two")
+    assert again.pop().name == "convergence.png"  # of which it has some of the runs
     assert len(again) == 2
     assert [path.read_bytes() for path in again] == [
         (tmp_path / "one" / path.name).read_bytes() for path in again
