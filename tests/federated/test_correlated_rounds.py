@@ -10,6 +10,7 @@ import decrescendo as dc
 from decrescendo.accounting import Unit
 from decrescendo.errors import InvalidValue
 from decrescendo.federated import Placement, Reply, Server
+from decrescendo.federated.resuming import SAME_ORDER
 
 PLAN = dc.calibrate(
     dc.Budget(4.0, 1e-5, Unit.CLIENT),
@@ -49,6 +50,10 @@ def rounds(journal: Path, *, restarted: bool) -> tuple[list[list[int]], torch.Te
 def test_a_server_that_is_restarted_before_every_round_gives_the_same_weights(tmp_path: Path) -> None:
     whole, again = (rounds(tmp_path / name, restarted=name == "again") for name in ("whole", "again"))
     assert whole[0] == again[0]
+    gone_on, _ = server_of(tmp_path / "again")
+    begun, _ = server_of(tmp_path / "new")
+    # Clients must be who they were: each takes part in the turns of one group.
+    assert [SAME_ORDER in server.assumptions for server in (gone_on, begun)] == [True, False]
     assert torch.equal(whole[1], again[1])
     turn: dict[int, int] = {}
     assert all(

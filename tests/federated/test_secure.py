@@ -4,13 +4,15 @@ journal goes on with the same streams."""
 import math
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
 from decrescendo.base.rng import Secure, SecureStream
 from decrescendo.base.rng.rounded import grid
-from decrescendo.errors import FileRefused
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidType
 from decrescendo.federated import Clients, Placement, Reply, Round, Server, simulate
 from decrescendo.federated.flower import Keeper
 from decrescendo.federated.policy import Policy
@@ -164,3 +166,16 @@ def test_a_node_draws_a_key_once_and_keeps_it(tmp_path: Path) -> None:
     assert not torch.equal(sent("a", 1), sent("b", 1))
     step = grid(Z * C)
     assert torch.equal(sent("a", 1) / step, (sent("a", 1) / step).round())
+
+
+def test_the_clients_of_a_node_are_any_numbers_and_nothing_else(tmp_path: Path) -> None:
+    policy = Policy(9.0, 0.1, max_rounds=9)
+    asked = Round("ab", 1, 9, C, Z, Placement.CENTRAL, 0.0)
+    for clients in (np.arange(3), {0, 1, 2}, iter([2, 0, 1])):
+        keeper = Keeper(tmp_path / "node", clients, policy)
+        assert len(keeper.admit(asked, [0, 1, 2]).declined) == 3  # of a plan that it never saw
+    for wrong in ([0, -5, 3], [0.5], [], "ab"):
+        with pytest.raises(DecrescendoError, match="client"):
+            Keeper(tmp_path / "node", cast("Any", wrong), policy)
+    with pytest.raises(InvalidType, match="policy"):
+        Keeper(tmp_path / "node", range(3), cast("Any", None))

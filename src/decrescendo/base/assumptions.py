@@ -172,10 +172,11 @@ _DATA = (
          "compared)", "the data are tensors, dicts or lists of your own class",
          "pass plain tensors: `.as_subclass(torch.Tensor)`"),
     Template("same-order",
-         "data passed again within an epoch, or while records take turns, have each record in the same row as before "
-         "(otherwise a record may take part more often)",
-         "`Trainer.batches` got another object within an epoch of random allocation, or in a run with correlated noise",
-         "pass the same object"),
+         "data passed again within an epoch, or while records take turns, have each record in the same row (each "
+         "client under the same number) as before (otherwise a record may take part more often)",
+         "`Trainer.batches` got another object within an epoch of random allocation, or in a run with correlated "
+         "noise; a federated run with correlated noise went on from its journal",
+         "pass the same object, or begin anew"),
     Template("ranks-alike", "every rank has the same rows in the same order (some of them are compared)",
          "there are too many rows for the ranks to compare all", "not needed"),
     Template("own-world", "{} (your World) adds the plan's noise to one clipped sum", "`world` is of your own class",

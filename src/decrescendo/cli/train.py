@@ -189,9 +189,6 @@ def _say_end(run: "Run", left: str | None, folder: Path | None) -> None:
     """What has happened; ``left``: what the store has left."""
     from decrescendo.training.loop.progress import curves
 
-    nonfinite = sum(run.diagnostics.nonfinite) if run.diagnostics is not None else 0
-    if nonfinite:
-        err.print(f"[yellow]warning:[/yellow] {nonfinite} gradients were not finite and counted as zero")
     say(run.describe())
     for text in curves(run.telemetry):
         say(f"{text}, released while training")

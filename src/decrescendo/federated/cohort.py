@@ -45,7 +45,7 @@ class Folded:
 
 def folded(records: Records, device: torch.device) -> Iterator[Folded]:
     """Clients in groups of like size. How far a client's records are padded depends on their number alone: a loss may
-    look at them all together.
+    look at them all together (and sees the padding then).
 
     Padding repeats the client's own first record, with weight 0: what one client holds never touches another's
     update, not even by 0 times infinity. Clients without records are left out: their update is zero.

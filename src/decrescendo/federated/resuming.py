@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.accounting import Release
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import read_assumption
+from decrescendo.base.assumptions import assumed, read_assumption
 from decrescendo.errors import FileRefused, PlanViolation, check_integer
 from decrescendo.federated.books import Books
 from decrescendo.federated.readings import NO_READINGS, Readings
@@ -20,6 +20,8 @@ from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.run import cpu_weights
+
+SAME_ORDER = assumed("same-order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ def resumed(
     if streams.correlated is not None and streams.grouping is not None:
         streams.grouping = stream_at(streams.grouping, state["grouping"])
         streams.correlated.load_state(state["correlated"], len(releases))
+        assumptions = (*assumptions, SAME_ORDER) if releases else assumptions
     readings.go_on(state.get("telemetry", NO_READINGS), len(releases))
     noisy = None
     if state["noisy"] is not None:

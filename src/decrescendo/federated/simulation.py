@@ -82,7 +82,9 @@ def simulate(
 
     Args:
         model, plan, optimizer, scheduler, name, journal, store, telemetry: as in `Server`.
-        loss: ``loss(model, batch)`` returns one loss a record; a client's loss is the mean of its records'.
+        loss: ``loss(model, batch)`` returns one loss a record, of that record alone; a client's loss is their mean.
+            (A loss that looks at several records of a client sees padding here, repeats of the client's first record,
+            and none on a deployed client: the weights differ.)
         clients: as many as the plan's ``dataset_size``.
         seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, all clients'
             (`client_streams`), and the model's own (`round_stream`; torch's global generators are neither read nor

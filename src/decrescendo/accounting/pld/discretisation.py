@@ -133,7 +133,8 @@ class OneRecord:
         """From the mean loss mu^2/2 under either law."""
         if mu > LARGEST_MU:
             raise AccountingError(
-                f"Pld accounts noise multipliers from {1 / LARGEST_MU:.4f} up, got noise_multiplier={1 / mu:.4g}. "
+                f"Pld accounts noise multipliers from {1 / LARGEST_MU:.4f} up, got noise_multiplier={1 / mu:.4g}"
+                f"{', of all steps at rate 1 together' if self.rate == 1 else ''}. "
                 "Such a step alone has an epsilon around a hundred: add noise"
             )
         return mu * (mu / 2 + left), mu * (mu / 2 + right)

@@ -15,6 +15,7 @@ from typing import final
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
+from decrescendo.base.markdown import one_line
 from decrescendo.errors import FileRefused, InvalidValue, check_integer, check_real
 from decrescendo.federated.flower.hosting import Hosting
 from decrescendo.federated.flower.wire import AGREE, TRAIN, Agreement, Answer, Ask, Proposal
@@ -248,7 +249,7 @@ class _Federation:
         except FileRefused as error:
             return str(error)
         if agreement.refused or agreement.run != self._server.run:
-            return agreement.refused[:200] or "it speaks of another run"
+            return one_line(agreement.refused[:200]) or "it speaks of another run"
         return self._hosting.announce(node, agreement.spans)
 
     def _propose(self, nodes: Sequence[int]) -> None:

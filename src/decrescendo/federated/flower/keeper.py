@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 import sqlite3
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import final
 from torch import Tensor
 
 from decrescendo.base.rng import SecureStream, Streams
-from decrescendo.errors import FileRefused, InvalidValue, check_integer
+from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer
 from decrescendo.federated.flower.wire import Agreement, Proposal, spans_of
 from decrescendo.federated.messages import Round, run_id
 from decrescendo.federated.placement import Placement
@@ -82,17 +82,16 @@ class Keeper:
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        clients: Sequence[int],
+        clients: Iterable[int],
         policy: Policy,
         *,
         seed: int | None = None,
     ) -> None:
-        if not clients:
+        check_instance("policy", policy, Policy)
+        self._clients = frozenset(check_integer("client", client) for client in clients)
+        if not self._clients:
             raise InvalidValue("a node must host at least one client, got none")
-        for client in (clients[0], clients[-1]):
-            check_integer("client", client)
-        self._clients = frozenset(clients)
-        self._spans = spans_of(clients)
+        self._spans = spans_of(self._clients)
         self._policy = policy
         self._file = Path(folder) / FILE
         try:

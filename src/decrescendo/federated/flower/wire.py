@@ -4,7 +4,7 @@ One message goes to a node in a round, for all of its members together, and one 
 stacked, one row a client, so the number of objects on the wire does not grow with the clients of a node.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -235,7 +235,7 @@ class Agreement:
         return cls(facts["run"], tuple(zip(first, stop, strict=True)), facts["refused"])
 
 
-def spans_of(clients: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def spans_of(clients: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """Client numbers as few (first, stop) spans.
 
     >>> spans_of([0, 1, 2, 7, 5, 6])

@@ -16,9 +16,7 @@ from decrescendo.training.data.people import ids_of, numbered
 from decrescendo.training.data.rows import rows
 
 
-def by_person(
-    data: object, people: object, *, most: int | None = None
-) -> tuple[Batch, Float[Tensor, "people examples"]]:
+def by_person(data: object, people: object, *, most: int) -> tuple[Batch, Float[Tensor, "people examples"]]:
     """Rows for a training that draws people instead of examples: row i is all examples of person i.
 
     A plan for them has one row a person: ``PoissonSampling(dataset_size=len(weights), ..)``,
@@ -27,18 +25,18 @@ def by_person(
     Args:
         data: examples in tensors or arrays, as `rows` takes them; at least one.
         people: the id of each example's person, in their order: a list, an array, a tensor, a column of a data frame.
-        most: >= 1, examples kept of one person, the first ones; ``None`` for all. Every person's row is as long as the
-            longest, so it bounds memory and time.
+        most: >= 1, examples kept of one person, the first ones. Every person's row is so long, whoever the others are:
+            a loss may look at all of it. A public, declared number; memory and time grow with it.
 
     Returns:
-        the examples, in leaves of shape (people, examples of the longest, ...), persons in the order of their first
-        example; and weights 1 / n for each of a person's n examples, 0 for padding, which repeats the person's first.
+        the examples, in leaves of shape (people, most, ...), persons in the order of their first example; and weights
+        1 / n for each of a person's n examples, 0 for padding, which repeats the person's first.
 
     Raises:
         InvalidType, InvalidValue: ids that cannot be told apart, or not one for each example.
 
     >>> examples = torch.tensor([[1.0], [2.0], [3.0]])
-    >>> grouped, weights = by_person(examples, ["ann", "bo", "ann"])
+    >>> grouped, weights = by_person(examples, ["ann", "bo", "ann"], most=2)
     >>> grouped.squeeze(2), weights
     (tensor([[1., 3.],
             [2., 2.]]), tensor([[0.5000, 0.5000],
@@ -54,9 +52,8 @@ def by_person(
     counts = np.bincount(person)
     order = np.argsort(person, kind="stable")  # of each person the examples in their order
     starts = np.cumsum(counts) - counts
-    if most is not None:
-        counts = np.minimum(counts, check_integer("most", most, at_least=1))
-    places = np.arange(counts.max())
+    counts = np.minimum(counts, check_integer("most", most, at_least=1))
+    places = np.arange(most)
     real = places < counts[:, None]
     chosen = order[starts[:, None] + np.where(real, places, 0)]
     grouped = map_rows(lambda leaf: leaf.reshape(*chosen.shape, *leaf.shape[1:]), table.take(chosen.ravel()))
@@ -69,7 +66,7 @@ def person_loss(loss: Loss) -> Loss:
     Args:
         loss: ``loss(model, batch)`` returns one loss an example; or losses and scores.
 
-    >>> grouped = by_person(torch.tensor([[1.0], [2.0], [3.0]]), ["ann", "bo", "ann"])
+    >>> grouped = by_person(torch.tensor([[1.0], [2.0], [3.0]]), ["ann", "bo", "ann"], most=2)
     >>> person_loss(lambda model, batch: batch.squeeze(1))(nn.Identity(), grouped)
     tensor([2., 2.])
     """

@@ -101,7 +101,8 @@ class Task:
     @property
     def count(self) -> int:
         """Number of private rows."""
-        return table_of(self.data, self.collate_fn).count if self.rows is None else self.rows
+        found = table_of(self.data, self.collate_fn).count if self.rows is None else self.rows
+        return check_integer("rows", found, at_least=1)
 
     @property
     def expected_batch(self) -> float:
