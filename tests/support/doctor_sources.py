@@ -115,6 +115,11 @@ SUSPECT = {
                            "engine = ").replace("(model(a), b)", "(model(a), b, weight=weights)")),
     "a bias by the labels": ("beside", _opacus("engine = ", "share = y.float().mean()\n"
                              "nn.init.constant_(model[2].bias, torch.log(share / (1 - share)))\nengine = ")),
+    "losses summed": ("beside", _opacus("for epoch in range(3):\n", "for epoch in range(3):\n    total = 0.0\n")
+                      .replace(_STEP, _STEP + "        total += loss.item()\n")
+                      .replace(_EPOCH, "    print(total / len(loader))\n" + _EPOCH)),
+    "rows with a user": ("unit", _opacus("for a, b in loader", "for a, b, user_id in loader")),
+    "epsilon at another delta": ("delta", _opacus("get_epsilon(1e-5)", "get_epsilon(delta=1e-3)")),
     "nothing accounted": ("budget", _hand(
         "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\nprint(accountant.get_epsilon(1e-5))\n", "")),
     "two engines for one data set": ("history", _opacus("engine = ", "other = PrivacyEngine()\n"
@@ -209,6 +214,9 @@ INNOCENT = {
     "weights of classes, noised": _opacus(
         "engine = ", "counts = torch.bincount(y) + torch.randn(2) * noise\nengine = "
     ).replace("(model(a), b)", "(model(a), b, weight=1 / counts)"),
+    "a sum over a test": _opacus(_EPOCH, "    total = 0.0\n    for a, b in test_loader:\n"
+                         "        loss = criterion(model(a), b)\n        total += loss.item()\n"
+                         "    print(total / 10)\n" + _EPOCH),
     "a bias of zeros": _opacus("engine = ", "nn.init.constant_(model[2].bias, 0.0)\nengine = "),
     "two engines for two data sets": _opacus("engine = ", "other = PrivacyEngine()\n"
         "small, stepper, batches = other.make_private(module=nn.Linear(8, 2), optimizer=plain, "

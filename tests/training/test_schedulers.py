@@ -13,6 +13,7 @@ from torch.optim import lr_scheduler
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training import Checkpoints, Trainer, train
 from decrescendo.training.loop.assumptions import READ_AND_SET, SET
+from decrescendo.training.loop.schedulers import scheduler_of
 
 from .conftest import loss, make_model, make_plan, sgd
 
@@ -309,3 +310,16 @@ def test_the_statement_says_the_rates_that_were_used(data: Data, tmp_path: Path)
             if taken == until:
                 break
         assert "lr=0.25" in trainer.finish().provenance.optimizer
+
+
+def test_numbers_of_epochs_are_not_taken_for_numbers_of_steps() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    with pytest.warns(UserWarning, match="once a step, not once an epoch"):
+        scheduler_of(lr_scheduler.CosineAnnealingLR(optimizer, STEPS - 1), optimizer, STEPS)
+    with pytest.raises(InvalidValue, match=f"Give total_steps={STEPS}"):
+        scheduler_of(lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=STEPS - 1), optimizer, STEPS)
+    for fits in (
+        lr_scheduler.CosineAnnealingLR(optimizer, STEPS),
+        lr_scheduler.OneCycleLR(optimizer, 1.0, STEPS),
+    ):
+        assert scheduler_of(fits, optimizer, STEPS) is fits

@@ -255,7 +255,7 @@ class Comparison:
                     if tracer.counts.python_has_one:
                         return UnsupportedModel(raised_with_size(type(error).__name__)), tracer
                     if not self.by_shape:
-                        error.add_note(program.hint)
+                        error.add_note(program.hint_for(error, batch))
                     raise
                 last = tracer.reads.asked[-1]
                 self.memory.answers[last] = not self.memory.answers[last]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from decrescendo.base.batches import Batch
+from decrescendo.base.batches import Batch, leaves_of
 from decrescendo.clipping.autograd_check import AutogradCheck
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.passes import Pass, run
@@ -36,6 +36,15 @@ class Program:
     @property
     def devices(self) -> Collection[torch.device]:
         return {parameter.device for parameter in self.held.parameters.values()}
+
+    def hint_for(self, error: Exception, batch: Batch) -> str:
+        """What is added to an error of its first pass."""
+        given = {str(leaf.dtype) for leaf in leaves_of(batch) if leaf.is_floating_point()}
+        held = {str(parameter.dtype) for parameter in self.held.parameters.values()}
+        if "dtype" not in str(error) or given <= held:
+            return self.hint
+        of_batch, of_model = (", ".join(sorted(names)) for names in (given, held))
+        return f"{self.hint}. The batch has {of_batch}, the model {of_model}: convert the data"
 
     def run(self, rows: Batch, tracer: Tracer) -> Pass:
         autograd, scored = self.autograd, self.scored

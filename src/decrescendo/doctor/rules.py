@@ -108,6 +108,19 @@ def small_noise(sources: Sources) -> Iterator[Hit]:
                    "the true epsilon may be larger")  # fmt: skip
 
 
+def other_deltas(sources: Sources) -> Iterator[Hit]:
+    """An epsilon that is asked for at a larger delta than the noise was calibrated at."""
+    meant = [sources.number(keyword(call, "target_delta")) for _, call in sources.calls(*MAKERS)]
+    least = min(filter(None, meant), default=1.0)
+    for module, call in sources.calls("get_epsilon"):
+        asked = sources.number(keyword(call, "delta") or next(iter(call.args), None))
+        if asked is not None and asked > 1.01 * least:
+            yield (module, call, "delta",
+                   f"epsilon is asked for at delta {asked:g}, the noise was calibrated at {least:g}",
+                   "at a larger delta the same training has a smaller epsilon: state both at one delta")  # fmt: skip
+            return
+
+
 def high_targets(sources: Sources) -> Iterator[Hit]:
     """Lists of target epsilons, of which the largest promises nothing."""
     if not any(sources.calls("make_private_with_epsilon", "get_noise_multiplier")):
@@ -162,5 +175,5 @@ RULES = (
     poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules, told_the_first_noise,
     rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories, counted_less_often,
     never_counted, seeds, fixed_keys, logs, trainer_logs, saved_scores, statistics, label_counts, standardised,
-    saved_statistics, whole_modules, selections, units, small_noise, high_targets,
+    saved_statistics, whole_modules, selections, units, small_noise, other_deltas, high_targets,
 )  # fmt: skip

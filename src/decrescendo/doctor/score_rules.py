@@ -40,6 +40,10 @@ def logs(sources: Sources) -> Iterator[Hit]:
             given = [*call.args, *(k.value for k in call.keywords)]
             names = {word for argument in given for word in _words(sources, module, argument)}
             names = names.union(*(names_in(value) for value in _built(module, call, names)))
+            names = names.union(*(
+                names_in(value) for name, value in _summed(module, call, names)
+                if not _OF_TESTS.search(name) and not comes_from(sources, module, call, name, TESTS)
+            ))  # fmt: skip
             scores = {name for name in names if SCORE.search(name) and not _OF_TESTS.search(name)}
             scores = {name for name in scores if not comes_from(sources, module, call, name, TESTS)}
             if not _trains_here(module, call):  # what a function that trains returned, by such a name
@@ -90,6 +94,15 @@ def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr
             yield node.value
 
 
+def _summed(module: Module, call: ast.Call, names: set[str]) -> Iterator[tuple[str, ast.expr]]:
+    """What was added up, in the same function, in names that are printed: `total += loss.item()`."""
+    for node in ast.walk(module.function(call) or module.tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+            name = name_of(node.target).lower()
+            if name in names and any(_trains_in(loop) for loop in module.loops(node)[:1]):
+                yield name, node.value
+
+
 def _trains_around(sources: Sources, module: Module, call: ast.Call) -> bool:
     """Whether a backward pass is in the function or loop of a call, or in a function that is called there."""
     if _trains_here(module, call):
@@ -105,12 +118,17 @@ def _trains_around(sources: Sources, module: Module, call: ast.Call) -> bool:
 
 
 def _trains_here(module: Module, call: ast.Call) -> bool:
+    return any(map(_is_backward, _calls_around(module, call)))
+
+
+def _trains_in(loop: ast.AST) -> bool:
+    return any(isinstance(node, ast.Call) and _is_backward(node) for node in ast.walk(loop))
+
+
+def _is_backward(call: ast.Call) -> bool:
     # Some engines take the losses in their optimiser's step.
-    return any(
-        name_of(node.func) in ("backward", "manual_backward")
-        or (name_of(node.func) == "step" and keyword(node, "loss"))
-        for node in _calls_around(module, call)
-    )
+    name = name_of(call.func)
+    return name in ("backward", "manual_backward") or (name == "step" and keyword(call, "loss") is not None)
 
 
 def _calls_around(module: Module, call: ast.Call) -> list[ast.Call]:

@@ -5,12 +5,14 @@ import re
 from collections.abc import Iterator
 
 from decrescendo.doctor.flows import SCORE, draws_persons
-from decrescendo.doctor.source import Hit, Module, Sources, name_of
+from decrescendo.doctor.source import Hit, Module, Sources, name_of, targets_of
 
 _PERSONS = re.compile(
     r"^(user|patient|subject|speaker|author|person|customer|client|member|account|participant|writer)_?ids?$",
     re.IGNORECASE,
 )
+# As a name of a variable: clients and the like are what federations loop over.
+_NAMED = re.compile(r"^(user|patient|subject|speaker|author|person|customer)_?ids?$", re.IGNORECASE)
 # What a window may pass through on its way to the rows.
 _WRAPS = (
     "append",
@@ -158,7 +160,8 @@ def units(sources: Sources) -> Iterator[Hit]:
                        "epsilon is of one window; of a value in k windows it grows about k times: cut windows that do "
                        "not overlap")  # fmt: skip
                 return
-            key = node.value if isinstance(node, ast.Constant) else None
+            named = [] if by_person else [name for name in _parts(node) if _NAMED.match(name)]
+            key = node.value if isinstance(node, ast.Constant) else next(iter(named), None)
             compared = isinstance(module.parents.get(node), ast.Compare)
             if isinstance(key, str) and _PERSONS.match(key) and not compared:
                 statement = module.statement(node)
@@ -168,3 +171,9 @@ def units(sources: Sources) -> Iterator[Hit]:
                        "epsilon is of one row; of a person with k rows it grows about k times: sample and "
                        "clip by person")  # fmt: skip
                 return
+
+
+def _parts(node: ast.AST) -> list[str]:
+    """The names that a row is taken apart into: `for x, y, user_id in loader`, `x, user_id = row`."""
+    targets = [node.target] if isinstance(node, ast.For) else targets_of(node)
+    return [name_of(part) for target in targets if isinstance(target, ast.Tuple) for part in target.elts]

@@ -123,7 +123,7 @@ class Server:
         self._turns = Turns()
         self._books = Books(self.run, name, plan, self.placement, journal, store)
         try:
-            own = self._books, self._turns, scheduler_of(scheduler, optimizer), readings
+            own = self._books, self._turns, scheduler_of(scheduler, optimizer, plan.steps), readings
             self._rounds = Rounds(self.run, model, plan, optimizer, seed, self.placement, *own)
             self._rounds.begin(self._books.read())
         except BaseException:

@@ -58,7 +58,7 @@ class Stream:
             if _state() != self._at:
                 self.refuse(
                     "random numbers in a pass must come from a stream of the run's own, but the engine was given none. "
-                    "Give Engine(seeds=...), as Trainer does, or turn dropout off"
+                    "Give Engine(.., seeds=lambda: 0), a function as training has, or turn dropout off (model.eval())"
                 )
             return
         if any(_generator_of(tensor).initial_seed() != self.seed for tensor in made):

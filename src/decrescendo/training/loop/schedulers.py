@@ -1,12 +1,13 @@
 """The learning-rate scheduler of a run; detects optimiser settings changed by anything else."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
@@ -20,12 +21,16 @@ Scheduler: TypeAlias = LRScheduler | Callable[[torch.optim.Optimizer], LRSchedul
 Settings: TypeAlias = list[dict[str, Any]]
 
 
-def scheduler_of(scheduler: object, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-    """``scheduler``, or what it makes if it is a function of the optimiser; ``None`` for ``None``.
+def scheduler_of(
+    scheduler: object, optimizer: torch.optim.Optimizer, steps: int | None = None
+) -> LRScheduler | None:
+    """``scheduler``, or what it makes if it is a function of the optimiser; ``None`` for ``None``. Warns of a cosine
+    that ends, and rises again, before the ``steps`` of the run do.
 
     Raises:
         InvalidType: no scheduler of torch's, and no function that returns one.
-        InvalidValue: a scheduler whose ``step`` needs a score, or that sets the rates of another optimiser.
+        InvalidValue: a scheduler whose ``step`` needs a score, that sets the rates of another optimiser, or that has
+            an end before that of the run.
 
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> made = scheduler_of(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), optimizer)
@@ -57,7 +62,25 @@ def scheduler_of(scheduler: object, optimizer: torch.optim.Optimizer) -> LRSched
             "scheduler must set the rates of the optimizer that trains, got one made for another optimizer: the rates "
             "would stay as they are. Make it of the same optimizer, or give a function of the optimizer"
         )
+    if steps is not None:
+        _check_length(made, steps)
     return made
+
+
+def _check_length(scheduler: LRScheduler, steps: int) -> None:
+    """Numbers of epochs where numbers of steps are meant."""
+    name, left = type(scheduler).__name__, steps + scheduler.last_epoch
+    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps < left:
+        raise InvalidValue(
+            f"scheduler must last for the {steps} steps of the run, got {name} with total_steps="
+            f"{scheduler.total_steps}: it is stepped once a step, not once an epoch. Give total_steps={steps}"
+        )
+    if isinstance(scheduler, CosineAnnealingLR) and scheduler.T_max < left:
+        warnings.warn(
+            f"{name} reaches its end after T_max={scheduler.T_max} of the run's {steps} steps, and then rises again: "
+            f"it is stepped once a step, not once an epoch. T_max={steps} ends with the run",
+            UserWarning, stacklevel=2,
+        )  # fmt: skip
 
 
 def goes_by_scores(scheduler: LRScheduler) -> bool:

@@ -204,3 +204,8 @@ def _of_controller(plan: ClipController, model: nn.Module) -> Source:
 
 
 source_of.register(Adaptive, AdaptiveRun)
+
+
+def planned_steps(source: Source) -> int | None:
+    """How many steps there will be, if that was fixed before the run."""
+    return source.steps if isinstance(source, Planned) else None

@@ -43,7 +43,7 @@ from decrescendo.training.loop.frozen_state import FrozenStateGuard
 from decrescendo.training.loop.progress import Progress
 from decrescendo.training.loop.releasing import Releasing
 from decrescendo.training.loop.schedulers import Scheduler, assumed_of_scheduler, scheduler_of
-from decrescendo.training.loop.source import Source, source_of
+from decrescendo.training.loop.source import Source, planned_steps, source_of
 from decrescendo.training.loop.step_order import StepOrder
 from decrescendo.training.loop.step_result import StepResult
 from decrescendo.training.persistence.checkpoint import Checkpoints
@@ -137,9 +137,9 @@ class Trainer:
         agreed = source.agreed
         self._telemetry = telemetry = beginning.telemetry_of(telemetry, plan, agreed)
         beginning.check_unit(agreed.budget)
-        self._parts = self._world.hold(model)
+        self._model, self._optimizer, self._parts = model, optimizer, self._world.hold(model)
         parameters = beginning.trained_parameters(model, optimizer)
-        self._model, self._optimizer, self._scheduler = model, optimizer, scheduler_of(scheduler, optimizer)
+        self._scheduler = scheduler_of(scheduler, optimizer, planned_steps(source))
         if checkpoints is not None and self._scheduler is not None:
             checkpoints = checkpoints.keeping("scheduler", self._scheduler)
         self._device = next(iter(parameters.values())).device
