@@ -217,6 +217,16 @@ INNOCENT = {
     "a sum over a test": _opacus(_EPOCH, "    total = 0.0\n    for a, b in test_loader:\n"
                          "        loss = criterion(model(a), b)\n        total += loss.item()\n"
                          "    print(total / 10)\n" + _EPOCH),
+    "an engine for each choice": _opacus("engine = ", "if small:\n    other = PrivacyEngine()\n"
+        "    model, optimizer, loader = other.make_private(module=model, optimizer=plain, data_loader=rows, "
+        "noise_multiplier=1.0, max_grad_norm=1.0)\nengine = "),
+    "classes counted, not their records": _opacus("engine = ", "even = torch.ones(len(Counter(y)))\nengine = ").replace(
+        "(model(a), b)", "(model(a), b, weight=even)"),
+    "persons, one after another": _opacus("engine = ", "for user_id, mine in by_user.items():\n"
+                                          "    means.append(mine.mean(0))\nengine = "),
+    "a plan of decrescendo": _hand(
+        "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\nprint(accountant.get_epsilon(1e-5))\n",
+        "print(dc.calibrate(dc.Budget(2.0, 1e-5), sampling, steps=30, clip=0.5).guarantee)\n"),
     "a bias of zeros": _opacus("engine = ", "nn.init.constant_(model[2].bias, 0.0)\nengine = "),
     "two engines for two data sets": _opacus("engine = ", "other = PrivacyEngine()\n"
         "small, stepper, batches = other.make_private(module=nn.Linear(8, 2), optimizer=plain, "

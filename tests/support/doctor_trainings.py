@@ -41,18 +41,30 @@ def _given(noise: float) -> str:
     )
 
 
-# The generator steps by what the private model says of its own fakes.
+# The generator steps by what the private model says of its own fakes, as many as there are records.
 _GAN = _CLEAN.replace(
     "engine = ", "fakes = nn.Linear(4, 8)\nother = torch.optim.SGD(fakes.parameters(), lr=0.1)\nengine = "
 ).replace(
-    "        optimizer.step()\n",
-    "        optimizer.step()\n        optimizer.zero_grad()\n        other.zero_grad()\n"
-    "        model(fakes(torch.randn(20, 4)))[:, 0].mean().backward()\n        other.step()\n"
     "        optimizer.zero_grad()\n",
+    "        other.zero_grad()\n        model(fakes(torch.randn(len(a), 4)))[:, 0].mean().backward()\n"
+    "        other.step()\n        optimizer.zero_grad()\n",
+)
+# What a private batch leaves in another optimiser's gradients is thrown away before it steps.
+_ZEROED = (
+    _CLEAN.replace(
+        "engine = ", "body = nn.Linear(8, 8)\nother = torch.optim.SGD(body.parameters(), lr=0.1)\nengine = "
+    )
+    .replace("model(a)", "model(body(a))")
+    .replace(
+        "        optimizer.step()\n",
+        "        optimizer.step()\n        other.zero_grad()\n"
+        "        body(torch.ones(30, 8)).square().mean().backward()\n        other.step()\n",
+    )
 )
 
 CLEAN = {
     "a generator beside it": _GAN,
+    "gradients that are zeroed": _ZEROED,
     "plain": _CLEAN,
     "dropout": _CLEAN.replace("nn.ReLU()", "nn.ReLU(), nn.Dropout(0.3)"),
     "clip norms that move": _HEAD + _given(1.0) + _LOOP + "    optimizer.max_grad_norm *= 0.9\n",
@@ -313,7 +325,7 @@ MISSED = {
                                              + _LOOP.replace("range(3)", "range(9)")),
     "calibrated for fewer steps, in a loop by hand": ("budget", _BY_HAND.replace(
         "from torch import nn\n", "from torch import nn\n" + _BY_NUMBER, 1).replace(
-        "noise_multiplier = 1.0", "noise_multiplier = noise").replace("range(3)", "range(9)")),
+        "= 1.0, 0.5", "= noise, 0.5").replace("range(3)", "range(9)")),
     "a baseline first": ("budget", _HEAD + "for _ in range(5):\n    for a, b in rows:\n        plain.zero_grad()\n"
                          f"        {_LOSS}.backward()\n        plain.step()\n"
                          + _CLEAN.replace(_HEAD, "").replace("range(3)", "range(9)")),

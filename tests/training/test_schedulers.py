@@ -323,3 +323,6 @@ def test_numbers_of_epochs_are_not_taken_for_numbers_of_steps() -> None:
         lr_scheduler.OneCycleLR(optimizer, 1.0, STEPS),
     ):
         assert scheduler_of(fits, optimizer, STEPS) is fits
+        optimizer.step()
+        fits.step()
+        assert scheduler_of(fits, optimizer, STEPS) is fits  # a run that goes on

@@ -23,7 +23,7 @@ FIGURE = FIGURES["convergence"]
 
 def _run(spec: Spec, early: float, swing: float) -> Result:
     """One that has ``early`` for a quarter of the steps, and then goes up and down by ``swing``."""
-    scores = [early if step <= 1250 else 0.9 + swing * (at % 2) for at, step in enumerate(STEPS)]
+    scores = [early if step <= 1300 else 0.9 + swing * (at % 2) for at, step in enumerate(STEPS)]
     trace = {
         "step": [float(step) for step in STEPS],
         "gradient_norm": [1.0] * len(STEPS),
@@ -35,6 +35,10 @@ def _run(spec: Spec, early: float, swing: float) -> Result:
 def test_the_measures_are_those_of_the_notes() -> None:
     run = _run(FIGURE.runs["mnist/0.4/growing mu"], 0.5, 0.02)
     assert early_accuracy(run) == pytest.approx(50)
+    rising = dataclasses.replace(run, trace={**run.trace, "test_accuracy": [step / 5000 for step in STEPS]})
+    assert early_accuracy(rising) == pytest.approx(
+        100 * np.arange(1, 1251).mean() / 5000
+    )  # not of recorded steps
     changes = [2.0 if at % 2 else -2.0 for at in range(25)]
     assert unsteadiness(run) == pytest.approx(np.std(changes, ddof=1))
     steady = dataclasses.replace(

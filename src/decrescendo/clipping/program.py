@@ -1,5 +1,6 @@
 """`Program`: a model and loss whose passes are checked: what runs a pass, and what is compared afterwards."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -39,9 +40,9 @@ class Program:
 
     def hint_for(self, error: Exception, batch: Batch) -> str:
         """What is added to an error of its first pass."""
-        given = {str(leaf.dtype) for leaf in leaves_of(batch) if leaf.is_floating_point()}
+        given = {str(leaf.dtype) for leaf in leaves_of(batch)}
         held = {str(parameter.dtype) for parameter in self.held.parameters.values()}
-        if "dtype" not in str(error) or given <= held:
+        if not re.search(r"\bd?type\b|scalar type", str(error)) or given <= held:
             return self.hint
         of_batch, of_model = (", ".join(sorted(names)) for names in (given, held))
         return f"{self.hint}. The batch has {of_batch}, the model {of_model}: convert the data"

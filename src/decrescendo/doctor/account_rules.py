@@ -9,8 +9,8 @@ from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, na
 
 _NOISE = re.compile(r"sigma|noise|multiplier|std")
 _ACCOUNTS = re.compile(
-    r"epsilon|\beps\b|_eps\b|\beps_|delta|accountant|account\(|\brdp|r[eé]nyi|\bpld|\bprv\b|\bgdp\b|zcdp|privacy_budget|"
-    r"noise_multiplier\(|privacy_engine"
+    r"epsilon|\beps\b(?!=\d)|_eps\b|\beps_|\bdelta\b|_delta\b|accountant|account\(|\brdp|r[eé]nyi|\bpld|\bprv\b|\bgdp\b|"
+    r"zcdp|privacy_budget|noise_multiplier\(|privacy_engine|calibrate\(|budget\("
 )
 
 

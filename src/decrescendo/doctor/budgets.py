@@ -82,30 +82,37 @@ def epochs_of(seen: Observed, private: Event) -> int | None:
 
 
 def _calibrated_by_hand(seen: Observed, noise: float) -> Event | None:
-    """What this noise multiplier was asked of `get_noise_multiplier` for, if it was."""
-    return next((event for event in seen.of("calibrated") if math.isclose(event["noise"], noise)), None)
+    """What this noise multiplier was asked of `get_noise_multiplier` for, if it was, by a number of epochs: a loop that
+    was given a number of steps may count them itself, and end."""
+    return next((e for e in seen.of("calibrated") if e["epochs"] and math.isclose(e["noise"], noise)), None)
 
 
 def looped_by_hand(seen: Observed) -> Iterator[Finding]:
     """A loop without Opacus' optimiser: more steps, or a higher rate, than its noise was calibrated for."""
-    steps = [event for event in seen.of("step") if event["loader"]]
-    loader = seen.loader(steps[0]["loader"]) if steps else None
-    epochs = next((event.get("epochs") for event in seen.of("claims")), None)
-    if seen.of("private") or loader is None or not epochs or not loader["steps"]:
+    claims, first = seen.of("claims")[:1], seen.of("step")[:1]
+    loader = seen.loader(first[0]["loader"]) if first and first[0]["drawn"] else None
+    if seen.of("private") or loader is None or not claims or not loader["steps"]:
+        return
+    named, epochs = claims[0]["names"], claims[0].get("epochs")
+    asked = next(
+        filter(None, (_calibrated_by_hand(seen, named.get(of, 0.0)) for of in ("noise", "sigma"))), None
+    )
+    if asked is None or not epochs:
         return
     total, drawn = epochs * loader["steps"], loader["rate"] or (loader["size"] or 0) / max(1, loader["rows"])
-    for asked in seen.of("calibrated")[:1]:
-        rate = drawn if 0 < drawn < 1 else asked["rate"]
-        ends = bracket_of(Ledger([Release(rate, asked["noise"], count=total)]), asked["target_delta"])
-        if ends is not None and ends[0] > asked["target_epsilon"] * _SLACK:
-            yield Finding(
-                "budget", Certainty.RECOMPUTED, _more_than(asked, total, rate),
-                f"asked for epsilon {asked['target_epsilon']:g}, the whole training spends {epsilon_words(ends[1])} at "
-                f"delta {asked['target_delta']:.3g}", *place_of(asked),
-            )  # fmt: skip
+    rate = drawn if 0 < drawn < 1 else asked["rate"]
+    ends = bracket_of(Ledger([Release(rate, asked["noise"], count=total)]), asked["target_delta"])
+    if ends is not None and ends[0] > asked["target_epsilon"] * _SLACK:
+        yield Finding(
+            "budget", Certainty.RECOMPUTED, _more_than(asked, total, rate),
+            f"asked for epsilon {asked['target_epsilon']:g}, the whole training spends {epsilon_words(ends[1])} at "
+            f"delta {asked['target_delta']:.3g}", *place_of(asked),
+        )  # fmt: skip
 
 
 def _more_than(asked: Event, total: int, rate: float) -> str:
+    if total <= asked["steps"] and rate <= asked["rate"] * _SLACK:
+        return "the noise was calibrated by an estimate below the truth"
     return (
         f"the noise was calibrated for {asked['steps']} steps at rate {asked['rate']:.4g}, the loop takes {total} at "
         f"rate {rate:.4g}"

@@ -130,14 +130,18 @@ def _beside(
     parent: dict[str, Any], same: dict[str, Any], others: dict[str, dict[str, Any]], seen: Observed
 ) -> Iterator[Finding]:
     """Optimisers that no noise is added for, and whose gradient moves with a record that moves the private sum."""
+    loader = seen.loader(parent["loader"])
+    private = {made["dataset"] for event in seen.of("private") for made in (event["made"], event["given"])}
+    if loader is None or loader["dataset"] not in private:
+        return
     for event in seen.of("beside"):
         key = str(event["optimizer"])
         own = parent.get("beside", {}).get(key)
         if own is None or not torch.equal(own, same["beside"].get(key, own[:0])):
             continue
         moved = [
-            role for role, held in others.items()
-            if _distance(parent, held) and not torch.equal(own, held["beside"].get(key, own[:0]))
+            role for role, held in others.items()  # (one row less may be one random number less)
+            if role != "removed" and _distance(parent, held) and not torch.equal(own, held["beside"].get(key, own[:0]))
         ]  # fmt: skip
         if moved:
             yield Finding(

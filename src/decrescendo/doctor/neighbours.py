@@ -122,7 +122,7 @@ class Neighbours:
         path = self._folder / f"{self.role}.pt"
         # Not by torch.save, which the observers see.
         buffers = torch.cat([held.detach().double().flatten() for held in self.buffers] or [torch.zeros(0)])
-        about = {"random": self.random_layers, "buffers": buffers, **facts}
+        about = {"random": self.random_layers, "buffers": buffers, "loader": self._forked[-1], **facts}
         torch.serialization.save({"release": kept, **about}, path)
         if self.role != "parent":
             os._exit(0)

@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import data_in, given_to, scope_of
-from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, targets_of
+from decrescendo.doctor.flows import TESTS, data_in, given_to, scope_of
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _COUNTED = re.compile(r"bincount\(|counter\(|value_counts\(|compute_class_weight\(|return_counts|class_counts|"
                       r"\b(y|labels?|targets?)\w*( == \w+\)?|\))?\.(float\(\)\.)?(sum|mean)\(")  # fmt: skip
@@ -59,15 +59,17 @@ def histories(sources: Sources) -> Iterator[Hit]:
 
 def _side_by_side(sources: Sources) -> Iterator[Hit]:
     """Two engines for one loader, or for two of one data set."""
-    known: dict[str, str] = {}
+    known: dict[tuple[ast.AST, str], str] = {}
+    shared = sources.mentions(".accountant =")
     for module, call in sources.calls(*MAKERS):
         given, engine = keyword(call, "data_loader"), getattr(call.func, "value", None)
-        if given is None or engine is None:
+        chosen = any(isinstance(above, ast.If) for above in module.around(call))
+        if given is None or engine is None or chosen or shared:
             continue
         made = given_to(scope_of(module, call), ast.unparse(given).lower())
         loader = made[0].value if len(made) == 1 else given
         rows = ast.unparse(loader.args[0] if isinstance(loader, ast.Call) and loader.args else given)
-        if known.setdefault(rows, ast.unparse(engine)) != ast.unparse(engine):
+        if known.setdefault((scope_of(module, call), rows), ast.unparse(engine)) != ast.unparse(engine):
             yield (module, call, "history", f"a second PrivacyEngine trains on {rows!r}",
                    "epsilon of the two adds up; each accountant knows its own steps")  # fmt: skip
             return
@@ -114,7 +116,9 @@ def label_counts(sources: Sources) -> Iterator[Hit]:
                 value = keyword(node, "weight") or keyword(node, "pos_weight")
             elif isinstance(node, ast.Call) and name_of(node.func) in ("constant_", "copy_", "fill_"):
                 value = node.args[-1] if node.args and "bias" in ast.unparse(node).lower() else None
-            elif any("bias" in ast.unparse(target).lower() for target in targets_of(node)):
+            elif any(
+                isinstance(t, ast.Attribute) and "bias" in ast.unparse(t).lower() for t in targets_of(node)
+            ):
                 value = node.value if isinstance(node, ast.Assign) else None
             if value is not None and _is_counted(module, node, value):
                 yield (module, node, "beside", "weights of classes are counted on the private labels, without noise",
@@ -125,8 +129,11 @@ def label_counts(sources: Sources) -> Iterator[Hit]:
 
 def _is_counted(module: Module, node: ast.AST, value: ast.expr, deep: int = 4) -> bool:
     """Whether a value, or what its names are given, counts labels."""
-    if _COUNTED.search(ast.unparse(value).lower()):
-        return not re.search(r"noise|laplace|normal|public", ast.unparse(value).lower())
+    text = ast.unparse(value).lower()
+    if _COUNTED.search(text):
+        return not re.search(r"noise|laplace|normal|public|\blen\(", text) and not any(
+            map(TESTS.search, names_in(value))
+        )
     for name in data_in(value) if deep else ():
         for scope in {scope_of(module, node), module.tree}:
             if any(made.value is not value and _is_counted(module, made, made.value, deep - 1)

@@ -112,7 +112,7 @@ def other_deltas(sources: Sources) -> Iterator[Hit]:
     """An epsilon that is asked for at a larger delta than the noise was calibrated at."""
     meant = [sources.number(keyword(call, "target_delta")) for _, call in sources.calls(*MAKERS)]
     least = min(filter(None, meant), default=1.0)
-    for module, call in sources.calls("get_epsilon"):
+    for module, call in sources.calls("get_epsilon") if len(set(meant)) == 1 else ():
         asked = sources.number(keyword(call, "delta") or next(iter(call.args), None))
         if asked is not None and asked > 1.01 * least:
             yield (module, call, "delta",

@@ -13,6 +13,7 @@ class Unclipped:
     def __init__(self) -> None:
         self._made = weakref.WeakSet[Any]()
         self._taken: dict[str, Tensor] = {}
+        self._held: dict[str, list[tuple[Tensor, int]]] = {}
 
     def __len__(self) -> int:
         return len(self._made)
@@ -27,16 +28,28 @@ class Unclipped:
 
     def take(self, optimizer: Any) -> None:
         """It steps now, before the private one does."""
-        self._taken |= _gradients(optimizer)
+        self._taken |= _joined(optimizer)
 
     def gradients(self) -> dict[str, Tensor]:
-        """By the number of the optimiser: what each has stepped by since the batch was drawn, or would step by now."""
-        return {key: held for one in self._made for key, held in _gradients(one).items()} | self._taken
+        """By the number of the optimiser: what each has stepped by since the batch was drawn, or has for its step."""
+        self._held = {str(id(one)): [(g, g._version) for g in _gradients_of(one)] for one in self._made}
+        return {key: held for one in self._made for key, held in _joined(one).items()} | self._taken
+
+    def steps_by_these(self, optimizer: Any) -> bool:
+        """Whether it now steps by gradients that it had in the last call of `gradients`, none zeroed or changed."""
+        known = self._held.get(str(id(optimizer)), [])
+        now = _gradients_of(optimizer)
+        return bool(now) and len(now) == len(known) and all(
+            g is before and g._version == version for g, (before, version) in zip(now, known, strict=True)
+        )  # fmt: skip
 
 
-def _gradients(optimizer: Any) -> dict[str, Tensor]:
+def _gradients_of(optimizer: Any) -> list[Tensor]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    held = [p.grad.detach().flatten() for p in parameters if p.grad is not None]
-    if not held or any(hasattr(p, "grad_sample") for p in parameters):
-        return {}
-    return {str(id(optimizer)): torch.cat(held)}
+    clipped = any(hasattr(p, "grad_sample") for p in parameters)
+    return [] if clipped else [p.grad for p in parameters if p.grad is not None]
+
+
+def _joined(optimizer: Any) -> dict[str, Tensor]:
+    held = [gradient.detach().flatten() for gradient in _gradients_of(optimizer)]
+    return {str(id(optimizer)): torch.cat(held)} if held else {}

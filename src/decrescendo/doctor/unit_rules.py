@@ -175,5 +175,7 @@ def units(sources: Sources) -> Iterator[Hit]:
 
 def _parts(node: ast.AST) -> list[str]:
     """The names that a row is taken apart into: `for x, y, user_id in loader`, `x, user_id = row`."""
+    if isinstance(node, ast.For) and re.search(r"items\(|groupby|enumerate\(", ast.unparse(node.iter)):
+        return []  # persons, one after another
     targets = [node.target] if isinstance(node, ast.For) else targets_of(node)
     return [name_of(part) for target in targets if isinstance(target, ast.Tuple) for part in target.elts]

@@ -73,6 +73,7 @@ class OpacusWatch:
         self._events.write("calibrated", {
             "noise": float(noise), "target_epsilon": float(kwargs["target_epsilon"]),
             "target_delta": float(kwargs["target_delta"]), "rate": float(kwargs["sample_rate"]),
+            "epochs": kwargs.get("epochs"),
             "steps": kwargs.get("steps") or int(kwargs["epochs"] / kwargs["sample_rate"]),
         })  # fmt: skip
         return noise

@@ -205,9 +205,10 @@ class TorchWatch:
                 if self.bypassed >= self.steps:
                     raise Enough
                 return
-            self.events.write("beside", {"optimizer": id(optimizer)})
             if self.neighbours.waiting:
                 self.unclipped.take(optimizer)
+            if self.neighbours.waiting or self.unclipped.steps_by_these(optimizer):
+                self.events.write("beside", {"optimizer": id(optimizer)})
             return
         gradients = [p.grad for p in groups if p.grad is not None]
         if gradients:

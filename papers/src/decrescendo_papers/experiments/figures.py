@@ -64,10 +64,11 @@ CONVERGENCE = Figure(
     title="Section 4.2: how fast and how stably the methods converge",
     notes=(
         "The paper says that growing mu pays with early convergence speed and that sensitivity decay converges more "
-        "stably, and names no measure of either. Ours, set before these runs: the mean test accuracy over the first "
-        "quarter of the steps, and the standard deviation of its changes from one recorded step to the next (100 "
-        "steps) over the second half.",
-        "Runs as in Figures 1 and 5.",
+        "stably, and names no measure of either. Ours, set before the runs of these two methods: the mean test "
+        "accuracy over the first quarter of the steps, and the standard deviation of its changes from one recorded "
+        "step to the next (100 steps) over the second half.",
+        "DP-SGD and dynamic DP-SGD are the runs of Figures 1 and 5, by an earlier version that drew other noise from "
+        "the same seeds: weights to begin with and batches are shared, noise is not.",
     ),
     runs={
         key: spec

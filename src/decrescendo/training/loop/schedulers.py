@@ -68,14 +68,16 @@ def scheduler_of(
 
 
 def _check_length(scheduler: LRScheduler, steps: int) -> None:
-    """Numbers of epochs where numbers of steps are meant."""
+    """Numbers of epochs where numbers of steps are meant, by a scheduler that has not taken a step yet."""
     name = type(scheduler).__name__
-    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps < steps + scheduler.last_epoch:
+    if not isinstance(scheduler, OneCycleLR | CosineAnnealingLR) or scheduler.last_epoch:
+        return
+    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps < steps:
         raise InvalidValue(
             f"scheduler must last for the {steps} steps of the run, got {name} with total_steps="
             f"{scheduler.total_steps}: it is stepped once a step, not once an epoch. Give total_steps={steps}"
         )
-    if isinstance(scheduler, CosineAnnealingLR) and scheduler.T_max < steps + scheduler.last_epoch:
+    if isinstance(scheduler, CosineAnnealingLR) and scheduler.T_max < steps:
         warnings.warn(
             f"{name} reaches its end after T_max={scheduler.T_max} of the run's {steps} steps, and then rises again: "
             f"it is stepped once a step, not once an epoch. T_max={steps} ends with the run",

@@ -136,7 +136,7 @@ def _outcomes(claims: Sequence[Claim]) -> str:
     )
 
 
-def in_brief(paper: str, claims: Sequence[Claim]) -> str:
+def in_brief(paper: str | tuple[str, ...], claims: Sequence[Claim]) -> str:
     """One sentence for the index."""
     words = _outcomes([claim for claim in claims if claim.family.startswith(paper)])
     return f"{words[0].upper()}{words[1:]}"

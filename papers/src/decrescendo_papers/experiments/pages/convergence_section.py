@@ -20,9 +20,9 @@ Measure = Callable[[Result], float]
 
 
 def early_accuracy(result: Result) -> float:
-    """Mean test accuracy, in percent, at the recorded steps of the first quarter."""
+    """Mean test accuracy, in percent, over the steps of the first quarter, on lines between those recorded."""
     steps, scores = np.array(result.trace["step"]), np.array(result.trace["test_accuracy"])
-    return 100 * float(scores[steps <= EARLY * steps[-1]].mean())
+    return 100 * float(np.interp(np.arange(steps[0], EARLY * steps[-1] + 1), steps, scores).mean())
 
 
 def unsteadiness(result: Result) -> float:

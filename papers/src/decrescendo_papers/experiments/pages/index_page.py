@@ -38,8 +38,8 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
         "## [Recipes chosen after looking](recipes.md)",
         "The same models at the same certified epsilon, with settings searched on public data. "
         + recipes_in_brief(read_recipes(sources.recipes), sources.archive),
-        "## [Figures 1 to 5](figures.md)",
-        f"{len(drawn)} of {len(SECTIONS)} figures have data. {in_brief('Du et al., Figure', claims)}",
+        "## [Figures 1 to 5, and how methods converge](figures.md)",
+        f"{len(drawn)} of {len(SECTIONS)} have data. {in_brief(('Du et al., Figure', 'Du et al., section'), claims)}",
         "## [Section 5 of Hong et al.](hong.md)",
         "Uniform against exponential noise in private gradient descent on few images, with schedules chosen on "
         "made-up data. " + in_brief("Hong et al.", claims),
