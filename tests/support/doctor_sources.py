@@ -118,8 +118,10 @@ SUSPECT = {
     "losses summed": ("beside", _opacus("for epoch in range(3):\n", "for epoch in range(3):\n    total = 0.0\n")
                       .replace(_STEP, _STEP + "        total += loss.item()\n")
                       .replace(_EPOCH, "    print(total / len(loader))\n" + _EPOCH)),
+    "losses summed, printed at the end": ("beside", _opacus("engine = ", "total = 0.0\nengine = ")
+                      .replace(_STEP, _STEP + "        total += loss.item()\n") + "print(total / 30)\n"),
     "rows with a user": ("unit", _opacus("for a, b in loader", "for a, b, user_id in loader")),
-    "epsilon at another delta": ("delta", _opacus("get_epsilon(1e-5)", "get_epsilon(delta=1e-3)")),
+    "epsilon at another delta": ("budget", _opacus("get_epsilon(1e-5)", "get_epsilon(delta=1e-3)")),
     "nothing accounted": ("budget", _hand(
         "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\nprint(accountant.get_epsilon(1e-5))\n", "")),
     "two engines for one data set": ("history", _opacus("engine = ", "other = PrivacyEngine()\n"

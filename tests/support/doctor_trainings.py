@@ -317,6 +317,7 @@ MISSED = {
         "TensorDataset(x, y)", "Windows()").replace(
         "plain = ", "class Windows:\n    def __len__(self):\n        return 597\n"
         "    def __getitem__(self, i):\n        return x.flatten()[i : i + 8], y[i]\nplain = ")),
+    "epsilon at another delta": ("budget", _CLEAN.replace("get_epsilon(1e-5)", "get_epsilon(1e-4)")),
     "a second optimiser": ("bypass", _SECOND.replace("optimizer.step()", "optimizer.step()\n        other.step()")),
     "a second optimiser that comes first": (
         "bypass", _SECOND.replace("optimizer.step()", "other.step()\n        other.zero_grad()\n        "

@@ -131,7 +131,7 @@ def _is_counted(module: Module, node: ast.AST, value: ast.expr, deep: int = 4) -
     """Whether a value, or what its names are given, counts labels."""
     text = ast.unparse(value).lower()
     if _COUNTED.search(text):
-        return not re.search(r"noise|laplace|normal|public|\blen\(", text) and not any(
+        return not re.search(r"noise|laplace|normal|public|\blen\((collections\.)?counter", text) and not any(
             map(TESTS.search, names_in(value))
         )
     for name in data_in(value) if deep else ():

@@ -115,7 +115,7 @@ def other_deltas(sources: Sources) -> Iterator[Hit]:
     for module, call in sources.calls("get_epsilon") if len(set(meant)) == 1 else ():
         asked = sources.number(keyword(call, "delta") or next(iter(call.args), None))
         if asked is not None and asked > 1.01 * least:
-            yield (module, call, "delta",
+            yield (module, call, "budget",
                    f"epsilon is asked for at delta {asked:g}, the noise was calibrated at {least:g}",
                    "at a larger delta the same training has a smaller epsilon: state both at one delta")  # fmt: skip
             return

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from decrescendo.doctor.flows import PUBLIC, SCORE, TESTS, comes_from, scope_of
+from decrescendo.doctor.flows import PUBLIC, SCORE, TESTS, comes_from, scope_of, within
 from decrescendo.doctor.source import TRAINERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _LOGS = (
@@ -35,18 +35,23 @@ def logs(sources: Sources) -> Iterator[Hit]:
     """Losses and scores on private rows that are printed, logged or sent."""
     for module in sources.modules:
         for call in module.calls:
-            if name_of(call.func) not in _LOGS or not _trains_around(sources, module, call):
+            if name_of(call.func) not in _LOGS:
                 continue
             given = [*call.args, *(k.value for k in call.keywords)]
             names = {word for argument in given for word in _words(sources, module, argument)}
             names = names.union(*(names_in(value) for value in _built(module, call, names)))
-            names = names.union(*(
-                names_in(value) for name, value in _summed(module, call, names)
+            summed = [
+                value for name, value in _summed(module, call, names)
                 if not _OF_TESTS.search(name) and not comes_from(sources, module, call, name, TESTS)
-            ))  # fmt: skip
+            ]  # fmt: skip
+            if not summed and not _trains_around(sources, module, call):
+                continue
+            names = names.union(*map(names_in, summed))
             scores = {name for name in names if SCORE.search(name) and not _OF_TESTS.search(name)}
             scores = {name for name in scores if not comes_from(sources, module, call, name, TESTS)}
-            if not _trains_here(module, call):  # what a function that trains returned, by such a name
+            if not summed and not _trains_here(
+                module, call
+            ):  # what a function that trains returned, by such a name
                 scores = {name for name in scores if name.startswith("tr")}
             if scores:
                 yield (module, call, "beside", "losses or scores on the training rows are printed or "
@@ -96,7 +101,7 @@ def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr
 
 def _summed(module: Module, call: ast.Call, names: set[str]) -> Iterator[tuple[str, ast.expr]]:
     """What was added up, in the same function, in names that are printed: `total += loss.item()`."""
-    for node in ast.walk(module.function(call) or module.tree):
+    for node in within(scope_of(module, call)):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             name = name_of(node.target).lower()
             if name in names and any(_trains_in(loop) for loop in module.loops(node)[:1]):
