@@ -113,6 +113,8 @@ SUSPECT = {
     "rows by randint": ("sampling", _hand(_ALONE, "torch.randint(0, n, (60,))")),
     "weights of classes": ("beside", _opacus("engine = ", "counts = torch.bincount(y)\nweights = 600 / (2 * counts)\n"
                            "engine = ").replace("(model(a), b)", "(model(a), b, weight=weights)")),
+    "a bias by counts over their number": ("beside", _opacus("engine = ", "share = torch.bincount(y).float() / len(y)\n"
+                                           "model[2].bias.data.copy_(share.log())\nengine = ")),
     "a bias by the labels": ("beside", _opacus("engine = ", "share = y.float().mean()\n"
                              "nn.init.constant_(model[2].bias, torch.log(share / (1 - share)))\nengine = ")),
     "losses summed": ("beside", _opacus("for epoch in range(3):\n", "for epoch in range(3):\n    total = 0.0\n")
