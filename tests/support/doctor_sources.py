@@ -113,6 +113,12 @@ SUSPECT = {
     "rows by randint": ("sampling", _hand(_ALONE, "torch.randint(0, n, (60,))")),
     "weights of classes": ("beside", _opacus("engine = ", "counts = torch.bincount(y)\nweights = 600 / (2 * counts)\n"
                            "engine = ").replace("(model(a), b)", "(model(a), b, weight=weights)")),
+    "weights of classes by their place": ("beside", _opacus("engine = ", "counts = torch.bincount(y)\n"
+        "weights = 600 / (2 * counts)\nentropy = nn.CrossEntropyLoss(weights)\nengine = ")),
+    "begun with private weights": ("history", _opacus(
+        "engine = ", "model.load_state_dict(torch.load('runs/dp_model.pt'))\nengine = ")),
+    "begun with what it writes": ("history", _opacus(
+        "engine = ", "if os.path.exists('model.pt'):\n    model.load_state_dict(torch.load('model.pt'))\nengine = ")),
     "a bias by counts over their number": ("beside", _opacus("engine = ", "share = torch.bincount(y).float() / len(y)\n"
                                            "model[2].bias.data.copy_(share.log())\nengine = ")),
     "a bias by the labels": ("beside", _opacus("engine = ", "share = y.float().mean()\n"
@@ -215,6 +221,9 @@ INNOCENT = {
     "weights of classes, by public counts": _opacus(
         "engine = ", "counts = torch.bincount(public_labels)\nweights = 600 / (2 * counts)\nengine = "
     ).replace("(model(a), b)", "(model(a), b, weight=weights)"),
+    "begun with public weights": _opacus(
+        "engine = ", "model.load_state_dict(torch.load('backbone/public_steps.pt'))\nengine = "),
+    "the best loaded at the end": _OPACUS + "model._module.load_state_dict(torch.load('model.pt'))\n",
     "weights of classes, noised": _opacus(
         "engine = ", "counts = torch.bincount(y) + torch.randn(2) * noise\nengine = "
     ).replace("(model(a), b)", "(model(a), b, weight=1 / counts)"),

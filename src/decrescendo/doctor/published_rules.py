@@ -9,6 +9,7 @@ from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, nam
 
 _COUNTED = re.compile(r"bincount\(|counter\(|value_counts\(|compute_class_weight\(|return_counts|class_counts|"
                       r"\b(y|labels?|targets?)\w*( == \w+\)?|\))?\.(float\(\)\.)?(sum|mean)\(")  # fmt: skip
+_PRIVATE_FILE = re.compile(r"(^|[^a-z])(dp|private|eps\d*|epsilon\d*)([^a-z]|$)")
 _LOSSES = (
     "CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss", "cross_entropy", "nll_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -50,10 +51,30 @@ def histories(sources: Sources) -> Iterator[Hit]:
             yield (module, call, "history", "an earlier training goes on, and its accountant's history is not loaded",
                    "what was spent before is not in the epsilon that is printed")  # fmt: skip
             return
+    yield from _private_weights(sources)
     for module, call in sources.calls("load_state_dict"):
         if "optim" in ast.unparse(call.func).lower():
             yield (module, call, "history", "an earlier training goes on, and its accountant's history is not loaded",
                    "what was spent before is not in the epsilon that is printed")  # fmt: skip
+            return
+
+
+def _private_weights(sources: Sources) -> Iterator[Hit]:
+    """Weights that a private training begins with, of a file that names privacy, or that the same script writes."""
+    written = {ast.unparse(a) for _, c in sources.calls("save") for a in c.args[1:2]}
+    for module, load in sources.calls("load"):
+        path = next((ast.unparse(a) for a in load.args), "")
+        later = any(held is module and call.lineno > load.lineno and scope_of(held, call) is scope_of(module, load)
+                    for held, call in sources.calls(*MAKERS))  # fmt: skip
+        into = [
+            above
+            for above in module.around(load)
+            if name_of(getattr(above, "func", above)) == "load_state_dict"
+        ]
+        if later and into and (path in written or _PRIVATE_FILE.search(path.lower())):
+            yield (module, load, "history", f"the training begins with the weights in {path}, of an earlier private "
+                   "training, and its accountant's history is not loaded",
+                   "on the same data the epsilons of the two add up, and what is printed is the second's")  # fmt: skip
             return
 
 
@@ -113,7 +134,10 @@ def label_counts(sources: Sources) -> Iterator[Hit]:
         for node in ast.walk(module.tree):
             value: ast.expr | None = None
             if isinstance(node, ast.Call) and name_of(node.func) in _LOSSES:
-                value = keyword(node, "weight") or keyword(node, "pos_weight")
+                # As a first argument for a module, after outputs and targets for a function.
+                place = 0 if name_of(node.func)[0].isupper() else 2
+                value = (keyword(node, "weight") or keyword(node, "pos_weight")
+                         or next(iter(node.args[place : place + 1]), None))  # fmt: skip
             elif isinstance(node, ast.Call) and name_of(node.func) in ("constant_", "copy_", "fill_"):
                 value = node.args[-1] if node.args and "bias" in ast.unparse(node).lower() else None
             elif any(
