@@ -4,9 +4,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import engines, given_to, makers_of, makes, noises, scope_of
+from decrescendo.doctor.flows import engines, functions, given_to, makers_of, makes, noises, scope_of
 from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
+_STEPS = re.compile(r"^((num|n)_)?(steps|iterations|iters|compositions)$")
+_EPOCHS = ("epochs", "n_epochs", "num_epochs", "epoch_count")
 _NOISE = re.compile(r"sigma|noise|multiplier|std")
 _ACCOUNTS = re.compile(
     r"epsilon|\beps\b(?!=\d)|_eps\b|\beps_|\bdelta\b|_delta\b|accountant|account\(|\brdp|r[eé]nyi|\bpld|\bprv\b|\bgdp\b|"
@@ -50,6 +52,41 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
                 yield (module, call, "history", "the accountant is told of one step where a loop takes several",
                        "epsilon is that of the steps that are counted: count inside of the loop")  # fmt: skip
                 return
+
+
+def told_of_epochs(sources: Sources) -> Iterator[Hit]:
+    """An accountant that is given the number of epochs for that of steps."""
+    for function in functions(sources, {name_of(call.func) for _, call in sources.calls(*_named(sources))}):
+        places = [i for i, argument in enumerate(function.args.args) if _STEPS.search(argument.arg.lower())]
+        about = _ACCOUNTS.search(ast.unparse(function).lower())
+        for module, call in sources.calls(function.name) if about else ():
+            given = [call.args[i] for i in places if i < len(call.args)]
+            given += [k.value for k in call.keywords if k.arg and _STEPS.search(k.arg.lower())]
+            if any(name_of(one).lower() in _EPOCHS for one in given):
+                yield (module, call, "history", f"{function.name} is told the number of epochs as that of the steps",
+                       "epsilon is that of so few steps: give it all of them")  # fmt: skip
+                return
+    for module, call in sources.calls("step"):
+        loops = module.loops(call)
+        if keyword(call, "noise_multiplier") is None or not loops or not isinstance(loops[0], ast.For):
+            continue
+        body = [part for part in ast.walk(loops[0]) if isinstance(part, ast.For | ast.Call)]
+        alone = len(loops) == 1 and {type(part) for part in body[1:]} <= {ast.Call} and not makes(
+            loops[0], (), ("backward", "zero_grad", "grad"))  # fmt: skip
+        if alone and names_in(loops[0].iter) & set(_EPOCHS):
+            yield (module, call, "history", "the accountant is told of one step for each epoch",
+                   "epsilon is that of so few steps: tell it of all of them")  # fmt: skip
+            return
+
+
+def _named(sources: Sources) -> set[str]:
+    """The functions of the script that take a number of steps."""
+    return {
+        node.name
+        for module in sources.modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef) and any(_STEPS.search(a.arg.lower()) for a in node.args.args)
+    }
 
 
 def never_counted(sources: Sources) -> Iterator[Hit]:

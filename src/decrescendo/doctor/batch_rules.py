@@ -27,6 +27,7 @@ _UPDATES = re.compile(r"(^|_)updates?(_|$)|client|server|aggreg|global_(model|we
 _COUNTS = re.compile(
     r"(len\(\w*(batch|x|data|input|target|label|y|image|ids|indices)\w*\)|\w+\.(size\(0\)|shape\[0\]))"
 )
+_SHAPES = re.compile(r"\bndim\b|\.dim\(\)|\.shape\b|['\"](\.?weight|\.?bias)['\"]")
 _GRADIENT = re.compile(r"grads?\b|gradients?\b")
 _PER_EXAMPLE = (
     "vmap", "grad_sample", "per_sample", "per_example", "microbatch", "backpack", "persample", "sample_grad", "jacrev",
@@ -40,6 +41,22 @@ def is_private(sources: Sources) -> bool:
     made = made or (sources.mentions("opake") and any(sources.calls("clipped_grad", "gaussian_noise")))
     clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
     return attached or made or (bool(noises(sources)) and clipped)
+
+
+def noise_on_some(sources: Sources) -> Iterator[Hit]:
+    """Noise for the tensors of some shape or name only."""
+    for module, call in [] if engines(sources) else noises(sources):
+        for above in module.around(call):
+            if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef):
+                break
+            if not isinstance(above, ast.If | ast.IfExp) or not _SHAPES.search(ast.unparse(above.test)):
+                continue
+            others = above.orelse if isinstance(above.orelse, list) else [above.orelse]
+            if not any(other in ast.walk(part) for part in others for _, other in noises(sources)):
+                yield (module, call, "noise", "noise is added to tensors of some shape or name only",
+                       "whoever sees the others sees the records: add noise to every tensor that a record "
+                       "moves")  # fmt: skip
+                return
 
 
 def poisson_off(sources: Sources) -> Iterator[Hit]:

@@ -188,10 +188,18 @@ def _of_gradient(
         return [], [], ["noise, of which nothing in the run says how much there should be"], False
     std = _distance(parent, quiet) / math.sqrt(len(parent["release"]))
     if std == 0 or not math.isfinite(std):
-        finding = Finding(
-            "noise", Certainty.SUSPECTED if len({e["drawn"] for e in seen.of("step")}) > 1 else Certainty.PROVEN,
-            NO_NOISE, "no privacy, if nothing is noised later", *at,
-        )  # fmt: skip
+        if parent["elsewhere"]:
+            finding = Finding(
+                "noise", Certainty.SUSPECTED, "the gradient of a step has no noise that is drawn in the step",
+                "no privacy, if there is no other; noise that is drawn once, and added in each step, cancels in "
+                "differences of steps", *at,
+            )  # fmt: skip
+        else:
+            drawn = {e["drawn"] for e in seen.of("step")}
+            finding = Finding(
+                "noise", Certainty.SUSPECTED if len(drawn) > 1 else Certainty.PROVEN,
+                NO_NOISE, "no privacy, if nothing is noised later", *at,
+            )  # fmt: skip
         return [finding], [], [], False
     findings = _without_noise(parent, quiet, others, at)
     distances = [_distance(parent, held) for role, held in others.items() if role != "removed"]

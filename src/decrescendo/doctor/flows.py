@@ -58,7 +58,7 @@ def noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
         words = names_in(statement) if statement is not None else set()
         words |= {function.name.lower()} if function is not None else set()
         about = any(
-            re.search(r"grad|noise|dp_|_dp|privat|sigma|perturb", _ROWS_OF.sub("", word)) for word in words
+            re.search(r"grad|nois[ey]|dp_|_dp|privat|sigma|perturb", _ROWS_OF.sub("", word)) for word in words
         )
         if about and "forward" not in words:
             found.append((module, call))

@@ -4,15 +4,40 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import engines, given_to, noises, scope_of
-from decrescendo.doctor.source import Hit, Module, Sources, name_of
+from decrescendo.doctor.flows import data_in, engines, given_to, noises, scope_of
+from decrescendo.doctor.source import Hit, Module, Sources, name_of, targets_of
 
 _TENSORS = re.compile(r"parameters\(\)|params|\.items\(\)|\.values\(\)|grads|state_dict")
 _SEVERAL = re.compile(r"sample|example|record|row|client|user|updates")
+_CLIP = re.compile(r"^c$|clip|max_(grad_)?norm|threshold|bound")
+_OF_NORMS = re.compile(
+    r"(quantile|median|percentile)\([^)]*norm|norms?\b[^=]*\.(quantile|median|mean)\(|"
+    r"(quantile|median|percentile|mean)\(\w*norms"
+)
+_NOISY = re.compile(r"nois[ey]|randn|normal|laplace|public|param")
 _ADVICE = (
     "with k tensors one record moves the sum by up to sqrt(k) C: take the norm over all of them, or noise for "
     "sqrt(k) C"
 )
+
+
+def follows_the_norms(sources: Sources) -> Iterator[Hit]:
+    """A clip norm that is set to a quantile or a mean of the examples' norms, without noise."""
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            target = next((name_of(t).lower() for t in targets_of(node)), "")
+            if not isinstance(node, ast.Assign | ast.AugAssign) or not _CLIP.search(target):
+                continue
+            texts = [ast.unparse(node.value).lower()]
+            for name in data_in(node.value):
+                texts += [ast.unparse(made.value).lower() for made in given_to(scope_of(module, node), name)]
+            if any(_OF_NORMS.search(text) for text in texts) and not any(
+                _NOISY.search(text) for text in texts
+            ):
+                yield (module, node, "sensitivity", "the clip norm follows the examples' norms, without noise",
+                       "one record moves it, and with it all that the others add: take a constant, a public schedule, "
+                       "or a quantile with noise that is accounted")  # fmt: skip
+                return
 
 
 def tensors_apart(sources: Sources) -> Iterator[Hit]:

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import TESTS, data_in, given_to, scope_of
+from decrescendo.doctor.flows import PUBLIC, TESTS, comes_from, data_in, given_to, scope_of
 from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _COUNTED = re.compile(r"bincount\(|counter\(|value_counts\(|compute_class_weight\(|return_counts|class_counts|"
@@ -128,6 +128,21 @@ def statistics(sources: Sources) -> Iterator[Hit]:
         return
 
 
+def target_encodings(sources: Sources) -> Iterator[Hit]:
+    """Means of the private labels by group, put into the rows."""
+    for module, call in sources.calls("mean", "transform", "agg"):
+        text = ast.unparse(call).lower()
+        if (
+            "groupby(" in text
+            and re.search(r"label|target|\['y'\]|\boutcome", text)
+            and not PUBLIC.search(text)
+        ):
+            yield (module, call, "beside", "means of the private labels by group become numbers of the rows",
+                   "each is released without noise, and a group of one row tells its label: take public ones, or add "
+                   "noise and account for it")  # fmt: skip
+            return
+
+
 def label_counts(sources: Sources) -> Iterator[Hit]:
     """Weights of classes, or a bias to begin with, that are counted on the private labels."""
     for module in sources.modules:
@@ -144,23 +159,26 @@ def label_counts(sources: Sources) -> Iterator[Hit]:
                 isinstance(t, ast.Attribute) and "bias" in ast.unparse(t).lower() for t in targets_of(node)
             ):
                 value = node.value if isinstance(node, ast.Assign) else None
-            if value is not None and _is_counted(module, node, value):
-                yield (module, node, "beside", "weights of classes are counted on the private labels, without noise",
+            if value is not None and _is_counted(sources, module, node, value):
+                what = "weights of classes are" if isinstance(node, ast.Call) and name_of(node.func) in _LOSSES else (
+                    "a bias to begin with is")  # fmt: skip
+                yield (module, node, "beside", f"{what} counted on the private labels, without noise",
                        "each step goes by these numbers, and so do the weights: take public ones, or add noise to the "
                        "counts and account for it")  # fmt: skip
                 return
 
 
-def _is_counted(module: Module, node: ast.AST, value: ast.expr, deep: int = 4) -> bool:
+def _is_counted(sources: Sources, module: Module, node: ast.AST, value: ast.expr, deep: int = 4) -> bool:
     """Whether a value, or what its names are given, counts labels."""
     text = ast.unparse(value).lower()
     if _COUNTED.search(text):
-        return not re.search(r"noise|laplace|normal|public|\blen\((collections\.)?counter", text) and not any(
-            map(TESTS.search, names_in(value))
-        )
+        public = any(comes_from(sources, module, node, name, PUBLIC) for name in data_in(value))
+        return not (
+            public or re.search(r"noise|laplace|normal|public|\blen\((collections\.)?counter", text)
+        ) and not any(map(TESTS.search, names_in(value)))
     for name in data_in(value) if deep else ():
         for scope in {scope_of(module, node), module.tree}:
-            if any(made.value is not value and _is_counted(module, made, made.value, deep - 1)
+            if any(made.value is not value and _is_counted(sources, module, made, made.value, deep - 1)
                    for made in given_to(scope, name)):  # fmt: skip
                 return True
     return False

@@ -5,26 +5,44 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from decrescendo.doctor.account_rules import counted_less_often, never_counted, told_the_first_noise
+from decrescendo.doctor.account_rules import (
+    counted_less_often,
+    never_counted,
+    told_of_epochs,
+    told_the_first_noise,
+)
 from decrescendo.doctor.batch_rules import (
     clip_of_batches,
     denominators,
     empty_batches,
     is_private,
+    noise_on_some,
     poisson_off,
     rows_together,
     unused_loader,
     weighted,
 )
 from decrescendo.doctor.finding import Certainty, Finding
-from decrescendo.doctor.norm_rules import tensors_apart
-from decrescendo.doctor.published_rules import histories, label_counts, statistics
+from decrescendo.doctor.norm_rules import follows_the_norms, tensors_apart
+from decrescendo.doctor.published_rules import histories, label_counts, statistics, target_encodings
 from decrescendo.doctor.sampling_rules import drawn_by_number, shuffled
 from decrescendo.doctor.saved_rules import saved_statistics, standardised, whole_modules
-from decrescendo.doctor.score_rules import logs, saved_scores, selections, trainer_logs
+from decrescendo.doctor.score_rules import gradient_logs, logs, saved_scores, selections, trainer_logs
 from decrescendo.doctor.seed_rules import fixed_keys, seeds
-from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, read, targets_of
-from decrescendo.doctor.unit_rules import units
+from decrescendo.doctor.source import (
+    MAKERS,
+    Hit,
+    Module,
+    Sources,
+    assigned,
+    keyword,
+    name_of,
+    read,
+    targets_of,
+)
+from decrescendo.doctor.unit_rules import stated_units, units
+
+_LARGE = 5e-3
 
 
 def read_source(script: Path) -> tuple[list[Finding], list[str]]:
@@ -121,6 +139,19 @@ def other_deltas(sources: Sources) -> Iterator[Hit]:
             return
 
 
+def large_deltas(sources: Sources) -> Iterator[Hit]:
+    """A delta, written as a constant, that is large for any number of records."""
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            for target, value in assigned(node):
+                delta = sources.number(value) if isinstance(value, ast.Constant) else None
+                if name_of(target).lower() in ("delta", "target_delta") and delta and _LARGE <= delta < 1:
+                    yield (module, node, "delta", f"delta is {delta:g}",
+                           f"publishing one record in {1 / delta:g} in the clear would be within it: take much less "
+                           "than one over the number of records")  # fmt: skip
+                    return
+
+
 def high_targets(sources: Sources) -> Iterator[Hit]:
     """Lists of target epsilons, of which the largest promises nothing."""
     if not any(sources.calls("make_private_with_epsilon", "get_noise_multiplier")):
@@ -173,6 +204,7 @@ def _numbers(module: Module, node: ast.expr, deep: int = 4) -> list[float]:
 
 RULES = (
     poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules, told_the_first_noise,
+    told_of_epochs, noise_on_some, follows_the_norms, target_encodings, gradient_logs, stated_units, large_deltas,
     rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories, counted_less_often,
     never_counted, seeds, fixed_keys, logs, trainer_logs, saved_scores, statistics, label_counts, standardised,
     saved_statistics, whole_modules, selections, units, small_noise, other_deltas, high_targets,

@@ -17,6 +17,11 @@ _NO_ROWS = re.compile(
     r"synth|fake|generated|epsilon|sigma"
 )
 _ALL_ROWS = re.compile(r"train|data|^xs?$|rows|records|images|features|samples|table|df")
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
+_STANDARDISED = (
+    "beside", "rows are standardised by means and deviations of the private rows, without noise",
+    "they go into every row, and often into what is published: take public ones",
+)  # fmt: skip
 # Names of classes are seldom secret.
 _CLASSES = re.compile(r"class|label|target|^y$|categor")
 _COLLECTED = re.compile(r"Counter\([^)]|most_common\(|\bset\([^)]|\bunique\(")
@@ -116,11 +121,24 @@ def _is_built(sources: Sources, scope: ast.AST, name: str) -> bool:
     for made in given_to(scope, name):
         if not isinstance(made.value, ast.Call) or _NO_ROWS.search(ast.unparse(made.value).lower()):
             continue
-        for function in functions(sources, {name_of(made.value.func)}):
-            text = ast.unparse(function)
-            if _COLLECTED.search(text) and not _OF_NAMES.search(text):
+        for maker in _definitions(sources, name_of(made.value.func)):
+            statements = [ast.unparse(part) for part in ast.walk(maker) if isinstance(part, _SIMPLE)]
+            if any(_COLLECTED.search(text) and not _OF_NAMES.search(text) for text in statements):
                 return True
     return False
+
+
+def _definitions(sources: Sources, name: str) -> Iterator[ast.FunctionDef]:
+    """A function of the script with a name, or what makes an object of a class with it."""
+    yield from functions(sources, {name})
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                yield from (
+                    part
+                    for part in node.body
+                    if isinstance(part, ast.FunctionDef) and part.name == "__init__"
+                )
 
 
 def standardised(sources: Sources) -> Iterator[Hit]:
@@ -129,10 +147,15 @@ def standardised(sources: Sources) -> Iterator[Hit]:
         return
     for module in sources.modules:
         for node in ast.walk(module.tree):
-            if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or module.loops(node):
+            if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
                 continue
             inner = node.left
             if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub):
+                continue
+            if isinstance(inner.left, ast.Subscript) and _by_itself(inner, node.right):  # a column
+                yield (module, node, *_STANDARDISED)
+                return
+            if module.loops(node):
                 continue
             base, function = name_of(inner.left), module.function(node)
             if not base or (function is not None and base in {a.arg for a in function.args.args}):
@@ -143,10 +166,17 @@ def standardised(sources: Sources) -> Iterator[Hit]:
                 continue
             below, above = _own(module, inner.right, base), _own(module, node.right, base)
             if below and above:
-                yield (module, node, "beside", "rows are standardised by means and deviations of the private rows, "
-                                               "without noise",
-                       "they go into every row, and often into what is published: take public ones")  # fmt: skip
+                yield (module, node, *_STANDARDISED)
                 return
+
+
+def _by_itself(centred: ast.BinOp, scale: ast.expr) -> bool:
+    """Whether a column of a table is centred and scaled by itself: `(df[c] - df[c].mean()) / df[c].std()`."""
+    own = ast.unparse(centred.left)
+    if not _ALL_ROWS.search(own.partition("[")[0].lower()):
+        return False
+    texts = [ast.unparse(one) for one in (centred.right, scale)]
+    return all(re.match(rf"\(?{re.escape(own)}\.({'|'.join(_STATISTICS)})\(", text) for text in texts)
 
 
 def _own(module: Module, node: ast.expr, base: str) -> bool:

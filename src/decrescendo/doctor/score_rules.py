@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from decrescendo.doctor.flows import PUBLIC, SCORE, TESTS, comes_from, scope_of, within
+from decrescendo.doctor.flows import PUBLIC, SCORE, TESTS, comes_from, given_to, scope_of, within
 from decrescendo.doctor.source import TRAINERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _LOGS = (
@@ -37,6 +37,9 @@ def logs(sources: Sources) -> Iterator[Hit]:
         for call in module.calls:
             if name_of(call.func) not in _LOGS:
                 continue
+            function = module.function(call)
+            if function is not None and PUBLIC.search(function.name):
+                continue
             given = [*call.args, *(k.value for k in call.keywords)]
             names = {word for argument in given for word in _words(sources, module, argument)}
             names = names.union(*(names_in(value) for value in _built(module, call, names)))
@@ -53,11 +56,30 @@ def logs(sources: Sources) -> Iterator[Hit]:
                 module, call
             ):  # what a function that trains returned, by such a name
                 scores = {name for name in scores if name.startswith("tr")}
+            scores = {name for name in scores if not _is_accountant(module, call, name)}
             if scores:
                 yield (module, call, "beside", "losses or scores on the training rows are printed or "
                                                "logged, without noise",
                        "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
                 return
+
+
+def _is_accountant(module: Module, call: ast.Call, name: str) -> bool:
+    """Whether a name that looks like an accuracy's, `acc`, is that of an accountant."""
+    made = [one for scope in (scope_of(module, call), module.tree) for one in given_to(scope, name)]
+    return any("ccountant" in ast.unparse(one.value) for one in made)
+
+
+def gradient_logs(sources: Sources) -> Iterator[Hit]:
+    """Gradients of single records, or their norms, that are printed, logged or sent."""
+    for module, call in sources.calls(*_LOGS, "emit", "log_dict", "record"):
+        given = [*call.args, *(k.value for k in call.keywords)]
+        names = {name for argument in given for name in names_in(argument)}
+        made = [one.value for name in names for one in given_to(scope_of(module, call), name)]
+        if any("grad_sample" in names_in(one) for one in [*given, *made]):
+            yield (module, call, "beside", "norms of the records' gradients are printed or logged, without noise",
+                   "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
+            return
 
 
 def _words(sources: Sources, module: Module, node: ast.AST) -> set[str]:
@@ -174,7 +196,10 @@ def selections(sources: Sources) -> Iterator[Hit]:
     for module, call in sources.calls(
         "EarlyStopping", "optimize", "GridSearchCV", "create_study", "ReduceLROnPlateau", "ModelCheckpoint"
     ):
-        yield (module, call, "selection", "a model or a setting is chosen by scores",
+        moved = name_of(call.func) == "ReduceLROnPlateau"
+        yield (module, call, "selection", "the learning rate follows a score" if moved else
+               "a model or a setting is chosen by scores",
+               "free only if it is of public rows, or was released with noise" if moved else
                "free only if they are of public rows: else every trial counts")  # fmt: skip
         return
 

@@ -32,10 +32,36 @@ def seeds(sources: Sources) -> Iterator[Hit]:
             continue
         if not _draws_noise(sources, module, call):
             continue
+        if _in_each_step(sources, module, call):
+            yield (module, call, "seed", "the generator of the noise is seeded anew in each step: the noise is the "
+                   "same in all of them",
+                   "it cancels in the difference of two steps: seed it once, before the first")  # fmt: skip
+            return
         what = "synthetic rows are released" if made_up else "weights are saved or sent"
         yield (module, call, "seed", f"the noise comes from a generator that was seeded here, and the {what}",
                "who knows or guesses the seed draws the same noise, and takes it off")  # fmt: skip
         return
+
+
+def _in_each_step(sources: Sources, module: Module, seeding: ast.Call) -> bool:
+    """Whether a function, or the turn of a loop, seeds with what does not change in it, and then draws noise."""
+    function, loops = module.function(seeding), module.loops(seeding)
+    given = set[str]().union(*map(names_in, seeding.args))
+    drawn = [call for held, call in noises(sources) if held is module]
+    changing = [loop for loop in loops if isinstance(loop, ast.For) and names_in(loop.target) & given]
+    if loops:
+        return not changing and any(call in ast.walk(loops[0]) for call in drawn)
+    if function is None or not any(call in ast.walk(function) for call in drawn):
+        return False
+    called = [(held, call) for held, call in sources.calls(function.name) if held.loops(call)]
+    return any(
+        not any(
+            isinstance(loop, ast.For) and names_in(loop.target) & names_in(call)
+            for loop in held.loops(call)[:1]
+        )
+        or not given
+        for held, call in called
+    )
 
 
 def _rows_released(sources: Sources) -> bool:

@@ -117,7 +117,7 @@ class Sources:
         found: dict[str, object] = {}
         for module in self.modules:
             for node in ast.walk(module.tree):
-                for one, value in _assigned(node):
+                for one, value in assigned(node):
                     if isinstance(value, ast.Constant):
                         found.setdefault(name_of(one), value.value)
             for call in module.calls:
@@ -138,7 +138,7 @@ class Sources:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """What an assignment gives to what: `a, b = 1, 2` is two."""
     if isinstance(node, ast.Assign):
         for target in node.targets:

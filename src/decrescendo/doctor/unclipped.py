@@ -18,6 +18,14 @@ class Unclipped:
     def __len__(self) -> int:
         return len(self._made)
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers the largest of them trains."""
+        most = 0
+        for one in self._made:
+            most = max(most, sum(int(p.numel()) for group in one.param_groups for p in group["params"]))
+        return most
+
     def add(self, optimizer: Any) -> None:
         """One was made."""
         self._made.add(optimizer)

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import SCORE, draws_persons
+from decrescendo.doctor.flows import SCORE, draws_persons, engines
 from decrescendo.doctor.source import Hit, Module, Sources, name_of, targets_of
 
 _PERSONS = re.compile(
@@ -13,6 +13,11 @@ _PERSONS = re.compile(
 )
 # As a name of a variable: clients and the like are what federations loop over.
 _NAMED = re.compile(r"^(user|patient|subject|speaker|author|person|customer)_?ids?$", re.IGNORECASE)
+_STATED = re.compile(
+    r"\b(user|person|patient|customer|speaker|author|subject)[- ]level "
+    r"(dp\b|epsilon|privacy|differential|guarantee|\()|"
+    r"(epsilon|privacy|dp) (per|of each|for each) (user|person|patient|customer|speaker|author|subject)"
+)
 # What a window may pass through on its way to the rows.
 _WRAPS = (
     "append",
@@ -170,6 +175,22 @@ def units(sources: Sources) -> Iterator[Hit]:
                 yield (module, node, "unit", f"rows have a column {key!r}: one person may have many rows",
                        "epsilon is of one row; of a person with k rows it grows about k times: sample and "
                        "clip by person")  # fmt: skip
+                return
+
+
+def stated_units(sources: Sources) -> Iterator[Hit]:
+    """A guarantee that is stated for people, where an engine draws and clips rows."""
+    if not engines(sources) or draws_persons(sources):
+        return
+    for module in sources.modules:
+        for node in ast.walk(module.tree):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and _STATED.search(node.value.lower())
+            ):
+                yield (module, node, "unit", "the guarantee is stated for people, and rows are drawn and clipped",
+                       "of a person with k rows epsilon grows about k times: make each person one row")  # fmt: skip
                 return
 
 

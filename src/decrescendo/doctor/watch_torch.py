@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
@@ -14,7 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
+from decrescendo.doctor.draws import Draws
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
+from decrescendo.doctor.indexed import IndexedRows
 from decrescendo.doctor.loops import epochs_asked, named_numbers
 from decrescendo.doctor.neighbours import LARGEST, SCALES, Neighbours, changed_indices, enlarging
 from decrescendo.doctor.unclipped import Unclipped
@@ -45,8 +46,9 @@ class TorchWatch:
         self.expected = False  # whether the source asks Opacus for one
         self._early, self._began = 0, 0.0
         self.inside = False  # a step of Opacus' optimiser
-        self.done = self._stops = self.fetched = self.drawn = self.bypassed = 0
-        self._depth, self._random = 0, torch.get_rng_state()
+        self.done = self._stops = self.fetched = self.bypassed = 0
+        self.depth, self._random = 0, torch.get_rng_state()
+        self.draws, self.rows = Draws(self), IndexedRows(self)
         self._buffers: set[int] = set()
         self.unclipped, self._differentiated = Unclipped(), False
         self._weights: dict[int, Tensor] = {}
@@ -63,8 +65,14 @@ class TorchWatch:
         """Put the observers in."""
         self._watch_loaders()
         self._watch_steps()
-        self._watch_noise()
+        self.draws.start()
+        self.rows.start()
         wrap(torch, "load", self._loaded)
+
+    def fork(self, loader: int) -> str:
+        """See `Neighbours.fork`: random numbers that are drawn from here on are drawn in the step."""
+        self.draws.begin()
+        return self.neighbours.fork(loader)
 
     # Loaders.
 
@@ -101,7 +109,7 @@ class TorchWatch:
             many = isinstance(indices, (list, tuple)) and len(indices) >= 2
             if not many or self.waits or not self.neighbours.due(id(loader)):
                 return fetch(indices)
-            role = self.neighbours.fork(id(loader))
+            role = self.fork(id(loader))
             if role in SCALES and fetcher.collate_fn is not None:
                 collate = fetcher.collate_fn
                 fetcher.collate_fn = enlarging(collate, role)
@@ -134,10 +142,10 @@ class TorchWatch:
         self._weights.clear()
 
     def _before_forward(self, module: nn.Module, args: Any) -> Any:
-        self._depth += 1
-        if self._depth == 1:
+        self.depth += 1
+        if self.depth == 1:
             self._random = torch.get_rng_state()
-        if self._depth > 1 or not torch.is_grad_enabled() or not args:
+        if self.depth > 1 or not torch.is_grad_enabled() or not args:
             return None
         if isinstance(module, LossModule) or not isinstance(args[0], Tensor) or not args[0].dim():
             return None
@@ -148,7 +156,7 @@ class TorchWatch:
         if not module.training or self.fetched or self.waits or not self.neighbours.due(0):
             return None
         # No loader made this batch: change a record where the model takes it. Its label stays.
-        role, batch = self.neighbours.fork(0), args[0].clone()
+        role, batch = self.fork(0), args[0].clone()
         if role == "replaced":
             batch[0] = batch[1] if len(batch) > 1 else batch[0].flip(-1) if batch[0].dim() else batch[0]
         elif role in SCALES and batch.is_floating_point():
@@ -190,8 +198,8 @@ class TorchWatch:
             self.events.write("buffers", {"layers": [*kept][:5]})
 
     def _after_forward(self, module: nn.Module, args: Any, result: Any) -> None:
-        self._depth = max(0, self._depth - 1)
-        if not self._depth and not torch.equal(self._random, torch.get_rng_state()):
+        self.depth = max(0, self.depth - 1)
+        if not self.depth and not torch.equal(self._random, torch.get_rng_state()):
             self.neighbours.random_layers = True
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -219,7 +227,7 @@ class TorchWatch:
         if self.done == 0:
             frame = user_frame()
             self.events.write("claims", {"names": named_numbers(frame), "epochs": epochs_asked(frame)})
-        self.neighbours.release(vector, {"kind": "gradient"})
+        self.neighbours.release(vector, {"kind": "gradient", "elsewhere": self.draws.elsewhere()})
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.private or self.inside:
@@ -238,7 +246,7 @@ class TorchWatch:
         if not self.done:
             self.finish()
         self.done += 1
-        self.events.write("step", {"private": private, "loader": self.fetched, "drawn": self.drawn})
+        self.events.write("step", {"private": private, "loader": self.fetched, "drawn": self.draws.count})
         if self.done >= self.steps:
             self._stops += 1
             if self._stops > 3:  # somebody catches everything
@@ -250,24 +258,7 @@ class TorchWatch:
         if self._early and not self.done:
             self.events.write("early", {"steps": self._early})
 
-    # Noise and files.
-
-    def _watch_noise(self) -> None:
-        for owner, names in (
-            (torch, ("normal", "randn", "randn_like")), (Tensor, ("normal_",)),
-            (np.random, ("normal", "laplace", "randn", "standard_normal")),
-        ):  # fmt: skip
-            for name in names:
-                wrap(owner, name, self._drawn)
-
-    def _drawn(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        drawn = draw(*args, **kwargs)
-        if self._depth:
-            return drawn
-        self.drawn += 1
-        if self.neighbours.role != "quiet":
-            return drawn
-        return drawn.zero_() if isinstance(drawn, Tensor) else drawn * 0
+    # Files.
 
     def _loaded(self, load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         content = load(*args, **kwargs)
