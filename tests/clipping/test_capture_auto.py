@@ -573,20 +573,17 @@ def _run(chosen: EngineSettings | None) -> dc.Run:
     return dc.train(model, loss, (x, (x[:, 0] > 0).long()), plan, optimizer, seed=4, settings=chosen)
 
 
-def test_a_run_says_how_its_passes_were_done_and_has_the_same_weights(
+def test_a_run_does_not_say_how_its_passes_were_done_and_has_the_same_weights(
     replays_win: None, tmp_path: Any
 ) -> None:
+    """Whether a pass came again hangs on the records' lengths: one record decided it where each had its own."""
     del replays_win
     auto, python = _run(None), _run(PYTHON)
     assert all(torch.equal(auto.weights[name], value) for name, value in python.weights.items())
-    for run, why, assumptions in (
-        (auto, capture_choice.PAYS, (REPLAYED,)),
-        (python, capture_choice.OFF, ()),
-    ):
-        assert run.provenance is not None
-        assert (run.provenance.passes, run.assumptions) == (why, assumptions)
-        run.save(tmp_path / why[:30])
-        read = dc.Run.load(tmp_path / why[:30])
-        assert read.provenance == run.provenance
-        assert why in (tmp_path / why[:30] / "run.json").read_text(encoding="utf-8")
-        assert f"Passes: {why}." in (tmp_path / why[:30] / "statement.md").read_text(encoding="utf-8")
+    assert auto.provenance == python.provenance
+    assert auto.assumptions == ()
+    for name, run in (("auto", auto), ("python", python)):
+        run.save(tmp_path / name)
+    said = [dc.Run.load(tmp_path / name).statement().to_markdown() for name in ("auto", "python")]
+    assert said[0] == said[1]
+    assert "replayed" not in said[0]

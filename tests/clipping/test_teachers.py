@@ -20,6 +20,36 @@ def data() -> Tensor:
     return torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(0)) + 0.1
 
 
+def test_a_teacher_of_a_librarys_code_is_listed() -> None:
+    """Its innermost line is not the user's: no line was listed, and nothing bounds what its private rows moved."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    teacher = transformers.BertForSequenceClassification(
+        transformers.BertConfig(**sizes, intermediate_size=4)
+    ).eval()
+    model, tokens = nn.Embedding(9, 2), torch.randint(9, (ROWS, 3))
+
+    def loss(model: nn.Module, rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            soft = teacher(input_ids=rows).logits.softmax(1)
+        return -(soft * model(rows).mean(1).log_softmax(1)).sum(1)
+
+    engine = Engine(model, loss)
+    engine.clipped_sum(tokens, 0.5)
+    read = [str(one) for one in engine.assumptions if one.code == "tensors-read"]
+    assert any(f"test_teachers.py:{loss.__code__.co_firstlineno + 2}" in one for one in read)
+
+
+def test_a_line_that_was_typed_is_listed() -> None:
+    """As in a shell, with ``-c`` or in IPython: such code has no file."""
+    typed = "def loss(model, x):\n    return (model(x) * weights).sum(1)\n"
+    names: dict[str, Any] = {"__name__": "__main__", "weights": torch.rand(2)}
+    exec(compile(typed, "<stdin>", "exec"), names)
+    engine = Engine(nn.Linear(3, 2), names["loss"])
+    engine.clipped_sum(data(), 0.5)
+    assert [str(one) for one in engine.assumptions if "<stdin>:2" in str(one)]
+
+
 @pytest.mark.parametrize("teacher", ["dense", "attention", "recurrent"])
 def test_a_teacher_in_inference_mode_is_seen_as_any_other(teacher: str) -> None:
     """It was refused: nothing takes operations apart there that are made of others."""

@@ -612,12 +612,14 @@ def test_scores_of_data_that_are_not_public_stay_out_of_files(tmp_path: Path) ->
         trainer.follow(PLAN, seed=3)
         trainer.train()
         assert trainer.evaluate()["eval_loss"] > 0
+        assert trainer.predict(scored).metrics["test_loss"] > 0
         trainer.save_state()
         trainer.create_model_card()
         written = [path.read_text() for path in folder.rglob("*") if path.suffix in (".json", ".md")]
         assert len(written) > 3
         assert any("eval_loss" in text for text in written) is public
-        assert len([one for one in trainer.scores if one["eval_loss"] > 0]) == (
+        assert any("test_loss" in one for one in trainer.scores) is not public
+        assert len([one for one in trainer.scores if one.get("eval_loss", 0) > 0]) == (
             0 if public else PLAN.steps + 1
         )
     trainer = dc.hf.PrivateTrainer(
@@ -637,8 +639,40 @@ def test_scores_of_data_that_are_not_public_stay_out_of_files(tmp_path: Path) ->
 
     trainer.args.report_to = []
     trainer.add_callback(Reporting())
-    with pytest.raises(InvalidValue, match="and the callbacks Reporting"):
-        trainer.evaluate(texts())
+    for scores in (trainer.evaluate, trainer.predict):
+        with pytest.raises(InvalidValue, match="and the callbacks Reporting"):
+            scores(texts())
+
+
+def test_what_trl_notes_of_predictions_is_not_in_the_log_of_the_next_step(tmp_path: Path) -> None:
+    import trl  # it takes seconds to load
+
+    class Predicting(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            trainer.predict(trainer.eval_dataset)
+
+    data = texts().select_columns(["text"])
+    logged = settings(tmp_path, trl.SFTConfig, max_length=16, logging_strategy="steps", logging_steps=1)
+    trainer = dc.hf.PrivateSFTTrainer(
+        model=gpt2(), args=logged, train_dataset=data, eval_dataset=data, processing_class=tokenizer(),
+        callbacks=[Predicting()],
+    )  # fmt: skip
+    trainer.follow(PLAN, seed=0)
+    trainer.train()
+    assert len(trainer.state.log_history) > 1
+    assert not any("eval" in key for line in trainer.state.log_history for key in line)
+    assert len(trainer.scores) == PLAN.steps
+
+
+def test_strata_of_rows_that_the_trainer_shuffles_are_refused(tmp_path: Path) -> None:
+    import trl
+
+    trainer = dc.hf.PrivateSFTTrainer(
+        model=gpt2(), args=settings(tmp_path, trl.SFTConfig, max_length=16, shuffle_dataset=True),
+        train_dataset=texts().select_columns(["text"]), processing_class=tokenizer(),
+    )  # fmt: skip
+    with pytest.raises(InvalidValue, match="shuffle_dataset must be False"):
+        trainer.follow(PLAN, seed=0, strata=["a"] * len(trainer.train_dataset))
 
 
 def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 import decrescendo as dc
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training import Trainer
-from decrescendo.training.data.repeated_records import check_distinct
+from decrescendo.training.data.repeated_records import check_distinct, share_records
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -194,3 +194,25 @@ SERIES = torch.randn(ROWS + 31)
 def test_rows_that_overlap_are_not_told(data: Any) -> None:
     """A window is a row of its own, and what its neighbours share with it is for the owner of the data to say."""
     check_distinct(data())
+
+
+def test_parts_of_one_data_set_of_hugging_face_that_share_rows_are_refused() -> None:
+    """Selections, filters and formats are new objects over the same table: a record twice had two rows' budget."""
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_dict({"x": X.tolist(), "y": Y.tolist()})
+    half = ROWS // 2
+    for part in (
+        whole.select(range(half)), whole.select([3, 1]), whole.filter(lambda row: row["y"] >= 0),
+        whole.with_format("torch"), Subset(whole.select([2]), [0]),
+    ):  # fmt: skip
+        with pytest.raises(InvalidValue, match="each record once"):
+            check_distinct(ConcatDataset([whole, part]))
+        assert share_records(ConcatDataset([part]), whole)
+    check_distinct(ConcatDataset([whole.select(range(half)), whole.select(range(half, ROWS))]))
+
+
+def test_views_that_share_rows_are_refused_and_others_are_not() -> None:
+    for rows in (X, X.numpy()):
+        with pytest.raises(InvalidValue, match="2 row"):
+            check_distinct(ConcatDataset([rows[:4], rows[2:]]))
+        check_distinct(ConcatDataset([rows[:4], rows[4:]]))

@@ -64,13 +64,16 @@ _PASSES = (
     Template("replayed-passes",
          "model and loss read no clock, file or environment variable whose value changes during the run; a replayed "
          "pass uses what was read when it was captured",
-         "passes were captured and replayed without Python (`EngineSettings(capture=\"auto\")`, the default)",
+         "passes were captured and replayed without Python (`EngineSettings(capture=\"auto\")`, the default); in "
+         "`Engine.assumptions` alone: no run lists it, since whether a pass came again tells of the records' lengths, "
+         "and a replay does not bear on the guarantee",
          "pass such a value as a tensor that is changed in place, or set `EngineSettings(capture=False)`"),
 )  # fmt: skip
 
 # About values published as they are, and other changes of a model's state.
 _MODEL = (
-    Template("public-buffers", "the buffers {} hold public statistics; they are published as they are, without noise",
+    Template("public-buffers", "the buffers {} hold public statistics; gradients depend on them, and those that are "
+         "saved are published as they are, without noise",
          "buffers differ from what their class constructs (running statistics, priors, code books)",
          "not needed if they come from public data; otherwise reset them before training"),
     Template("public-frozen-parameters",

@@ -115,7 +115,7 @@ class OneExamplePasses:
                 sums.update({name: torch.zeros_like(gradient) for name, gradient in done.gradients.items()})
             if bool(found.counted):  # 0 times infinity is not 0
                 gradients = list(done.gradients.values())
-                factors = [found.factors.to(gradient) for gradient in gradients]
+                factors = [found.factors.reshape(()).to(gradient) for gradient in gradients]
                 torch._foreach_addcmul_(list(sums.values()), gradients, factors)
 
         self._each(batch, held, take)

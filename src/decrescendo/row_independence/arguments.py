@@ -64,7 +64,9 @@ class Arguments(Writing):
             mark, birth = self.labels.entry(tensor, key) or (mark, birth)
         if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
             mark = STALE
-        if mark is Public.ANY and birth == key:
+        # (Nothing is read of what is overwritten, or made of a Python number here.)
+        is_new = op.lifts or (bool(op.overwritten) and tensor is found.tensors[0])
+        if mark is Public.ANY and birth == key and not is_new:
             self._list_outside(tensor, key)
         if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
             mark = Public.ANY  # one number in several places
@@ -95,8 +97,11 @@ class Arguments(Writing):
         In a recorded pass only: in the others nobody has said which tensors are the model's.
         """
         known = key < 0 or key in self.labels.numbers or key in self.guarded
-        numbers = tensor.is_floating_point() and tensor.dim() and not _is_one_number(tensor)
-        if self.guarded and not known and numbers and (where := own_line()):
+        numbers = tensor.is_floating_point() and not _is_one_number(tensor)
+        if not self.guarded or known or not numbers:
+            return
+        # (Parameters of another model than the trained one: a teacher's, whose code may be a library's.)
+        if where := own_line(around=isinstance(tensor, torch.nn.Parameter)):
             self.memory.assumed.add(TENSORS_READ.format(where))
 
     def _arguments_before(

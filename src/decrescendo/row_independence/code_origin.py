@@ -55,20 +55,33 @@ def line() -> str:
     return "the model" if frame is None else _place_of(frame)
 
 
-def own_line() -> str | None:
-    """`line`, if that code may be the user's; ``None`` if a library's."""
-    frame = _innermost()
-    own = frame is not None and is_own(frame.f_code.co_filename)
-    return _place_of(frame) if own and not frame.f_code.co_filename.startswith(_PACKAGE_FOLDER) else None
+def own_line(*, around: bool = False) -> str | None:
+    """`line`, if that code may be the user's; ``None`` if a library's.
+
+    ``around``: then the innermost line of the user's that called it in this pass, or the library's own.
+    """
+    frame = innermost = _innermost()
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
+        if is_own(frame.f_code.co_filename):
+            return _place_of(frame)
+        frame = frame.f_back if around else None
+    return _place_of(innermost) if around and innermost is not None else None
 
 
 def _innermost() -> Any:
     frame = cast("Any", sys)._getframe(2)
     while frame is not None and (
-        frame.f_code.co_filename.startswith(("<", *_LIBRARIES)) or "__tracebackhide__" in frame.f_locals
+        frame.f_code.co_filename.startswith(_LIBRARIES)
+        or _is_generated(frame)
+        or "__tracebackhide__" in frame.f_locals
     ):
         frame = frame.f_back
     return frame
+
+
+def _is_generated(frame: Any) -> bool:
+    """Whether a program wrote this code, and nobody typed it into a shell."""
+    return frame.f_code.co_filename.startswith("<") and frame.f_globals.get("__name__") != "__main__"
 
 
 def _place_of(frame: Any) -> str:

@@ -16,7 +16,7 @@ from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel, che
 from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.integrations.hf.losses import loss_and_accuracy
-from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, given, told
+from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, check_order, given, told
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
@@ -40,8 +40,7 @@ class PrivateMixin(PrivateScores):
 
     Guarantee:
         that of `Trainer`, for the rows of ``train_dataset``. What the trainer logs of a step is public: a loss of 0,
-        the norm of the noisy gradient, the learning rate. Scores of ``eval_dataset`` are covered by nothing; unless the
-        data are public, they stay out of the files that the trainer writes.
+        the norm of the noisy gradient, the learning rate. Scores are covered by nothing: `PrivateScores`.
 
     Args:
         public_eval: a declaration: the data that the trainer evaluates on are public. Their scores may then choose the
@@ -102,6 +101,7 @@ class PrivateMixin(PrivateScores):
         the trainer logs, averaged over the steps since it logged last. ``people``: whose each row of ``train_dataset``
         is, an id a row, for a plan that protects people; ``strata``: each row's stratum, for a stratified plan.
         """
+        check_order(self.args, people, strata)
         source = source_of(plan, self.model)
         check_class(type(self), loss, PrivateMixin)
         loss = loss_and_accuracy if telemetry and telemetry.accuracy and loss is own_tokens else loss
@@ -126,8 +126,7 @@ class PrivateMixin(PrivateScores):
             )  # fmt: skip
 
         self._begin, self._private, self._run, self._start = begin, None, None, None
-        self._whose = people, strata
-        self._ended, self._logged = ExitStack(), 0
+        self._whose, self._ended, self._logged = (people, strata), ExitStack(), 0
 
     @property
     def run(self) -> Run:

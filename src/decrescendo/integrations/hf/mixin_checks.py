@@ -6,7 +6,7 @@ from typing import Any
 
 from decrescendo.base.assumptions import assumed
 from decrescendo.clipping import Loss
-from decrescendo.errors import InvalidType
+from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.training.steering.reading import Reading, smoothed
 
@@ -47,6 +47,15 @@ def check_class(kind: type, loss: Loss, mixin: type) -> None:
         raise InvalidType(
             f"compute_loss must be Trainer's or SFTTrainer's, got {computed.__name__}'s: it returns one number for a "
             "batch, and steps would not use it. Give follow(plan, loss=..) one that returns a loss per example"
+        )
+
+
+def check_order(arguments: Any, people: object, strata: object) -> None:
+    """Rows that the trainer has moved are not told apart by their place."""
+    if (people is not None or strata is not None) and getattr(arguments, "shuffle_dataset", False):
+        raise InvalidValue(
+            "shuffle_dataset must be False with people= or strata=, which say whose each row is by its place in the "
+            "given data; batches are random in any order. Got shuffle_dataset=True"
         )
 
 

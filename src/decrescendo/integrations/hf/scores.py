@@ -14,8 +14,9 @@ else:
 class PrivateScores(_Base):
     """The evaluation of a `PrivateMixin`.
 
-    Raw scores have no noise. Unless their data are public, they are printed and returned, and are in `scores`, but not
-    in ``state.log_history``: that goes into ``checkpoint-N/trainer_state.json`` and the model card.
+    Raw scores have no noise. Unless their data are public, those of `evaluate` and `predict` are printed and returned,
+    and are in `scores`, but not in ``state.log_history``: that goes into ``checkpoint-N/trainer_state.json`` and the
+    model card. (``save_metrics`` writes what you give it.)
     """
 
     _public_eval = False
@@ -41,6 +42,23 @@ class PrivateScores(_Base):
         finally:
             self.scores.extend(self.state.log_history[before:])
             del self.state.log_history[before:]
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """The trainer's own.
+
+        Raises:
+            InvalidValue: as in `evaluate`.
+        """
+        if self._public_eval:
+            return super().predict(*args, **kwargs)
+        check_reports(self)
+        try:
+            found = super().predict(*args, **kwargs)
+        finally:
+            # (TRL would put what it noted here into the log of the next step.)
+            self.__dict__.get("_metrics", {}).get("eval", {}).clear()
+        self.scores.append({**(found.metrics or {}), "step": self.state.global_step})
+        return found
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """The trainer's own. What Transformers notes of the labels that it meets there is not left in the model."""

@@ -42,7 +42,7 @@ def check_distinct(data: object, *, columns: bool = False) -> None:
     """
     records = type(data) is list and not columns
     if records or isinstance(data, (Subset, ConcatDataset, StackDataset)) or is_hugging_face(data):
-        _refuse_repeats(max(map(_repeated, _identifiers(data)), default=0), type(data).__name__)
+        _refuse_repeats(_repeats(data), type(data).__name__)
     elif (found := list(columns_of(data))) and all(map(_is_expanded, found)):
         _refuse_repeats(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
 
@@ -54,13 +54,30 @@ def share_records(one: object, other: object) -> bool:
     >>> share_records(rows, rows[1:]), share_records(rows, [torch.ones(2)])
     (True, False)
     """
+    return _shared(one, other) > 0
+
+
+def _repeats(data: object) -> int:
+    """How many rows repeat an earlier one."""
+    again = max(map(_repeated, _identifiers(data)), default=0)
+    if isinstance(data, ConcatDataset):
+        parts = data.datasets
+        pairs = (_shared(one, other) for at, one in enumerate(parts) for other in parts[:at])
+        again = max(again, *map(_repeats, parts), *pairs)
+    return again
+
+
+def _shared(one: object, other: object) -> int:
+    """How many rows of one data set are known to be rows of the other, too."""
+    if isinstance(one, ConcatDataset):
+        return sum(_shared(part, other) for part in one.datasets)
+    if isinstance(other, ConcatDataset):
+        return _shared(other, one)
     first, second = list(_identifiers(one)), list(_identifiers(other))
-    return any(
-        mine.shape[1] == its.shape[1]
-        and _repeated(np.concatenate([np.unique(mine, axis=0), np.unique(its, axis=0)])) > 0
-        for mine in first
-        for its in second
-    )
+    return max((
+        _repeated(np.concatenate([np.unique(mine, axis=0), np.unique(its, axis=0)]))
+        for mine in first for its in second if mine.shape[1] == its.shape[1]
+    ), default=0)  # fmt: skip
 
 
 def is_hugging_face(data: object) -> bool:
@@ -90,6 +107,11 @@ def _identifiers(data: object) -> Iterator[Identities]:
     Rows of a `datasets.Dataset` are also identified by the buffer of each column, since two data sets can
     share it.
     """
+    if isinstance(data, Subset):
+        held = cast("Any", data)
+        chosen = _numbers_of(held.indices) % max(len(held.dataset), 1)
+        yield from (rows[chosen] for rows in _identifiers(held.dataset))
+        return
     if not is_hugging_face(data):
         yield _identities(data)
         return
@@ -126,6 +148,13 @@ def _identities(data: object) -> Identities:
         return np.stack(
             [np.full(len(rows), hash(tuple(value.shape[1:] for value in data.tensors))), *where], 1
         )
+    if (isinstance(held, Tensor) and _is_plain(held) and held.dim()) or (
+        isinstance(held, np.ndarray) and held.size
+    ):
+        is_tensor = isinstance(held, Tensor)
+        first = held.data_ptr() if is_tensor else held.ctypes.data
+        step = held.stride(0) * held.element_size() if is_tensor else held.strides[0]
+        return np.stack([np.full(len(rows), hash(tuple(held.shape[1:]))), first + rows * step], 1)
     if is_hugging_face(data) and held._indices is not None:
         rows = held._indices.column(0).to_numpy().astype(np.int64)
     return np.stack([np.full(len(rows), id(held.data if is_hugging_face(data) else held)), rows], 1)

@@ -19,6 +19,8 @@ from decrescendo.training.run import History, Run
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
 from decrescendo.training.store import Account
 
+REPLAYED = assumed("replayed-passes")
+
 
 def describe_optimizer(optimizer: torch.optim.Optimizer, controlled: str = "") -> str:
     """The optimizer's class and its nonzero numeric settings, as text; and what a `ClipController` of these settings
@@ -51,7 +53,8 @@ def describe_model(model: nn.Module, trained: Mapping[str, int]) -> str:
 def assumed_of_clipping(engine: Clipper, world: World) -> tuple[Assumption, ...]:
     """The engine's assumptions about the model's passes, plus those for a user-defined clipper or `World`."""
     own = (assumed("rows-own-clipper", type(engine).__name__),)
-    found = engine.assumptions if isinstance(engine, Engine) else own
+    # (Whether a pass came again tells of the records' lengths, and a replay does not bear on the guarantee.)
+    found = tuple(one for one in engine.assumptions if one != REPLAYED) if isinstance(engine, Engine) else own
     if (kind := type(world)).__module__.split(".")[0] != "decrescendo":
         found = (*found, assumed("own-world", kind.__name__))
     return found
@@ -66,7 +69,6 @@ def provenance_of(
     model: str,
     optimizer: str,
     device: torch.device,
-    engine: Clipper,
     processes: int,
 ) -> Provenance:
     """How the run was trained, across all restarts (`RunState`)."""
@@ -77,7 +79,6 @@ def provenance_of(
         optimizer=optimizer,
         device=f"{device}, {processes} processes" if processes > 1 else str(device),
         accumulate=run_state.accumulate,
-        passes=engine.passes if isinstance(engine, Engine) else "",
         gamma=run_state.gamma,
         telemetry="" if run_state.telemetry is None else str(run_state.telemetry),
         account="" if account is None else f"{account.store.dataset}, run {account.id}",

@@ -452,7 +452,7 @@ class Trainer:
         provenance = ending.provenance_of(
             self._run_state, self._streams, self._account, assumptions,
             model=ending.describe_model(self._model, self._trained), optimizer=self._moved_by,
-            device=self._device, engine=self._engine, processes=self._world.size,
+            device=self._device, processes=self._world.size,
         )  # fmt: skip
         return ending.run_of(self._source, self._run_state, weights, provenance)
 

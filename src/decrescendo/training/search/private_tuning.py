@@ -17,7 +17,7 @@ from decrescendo.accounting import Guarantee
 from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.base.rng import Secure, Streams
-from decrescendo.clipping import EngineSettings, Telemetry
+from decrescendo.clipping import Telemetry
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.plans import Plan, Schedule
 from decrescendo.plans.curves import evaluate
@@ -32,7 +32,7 @@ from decrescendo.training.steering.reading import smoothed
 from decrescendo.training.store import Account, Store
 from decrescendo.training.tasks.task import Task, first_of
 
-ATTEMPTED, REPLAYED = assumed("own-attempt"), assumed("replayed-passes")
+ATTEMPTED = assumed("own-attempt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +228,8 @@ def train_and_score(
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
     weights = cpu_weights(tested)  # before the score, which might write into them what it knows of others
-    engine = task.engine or EngineSettings()
-    # Whether a pass was replayed hangs on the time it took, in each trial by itself.
-    may_replay = engine.capture is not False and not engine.one_example_a_pass
-    assumptions = {*run.assumptions, *([REPLAYED] if may_replay else [])}
     score = task.first_score(tested) if telemetry is None else _released_score(run)
-    return Tried(score, weights, tuple(sorted(assumptions)))
+    return Tried(score, weights, run.assumptions)
 
 
 def _released_score(run: Run) -> float:

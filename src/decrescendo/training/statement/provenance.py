@@ -25,8 +25,8 @@ class Provenance:
         accumulate: dtype of the clipped sums: ``float64`` if one example provably changes the whole sum by at most C
             (`clipping.EngineSettings`), else ``float32``.
         gamma: of automatic clipping (`clipping.EngineSettings`); 0: gradients were clipped.
-        passes: whether passes were captured and replayed, or ran in Python, and why (`clipping.Engine.passes`); empty:
-            not recorded. For a resumed run, of its last process; for several ranks, of rank 0.
+        passes: of older runs, whether passes were captured and replayed. Empty now: whether a pass came again tells
+            of the records' lengths.
         telemetry: text about what was released of each batch beside its gradients; empty: nothing.
         trust: who sees raw data or updates; empty: whoever runs the training.
         account: data set and id of the run in a `Store`; empty: in none.
