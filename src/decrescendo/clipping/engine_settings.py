@@ -36,7 +36,7 @@ class EngineSettings:
             compared is compared again; on a CPU its sums are those of a pass in Python to the bit. Where what the model
             and the loss store in Python has changed (a weight of the loss, from epoch to epoch), the pass runs in
             Python. A clock, a file or the environment is read when a pass is captured, and not again:
-            `Engine.assumptions` then has ``replayed-passes`` (a run does not list it: the guarantee holds all the same).
+            `Engine.assumptions` then has ``replayed-passes`` (no run lists it: the guarantee holds all the same).
         noise_on_host: where noise is correlated over b steps (`Plan.bands`), keep that of the last b - 1 steps in the
             host's memory, not on the GPU: slower by their transfer, and the same noise.
         gamma: > 0, automatic clipping (Bu et al. 2023): each gradient g counts as C g / (|g| + gamma), of length
