@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decrescendo.errors import InvalidValue
-from decrescendo_papers.data import Dataset, scattered
-from decrescendo_papers.data.scattering import coefficients
+from decrescendo_papers.data import Dataset, enlarged_digits, scattered, whitened
+from decrescendo_papers.data.scattering import PUBLIC, coefficients
 
 SIDE = 12
 
@@ -121,3 +121,22 @@ def test_features_are_normalised_in_each_image_and_undo_the_declared_constants()
     assert float(groups.var(2, unbiased=False).max()) <= 1.0 + 1e-4
     torch.testing.assert_close(scattered(moved).train_inputs, found.train_inputs, rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(found.test_inputs, found.train_inputs[:1])
+
+
+@pytest.mark.slow
+def test_whitened_rows_are_the_same_function_of_each_image() -> None:
+    """By the definition: the fourth power of W is the inverse of S + tr(S) / d I, up to a number."""
+    pixels, targets = images(3, 28), torch.tensor([0, 1, 0])
+    data = Dataset("toy", pixels, targets, pixels[:1], targets[:1], classes=2)
+    rows, found = scattered(data).train_inputs.double(), whitened(data)
+    public = scattered(enlarged_digits(PUBLIC)).train_inputs.double()
+    mean, spread = public.mean(0), public.T.cov(correction=0)
+    shrunk = spread + spread.trace() / len(mean) * torch.eye(len(mean)).double()
+    values, vectors = torch.linalg.eigh(torch.linalg.inv(shrunk))
+    turned = (vectors * values**0.25) @ vectors.T
+    expected, lengths = (rows - mean) @ turned, ((public - mean) @ turned).square().sum(1).mean().sqrt()
+    expected *= math.sqrt(len(mean)) / 2 / lengths
+    torch.testing.assert_close(found.train_inputs, expected.float(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.test_inputs, found.train_inputs[:1])
+    one = whitened(Dataset("toy", pixels[1:2], targets[:1], pixels[:1], targets[:1], classes=2))
+    torch.testing.assert_close(one.train_inputs[0], found.train_inputs[1])

@@ -22,6 +22,8 @@ class TaskName(StrEnum):
     INFINITE_MNIST_500K = "infinite-mnist-500k"
     MNIST_SCATTERED = "mnist-scattered"
     FASHION_MNIST_SCATTERED = "fashion-mnist-scattered"
+    MNIST_WHITENED = "mnist-whitened"
+    FASHION_MNIST_WHITENED = "fashion-mnist-whitened"
     MNIST_PCA = "mnist-pca"
     MNIST35_PCA = "mnist35-pca"
 

@@ -7,7 +7,7 @@ from decrescendo_papers.data.imdb import imdb, imdb_half, imdb_public
 from decrescendo_papers.data.infinite import InfiniteMnist, infinite_mnist
 from decrescendo_papers.data.names import names
 from decrescendo_papers.data.principal import gaussian_rows, principal_mnist
-from decrescendo_papers.data.scattering import scattered
+from decrescendo_papers.data.scattering import scattered, whitened
 from decrescendo_papers.data.surnames import synthetic_names
 from decrescendo_papers.data.xray import chest_xray
 
@@ -28,5 +28,6 @@ __all__ = [
     "principal_mnist",
     "gaussian_rows",
     "scattered",
+    "whitened",
     "synthetic_names",
 ]

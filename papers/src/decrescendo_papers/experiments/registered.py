@@ -6,7 +6,10 @@ that no search has used. No row is left out. The spaces of the first round were 
 the recipes of the archive (`experiments.strong`) score on the test data, those of the second by one who had seen the
 first round, and what linear models of scattering coefficients score on the public data that the second round searches
 on. For none of the targets had anything been run on the task's own data, but for IMDB in the second round, whose first
-search had missed it.
+search had missed it, and for the third: its one target, which the second missed by the least, is MNIST's at 3, with
+coefficients whitened by public digits. That whitening helps, and how much of it, had been tried on Fashion-MNIST's
+training images, declared public here: five runs, 89.73 as they are, 89.74 centred, 90.27 to 90.48 whitened. (So Fashion-MNIST
+is no target of that round.)
 """
 
 from dataclasses import dataclass
@@ -37,7 +40,8 @@ class Round:
 
 FIRST = Round("first", 8, 4, range(FIRST_SEED, FIRST_SEED + 5))
 SECOND = Round("second", 24, 8, range(200, 210))
-ROUNDS = FIRST, SECOND
+THIRD = Round("third", 32, 8, range(300, 310))
+ROUNDS = FIRST, SECOND, THIRD
 _PICTURES = ("batch=1000,2000,4000", "clip=0.1..1:log", "stride=0.5..8:log")
 _CNN = "the paper's network with tanh; none is known here for scattering features"
 _FEATURES, _LINEAR_OF = "scattering features", "scattering features and a linear model"
@@ -144,6 +148,11 @@ REGISTERED = (
         "imdb-half", 20.0, 1e-5, 84.0, "a public example at a noise multiplier of 0.56", "imdb-public",
         ("clip=0.05..2:log", "stride=0.0005..0.05:log", "batch=512,1024,2048", "epochs=25,40,60"),
         ("method=constant", "lr_decay=cosine", "averaging=0.98", "momentum=0.0"), SECOND,
+    ),
+    Registration(
+        "mnist-whitened", 3.0, 1e-5, 98.7, _LINEAR_OF, "fashion-mnist-whitened",
+        ("epochs=40,60,80", "clip=1..10:log", "stride=3..30:log", "averaging=0.9,0.97"),
+        ("batch=4096", *_LINEAR), THIRD,
     ),
 )  # fmt: skip
 

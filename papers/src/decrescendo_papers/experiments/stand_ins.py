@@ -70,6 +70,12 @@ STAND_INS: dict[str, StandIn] = {
             "MNIST's training images, declared public, scattered",
         ),
         StandIn(
+            "fashion-mnist-whitened",
+            find_task("fashion-mnist-whitened").load,
+            ("mnist-whitened",),
+            "Fashion-MNIST's training images, declared public, scattered and whitened",
+        ),
+        StandIn(
             "enlarged-digits",
             enlarged_digits,
             ("mnist", *INFINITE),
