@@ -118,8 +118,13 @@ def test_a_clipped_batch_is_found_where_large_records_have_no_gradient(
 
 
 def test_rows_under_vmap_are_not_taken_for_one_record(observed: Observe, tmp_path: Path) -> None:
-    """The model is called once for all records of a batch that no loader made: nothing is changed, and it is said."""
-    found = observed(tmp_path, trainings.OWN_BATCHES_VMAP)
+    """The model is called once for all records of a batch that no loader made, nor an index: nothing is changed, and it
+    is said."""
+    text = trainings.OWN_BATCHES_VMAP
+    rows = "drawn.nonzero()[:, 0]"
+    chosen = text.replace("x[drawn], y[drawn]", f"x.index_select(0, {rows}), y[{rows}.tolist()]")
+    assert chosen != text
+    found = observed(tmp_path, chosen)
     assert not found.findings, found.describe()
     assert any("no batch came from a loader" in why for why in found.unseen)
 

@@ -113,6 +113,31 @@ SUSPECT = {
     "rows by randint": ("sampling", _hand(_ALONE, "torch.randint(0, n, (60,))")),
     "weights of classes": ("beside", _opacus("engine = ", "counts = torch.bincount(y)\nweights = 600 / (2 * counts)\n"
                            "engine = ").replace("(model(a), b)", "(model(a), b, weight=weights)")),
+    "told of epochs": ("history", _hand("print(accountant.get_epsilon(1e-5))\n", "print(spent(0.1, sigma, epochs))\n"
+        "def spent(rate, sigma, steps):\n    return epsilon(rate, sigma, steps)\n")),
+    "one step an epoch": ("history", _hand("    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n",
+        "for _ in range(epochs):\n    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n")
+        .replace("for step in range(30):\n", "for step in range(30):\n    epochs = 3\n")),
+    "a large delta": ("delta", _hand("sigma, clip = 1.0, 0.5", "sigma, clip, delta = 1.0, 0.5, 1e-2")),
+    "noise on matrices": ("noise", _hand("        noise = torch.randn_like(total) * sigma * clip\n",
+        "        noise = 0\n        if total.ndim > 1:\n            noise = torch.randn_like(total) * sigma * clip\n")),
+    "a clip norm by the norms": ("sensitivity", _hand("    optimizer.step()\n",
+        "    clip = 0.9 * clip + 0.1 * torch.quantile(norms, 0.5).item()\n    optimizer.step()\n")),
+    "labels by group": ("beside", _opacus("engine = ", "rate = df.groupby('job')['label'].mean()\nengine = ")),
+    "columns by themselves": ("beside", _opacus("engine = ", "for c in names:\n    df[c] = (df[c] - df[c].mean()) / "
+        "df[c].std()\nengine = ")),
+    "words by a class": ("beside", _opacus("engine = ", "vocab = Words(texts)\nengine = ")
+        + "torch.save(vocab.known, 'v.pt')\nclass Words:\n    def __init__(self, texts):\n"
+        "        self.counts = Counter(' '.join(texts))\n"
+        "        self.index = {w: i for i, w in enumerate(self.counts)}\n"),
+    "norms of gradients sent": ("beside", _opacus(
+        _STEP, "        long = model.weight.grad_sample.flatten(1).norm(dim=1)\n"
+        "        sink.emit(norm=long.mean().item())\n" + _STEP)),
+    "stated for users": ("unit", _opacus(_EPOCH, "    print(f'user-level epsilon {engine.get_epsilon(1e-5):.2f}')\n")),
+    "seeded in each step": ("seed", _hand("        noise = torch.randn_like(total) * sigma * clip\n",
+        "        noise = torch.randn(total.shape, generator=own) * sigma * clip\n").replace(
+        "    drawn = ", "    own = torch.Generator().manual_seed(3)\n    drawn = ")),
+    "a rate by a score": ("selection", _opacus("engine = ", "plan = ReduceLROnPlateau(plain)\nengine = ")),
     "weights of classes by their place": ("beside", _opacus("engine = ", "counts = torch.bincount(y)\n"
         "weights = 600 / (2 * counts)\nentropy = nn.CrossEntropyLoss(weights)\nengine = ")),
     "begun with private weights": ("history", _opacus(
@@ -221,6 +246,25 @@ INNOCENT = {
     "weights of classes, by public counts": _opacus(
         "engine = ", "counts = torch.bincount(public_labels)\nweights = 600 / (2 * counts)\nengine = "
     ).replace("(model(a), b)", "(model(a), b, weight=weights)"),
+    "an accountant by a short name": _hand("accountant.step", "acc.step").replace(
+        "print(accountant.get_epsilon(1e-5))", "print('epsilon', round(acc.get_epsilon(1e-5), 2))").replace(
+        "x, y = load()", "x, y = load()\nacc = RDPAccountant()"),
+    "a loss of public pre-training": "def pretrain_public(model, rows):\n    running = 0.0\n    for a, b in rows:\n"
+        "        loss = criterion(model(a), b)\n        loss.backward()\n        running += loss.item()\n"
+        "    print(running)\n" + _OPACUS,
+    "weights of classes of public rows": _opacus("engine = ", "pub = np.load('digits.npz')\nlabel = pub['y']\n"
+        "weights = 1 / label.bincount()\nengine = ").replace("(model(a), b)", "(model(a), b, weight=weights)"),
+    "told of steps": _hand("print(accountant.get_epsilon(1e-5))\n", "print(spent(0.1, sigma, steps=epochs * 10))\n"
+        "def spent(rate, sigma, steps):\n    return epsilon(rate, sigma, steps)\n"),
+    "noise where there is a gradient": _hand("        noise = torch.randn_like(total) * sigma * clip\n",
+        "        noise = 0\n        if total is not None:\n"
+        "            noise = torch.randn_like(total) * sigma * clip\n"),
+    "a clip norm by a noisy share": _hand("    optimizer.step()\n",
+        "    share = (norms < clip).sum() + torch.randn(()) * 10\n    clip = clip * (share / 60 - 0.5).exp()\n"
+        "    optimizer.step()\n"),
+    "a new seed in each step": _hand("        noise = torch.randn_like(total) * sigma * clip\n",
+        "        noise = torch.randn(total.shape, generator=own) * sigma * clip\n").replace(
+        "    drawn = ", "    own = torch.Generator()\n    own.seed()\n    drawn = "),
     "begun with public weights": _opacus(
         "engine = ", "model.load_state_dict(torch.load('backbone/public_steps.pt'))\nengine = "),
     "the best loaded at the end": _OPACUS + "model._module.load_state_dict(torch.load('model.pt'))\n",

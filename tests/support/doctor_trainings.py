@@ -207,8 +207,25 @@ _STEPPED = _OWN_BATCHES.replace("optimizer = torch.optim.SGD(model.parameters(),
     "        optimizer.step()\n",
     "        with torch.no_grad():\n            for p in model.parameters():\n                p -= 0.1 * p.grad\n",
 )
+# Noise of NumPy's generator, whose methods nobody can replace.
+_OF_NUMPY = (
+    OWN_BATCHES_VMAP.replace("import torch\n", "import numpy as np\nimport torch\n", 1)
+    .replace("y = (", "rng = np.random.default_rng()\ny = (")
+    .replace("torch.randn_like(p)", "torch.from_numpy(rng.normal(size=p.shape)).float()")
+)
+# All noise is drawn before the first step.
+_EARLY = (
+    OWN_BATCHES_VMAP.replace(
+        "        for name, p in model", "        own = next(drawn)\n        for name, p in model"
+    )
+    .replace("torch.randn_like(p)", "own[: p.numel()].view_as(p)")
+    .replace("for epoch", "drawn = iter(torch.randn(30, 178))\nfor epoch")
+    .replace("drawn = torch.rand(600) < 0.1", "taken = torch.rand(600) < 0.1")
+    .replace("x[drawn], y[drawn]", "x[taken], y[taken]")
+)
 CLEAN_BY_HAND = {
     "vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES, "no optimiser": _STEPPED,
+    "batches of its own, by vmap": OWN_BATCHES_VMAP, "noise of numpy": _OF_NUMPY,
 }  # fmt: skip
 FAULTY_BY_HAND = {
     "noise over the batch": ("sensitivity", _BY_HAND.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
@@ -220,6 +237,10 @@ FAULTY_BY_HAND = {
     "no noise": ("noise", _BY_HAND.replace("torch.randn_like(p)", "torch.zeros_like(p)")),
     "own batches, noise over the "
     "batch": ("sensitivity", _OWN_BATCHES.replace("max_grad_norm) / 60", "max_grad_norm / 60) / 60")),
+    "own batches by vmap, tensors apart": ("sensitivity", OWN_BATCHES_VMAP.replace(
+        "            total = ", "            norms = samples[name].flatten(1).norm(dim=1)\n"
+        "            factors = (max_grad_norm / (norms + 1e-9)).clamp(max=1)\n            total = ")),
+    "noise of numpy over the batch": ("sensitivity", _OF_NUMPY.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
     "no optimiser, no noise": ("noise", _STEPPED.replace("torch.randn_like(total)", "torch.zeros_like(total)")),
     "divided by the rows drawn": ("denominator", _LOOPED.replace("/ 60\n", "/ a.shape[0]\n")),
     "batch norm": ("beside", _OF_BATCHES.replace("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU()")),
@@ -295,6 +316,11 @@ _SECOND = _CLEAN.replace(
 ).replace("model(a)", "head(model(a))")
 
 MISSED = {
+    "pre-trained on the same rows": ("bypass", _HEAD + "for _ in range(2):\n    for a, b in rows:\n        "
+        "plain.zero_grad()\n        model(a).square().mean().backward()\n        plain.step()\n" + _CALIBRATED + _LOOP),
+    "rows several times": ("unit", _CLEAN.replace(
+        "TensorDataset(x, y)", "torch.utils.data.Subset(TensorDataset(x, y), [*range(600), 3, 3])")),
+    "noise that was drawn before": ("noise", _EARLY),
     "the clip norm follows the norms": ("sensitivity", (_HEAD + _given(1.0) + _LOOP).replace(
         "        optimizer.step()", "        norms = torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in "
         "model.parameters()]).norm(dim=0)\n        optimizer.max_grad_norm = norms.median().item()\n"

@@ -50,9 +50,10 @@ class Draws:
         """A step begins here."""
         self._states = _states()
 
-    def elsewhere(self) -> bool:
-        """Whether noise may have been drawn by another way than those that are watched, or before the step."""
-        return self._early or any(map(_differ, self._states, _states()))
+    def elsewhere(self, at_once: bool) -> bool:
+        """Whether noise may have been drawn by another way than those that are watched, or before the step. At once:
+        nothing was drawn after the step, the next batch, say."""
+        return self._early or (at_once and any(map(_differ, self._states, _states())))
 
     def _drawn(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         drawn = draw(*args, **kwargs)

@@ -17,7 +17,7 @@ from decrescendo.doctor.finding import UNREACHED, Certainty, Diagnosis, Finding,
 from decrescendo.doctor.flows import noises
 from decrescendo.doctor.folder import examine_folder
 from decrescendo.doctor.rules import read_source
-from decrescendo.doctor.source import Sources, read, script_of
+from decrescendo.doctor.source import Sources, cell_of, read, script_of
 from decrescendo.doctor.verdicts import found_in
 from decrescendo.errors import FileRefused
 
@@ -190,4 +190,7 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
 def _relative(finding: Finding, script: Path, path: Path) -> Finding:
     """Files below the script's folder by their short names, and a notebook by its own."""
     own = not finding.file or Path(finding.file).resolve() == script.resolve()
+    if own and path.suffix == ".ipynb" and finding.line:
+        cell, line = cell_of(path, finding.line)
+        return replace(finding, file=f"{path.name}, cell {cell}", line=line)
     return replace(finding, file=path.name if own else os.path.relpath(finding.file, path.parent))

@@ -37,6 +37,16 @@ def script_of(path: Path, folder: Path) -> Path:
     return script
 
 
+def cell_of(path: Path, line: int) -> tuple[int, int]:
+    """The code cell of a notebook, from 1, and the line in it, of a line of `script_of`."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    sizes = [len("".join(cell["source"]).split("\n")) + 1 for cell in cells if cell["cell_type"] == "code"]
+    number = 1
+    while number < len(sizes) and line > sizes[number - 1]:
+        line, number = line - sizes[number - 1], number + 1
+    return number, line
+
+
 @dataclass(frozen=True)
 class Module:
     """One file."""

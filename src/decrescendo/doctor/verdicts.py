@@ -41,7 +41,16 @@ def found_in(seen: Observed, *, buffers_moved: bool = True) -> tuple[list[Findin
         f"{event['steps']} steps without privacy came before; if their rows are private, so is what they trained"
         for event in seen.of("early")
     ]
-    findings += [*_rates(seen), *_noise(seen), *_ghosts(seen), *_history(seen), *_bypass(seen), *_delta(seen)]
+    findings += [
+        *_pretrained(seen),
+        *_repeated(seen),
+        *_rates(seen),
+        *_noise(seen),
+        *_ghosts(seen),
+        *_history(seen),
+        *_bypass(seen),
+        *_delta(seen),
+    ]
     findings += [
         *printed(seen),
         *looped_by_hand(seen),
@@ -50,6 +59,32 @@ def found_in(seen: Observed, *, buffers_moved: bool = True) -> tuple[list[Findin
         *_uncounted(seen),
     ]
     return findings, facts
+
+
+def _pretrained(seen: Observed) -> Iterator[Finding]:
+    """Weights that were trained before, without privacy, on the rows of the private loader."""
+    for event in seen.of("private"):
+        if event.get("pretrained"):
+            yield Finding(
+                "bypass", Certainty.RECOMPUTED,
+                "the private model's weights were trained before, without noise, on the rows of the private loader",
+                "no privacy: what these steps learned is in the weights that are released. Pre-train on public rows",
+                *place_of(event),
+            )  # fmt: skip
+            return
+
+
+def _repeated(seen: Observed) -> Iterator[Finding]:
+    """Rows that are several times in the data set."""
+    for event in seen.of("private"):
+        times = event["given"].get("repeats", 1)
+        if times > 1:
+            yield Finding(
+                "unit", Certainty.RECOMPUTED, f"some rows are {times} times in the data set: each of them is drawn by "
+                "itself",
+                f"one record moves the sum by up to {times} C: draw each once, and weight its loss", *place_of(event),
+            )  # fmt: skip
+            return
 
 
 def _sampling(seen: Observed, private: Event) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decrescendo.doctor.data_sets import same_rows
 from decrescendo.doctor.events import user_frame, user_place, wrap
 from decrescendo.doctor.loops import epochs_asked
 from decrescendo.doctor.watch_torch import TorchWatch, facts_of
@@ -61,7 +62,11 @@ class OpacusWatch:
         if "ghost" in kwargs.get("grad_sample_mode", ""):
             self._ghosts[id(optimizer)] = result[0]
         plain = {key: value for key, value in kwargs.items() if isinstance(value, str | bool | int | float)}
+        rows = kwargs["data_loader"].dataset
+        weights = {p.data_ptr() for p in result[0].parameters()}
         self._events.write("private", {
+            "pretrained": bool(weights & self._torch.early_weights)
+            and any(same_rows(rows, data) for data in self._torch.early_data.values()),
             "asked": plain, "given": facts_of(kwargs["data_loader"]), "made": facts_of(result[-1]),
             "optimizer": id(optimizer), "noise": optimizer.noise_multiplier, "accountant": id(engine.accountant),
             "history": list(engine.accountant.history),

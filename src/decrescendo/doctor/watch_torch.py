@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
+from decrescendo.doctor.data_sets import most_repeated
 from decrescendo.doctor.draws import Draws
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
 from decrescendo.doctor.indexed import IndexedRows
@@ -53,6 +54,10 @@ class TorchWatch:
         self.unclipped, self._differentiated = Unclipped(), False
         self._weights: dict[int, Tensor] = {}
         self._loaders: set[int] = set()
+        # Data sets and parameters of the steps before Opacus'.
+        self._fetching: Any = None
+        self.early_data: dict[int, Any] = {}
+        self.early_weights = set[int]()
 
     @property
     def waits(self) -> bool:
@@ -101,7 +106,7 @@ class TorchWatch:
         fetch = fetcher.fetch
 
         def changed(indices: Any) -> Any:
-            self.fetched = id(loader)
+            self.fetched, self._fetching = id(loader), loader.dataset
             if id(loader) not in self._loaders:
                 self._loaders.add(id(loader))
                 self.events.write("loader", {"id": id(loader), **facts})
@@ -179,7 +184,7 @@ class TorchWatch:
             return  # (Without a gradient, they were loaded or drawn again.)
         if not torch.equal(before, now):
             self._differentiated = False
-            self._released(lambda: before - now)
+            self._released(lambda: before - now, at_once=False)
             self.took_step(private=False)
 
     def _watch_buffers(self, module: nn.Module) -> None:
@@ -222,14 +227,17 @@ class TorchWatch:
         if gradients:
             self._released(lambda: torch.cat([g.detach().flatten() for g in gradients]))
 
-    def _released(self, vector: Callable[[], Tensor]) -> None:
+    def _released(self, vector: Callable[[], Tensor], *, at_once: bool = True) -> None:
         """By a step that is not Opacus': with what the code around it calls noise, clip norm and epsilon."""
         if self.done == 0:
             frame = user_frame()
             self.events.write("claims", {"names": named_numbers(frame), "epochs": epochs_asked(frame)})
-        self.neighbours.release(vector, {"kind": "gradient", "elsewhere": self.draws.elsewhere()})
+        self.neighbours.release(vector, {"kind": "gradient", "elsewhere": self.draws.elsewhere(at_once)})
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.waits:
+            self.early_data[id(self._fetching)] = self._fetching
+            self.early_weights |= {p.data_ptr() for group in optimizer.param_groups for p in group["params"]}
         if not self.private or self.inside:
             self.took_step(private=self.inside)
 
@@ -287,4 +295,5 @@ def facts_of(loader: Any) -> dict[str, Any]:
         "steps": len(loader) if hasattr(loader, "__len__") and rows else None,
         "heaviest": None if held is None else float(held.max() / held.sum()),
         "dataset": id(loader.dataset),
+        "repeats": most_repeated(loader.dataset),
     }

@@ -8,8 +8,8 @@ first round, and what linear models of scattering coefficients score on the publ
 on. For none of the targets had anything been run on the task's own data, but for IMDB in the second round, whose first
 search had missed it, and for the third: its one target, which the second missed by the least, is MNIST's at 3, with
 coefficients whitened by public digits. That whitening helps, and how much of it, had been tried on Fashion-MNIST's
-training images, declared public here: five runs, 89.73 as they are, 89.74 centred, 90.27 to 90.48 whitened. (So Fashion-MNIST
-is no target of that round.)
+training images, declared public here: five runs, 89.73 as they are, 89.74 centred, 90.27 to 90.48 whitened. (So
+Fashion-MNIST is no target of that round.)
 """
 
 from dataclasses import dataclass
