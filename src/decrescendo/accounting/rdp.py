@@ -31,7 +31,8 @@ class Rdp(Accountant):
     """Upper bound by Renyi differential privacy over a grid of orders.
 
     More than 64 distinct noise multipliers a sample rate are rounded down onto 64 values (1.6 % apart for a range of
-    e), which can only raise the result.
+    e), which can only raise the result. Of more than 32 different sample rates each is rounded up onto one of 32 values
+    with two noise multipliers: where noise and rate both move this may be far above the truth (`Pld` is not).
 
     Guarantee: an upper bound.
 

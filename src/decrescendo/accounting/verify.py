@@ -19,6 +19,8 @@ from decrescendo.errors import AccountingError, check_integer
 # Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It
 # costs as a grid's square times the number of steps: of fewer the grid is as much coarser, up to so many times.
 _GRID_SHARE, _STEPS, _COARSER = 1 / 8_000, 5_000, 16
+# Ends that are further apart hardly test a guarantee.
+_WIDE = 1.5
 # What dp-accounting's sums may be above the truth, relative: measured 2.4e-11 for one release.
 _SUMS = 1e-8
 # An epsilon may be below its accountant's word by this share: versions of one accountant differ by less.
@@ -74,9 +76,12 @@ class Verification:
                 f"whoever sees the mean of each epoch: epsilon at least {rounded(self.lower, 'down')} at "
                 f"delta={delta}; {verdict} the guarantee {promised}"
             )
+        wide = "" if self.upper < _WIDE * self.lower or not self.consistent else (
+            ", which ends so far apart hardly test: noise and sample rate both move, and are rounded onto few values"
+        )  # fmt: skip
         return (
             f"dp-accounting: epsilon in [{rounded(self.lower, 'down')}, {rounded(self.upper, 'up')}] at delta={delta}; "
-            f"{verdict} the guarantee {promised}"
+            f"{verdict} the guarantee {promised}{wide}"
         )
 
 

@@ -64,7 +64,7 @@ def evaluate(name: str, curve: CurveOrValues | str, steps: int) -> Float[np.ndar
     array([0.75, 0.5 ])
     """
     found = as_curve(name, curve)(progress(steps))
-    hint = "Did the curve reach its end early?"
+    hint = "It must stay above 0 up to the last step, where u is 1"
     if np.ndim(found) != 1:
         hint = "A curve gives one value for each entry of an array of progress"
     return check_array(name, found, above=0, length=steps, hint=hint)

@@ -99,7 +99,7 @@ class Schedule:
 
 def _clip_norms(value: object, noise: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
     """C_t > 0, infinite only where z_t is 0."""
-    hint = "Did the curve reach its end early?"
+    hint = "It must stay above 0 up to the last step, where u is 1"
     try:
         given = np.asarray(value)
     except ValueError:

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,6 +111,8 @@ def _from_csv(path: object, text: str, sample_rate: float | None) -> Ledger:
         body = lines[1:]
         if not body:
             raise FileRefused(f"{path} must hold noise multipliers, got only the names of columns")
+    elif not re.search(r"\d", names[0]):
+        raise FileRefused(f"{path} must have columns {', '.join(COLUMNS)}, got {', '.join(names)}")
     else:
         names, body = ["noise_multiplier"], lines
     if "sample_rate" in names:

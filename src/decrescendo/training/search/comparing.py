@@ -111,7 +111,8 @@ def compare(
         if tell is not None:
             tell(run)
     budgets = {name: plan.budget for name, plan in plans.items()}
-    found = replace(_at_best_rates(rates, seeds, runs), budgets=budgets)
+    trained = _how_trained(settings, decays)
+    found = replace(_at_best_rates(rates, seeds, runs), budgets=budgets, trained=trained)
     if folder is not None:
         write_whole(folder / "table.md", found.table() + "\n")
         try:
@@ -121,10 +122,21 @@ def compare(
     return found
 
 
+def _how_trained(settings: RunSettings, decays: Mapping[str, str]) -> str:
+    """Optimiser, momentum, averaging, and the decay of the learning rates, in a sentence."""
+    parts = [f"optimiser {settings.optimizer}"]
+    parts += [f"{name} {value:g}" for name in ("momentum", "averaging") if (value := getattr(settings, name))]
+    kinds = dict.fromkeys(decays.values())
+    by_plan = ", ".join(f"{decay} for {name}" for name, decay in decays.items())
+    falls = next(iter(kinds)) if len(kinds) < 2 else by_plan
+    return f"Trained with {', '.join(parts)}; decay of the learning rate: {falls}."
+
+
 def _check_plans(plans: Mapping[str, Plan]) -> None:
     for name, plan in plans.items():
         check_instance("the name of a plan", name, str)
-        check_instance(f"plan {name!r}", plan, Plan)
+        check_instance(f"plan {name!r}", plan, Plan, "A rule that moves numbers in a run has none: see "
+                       "docs/how-to/compare-schedules.md")  # fmt: skip
         if isinstance(plan.sampling, StratifiedPoissonSampling):
             raise InvalidValue(
                 f"plans that are compared must have no strata, got plan {name!r} with some: the public rows are "

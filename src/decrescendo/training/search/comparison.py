@@ -23,6 +23,7 @@ class Comparison:
             rate with the highest mean. Empty if the plans were trained at different rates.
         curves: per plan, the score over the steps, one row per seed.
         budgets: per plan; `table` says so where they differ. Empty if unknown.
+        trained: how, in a sentence that `table` repeats. Empty if unknown.
     """
 
     scores: Mapping[str, tuple[float, ...]]
@@ -30,6 +31,7 @@ class Comparison:
     tried: tuple[float, ...] = ()
     curves: Mapping[str, Scores] = field(default_factory=dict[str, Scores])
     budgets: Mapping[str, Budget] = field(default_factory=dict[str, Budget])
+    trained: str = ""
 
     @property
     def best(self) -> str:
@@ -120,12 +122,15 @@ class Comparison:
 
     def _notes(self) -> str:
         count = len(next(iter(self.scores.values())))
+        compared = f"{len(self.scores) - 1} comparison{'s' * (len(self.scores) != 2)}"
         notes = [
             f"{count} seed{'s' * (count != 1)}. Differences are paired by seed. P values are those of two-sided "
-            f"t-tests, corrected after Holm for {len(self.scores) - 1} comparisons; below {LEVEL:g} a plan is called "
+            f"t-tests, corrected after Holm for {compared}; below {LEVEL:g} a plan is called "
             f"better or worse. The last column: how many seeds a test would need to find such a difference with "
             f"probability {POWER:g}, if the true difference and its spread are those observed."
         ]
+        if self.trained:
+            notes.append(self.trained)
         if len(self.tried) > 1:
             rates = ", ".join(f"{rate:g}" for rate in self.tried)
             notes.append(

@@ -92,10 +92,15 @@ class Plateau:
         gained = now.value - before.value if self.of == "accuracy" else before.value - now.value
         error = self.errors * math.hypot(self._error(readings), self._error(readings[: -self.patience]))
         if error > self.least and len(readings) == self.patience + self.window:
-            wanted = math.ceil(self.window * (error / self.least) ** 2) if self.least else "a longer one"
+            wanted = math.ceil(self.window * (error / self.least) ** 2) if self.least else math.inf
+            steps = (
+                f"of about {wanted} steps"
+                if 2 * wanted < progress.steps
+                else "longer than this run has room for"
+            )
             warnings.warn(
                 f"Plateau will hardly end this training: {self.errors:g} standard errors of the improvement, "
-                f"{error:.2g}, are more than least={self.least:g}. Give it a window of about {wanted} steps, as much "
+                f"{error:.2g}, are more than least={self.least:g}. Give it a window {steps}, as much "
                 "patience, a larger least, larger batches, or (for a loss) Telemetry a narrower loss_range",
                 stacklevel=2,
             )

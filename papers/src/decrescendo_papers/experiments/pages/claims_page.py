@@ -30,11 +30,13 @@ WORDS = {"dynamic": "dynamic", "sensitivity-decay": "sensitivity decay", "growin
 IN_WORDS = dict(zip(BLOCKS, ("as the paper counts", "certified"), strict=True))
 RULE = f"""Outcomes of a claim:
 
-- *holds*, *fails*: the two-sided paired t-test over the seeds, Holm-corrected within its family, has p < {LEVEL} in
-  the claimed direction, or in the opposite one. Where nothing is random, the numbers decide without a test.
+- *holds*, *fails*: the two-sided paired t-test over the seeds has p < {LEVEL} in the claimed direction, or in the
+  opposite one, after Holm over its family: all claims under one heading of [claims.md](claims.md) (of one table and one
+  way of counting). Where nothing is random, the numbers decide without a test.
 - *undecided*: p is at least {LEVEL}.
 - *too few seeds*: fewer than {ENOUGH}; nothing is compared.
-- *depends*: the paper does not state a setting, the table was run with two values of it, and the outcomes differ.
+- *depends*: the paper does not state a setting, the table was run with two values of it, and the outcomes differ; the
+  sections of the tables count such a claim by its outcome there.
 - The claim that a curve is an exponential can fail but cannot hold: it fails if some measured step is off the fitted
   curve (t-test over the seeds, p < {LEVEL} after a correction for the steps and Holm's)."""
 
