@@ -1,5 +1,7 @@
-"""Which rows a data set has: whether some are several times in it, and whether another one has the same."""
+"""Whether some rows are several times in a data set, and whether another one has the same."""
 
+import bisect
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -10,18 +12,19 @@ _MOST = 1_000_000  # rows that are counted
 
 def most_repeated(data: Any) -> int:
     """How often the row that is most often in a data set is in it, by parts and numbers of the rows alone."""
-    if not hasattr(data, "__len__") or len(data) > _MOST:
-        return 1
-    return max(Counter(_rows(data)).values(), default=1)
+    with contextlib.suppress(TypeError, ValueError, LookupError, NotImplementedError):
+        if isinstance(data, (Subset, ConcatDataset)) and len(data) <= _MOST:
+            return max(Counter(_row(data, at) for at in range(len(data))).values(), default=1)
+    return 1
 
 
-def _rows(data: Any) -> list[tuple[int, int]]:
-    if isinstance(data, ConcatDataset):
-        return [row for part in data.datasets for row in _rows(part)]
+def _row(data: Any, at: int) -> tuple[int, int]:
     if isinstance(data, Subset):
-        rows = _rows(data.dataset)
-        return [rows[int(at)] for at in data.indices]
-    return [(id(data), at) for at in range(len(data))]
+        return _row(data.dataset, int(data.indices[at]))
+    if isinstance(data, ConcatDataset):
+        part = bisect.bisect_right(data.cumulative_sizes, at)
+        return _row(data.datasets[part], at - (data.cumulative_sizes[part - 1] if part else 0))
+    return id(data), at
 
 
 def same_rows(one: Any, other: Any) -> bool:

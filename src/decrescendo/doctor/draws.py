@@ -14,6 +14,9 @@ from decrescendo.doctor.events import wrap
 if TYPE_CHECKING:
     from decrescendo.doctor.watch_torch import TorchWatch
 
+_NORMAL = ("normal", "standard_normal", "laplace")
+_OTHERS = ("random", "uniform", "exponential")
+
 
 class Draws:
     """Counts normal draws, and makes them zero in the neighbour without noise.
@@ -24,21 +27,21 @@ class Draws:
 
     def __init__(self, watch: TorchWatch) -> None:
         self._watch = watch
-        self.count = 0
+        self.count = self._others = self._before = 0  # normal draws, others, and others before the step
         self._states: list[Any] = []
-        self._early = (
-            False  # whether many numbers were drawn before the step, and after an optimiser was made
-        )
+        # Whether many numbers were drawn before the step, and after an optimiser was made.
+        self._early = False
 
     def start(self) -> None:
         """Put the observers in."""
-        for owner, names in (
-            (torch, ("normal", "randn", "randn_like")), (Tensor, ("normal_",)),
-            (np.random, ("normal", "laplace", "randn", "standard_normal")),
+        for owner, names, around in (
+            (torch, ("normal", "randn", "randn_like"), self._drawn), (Tensor, ("normal_",), self._drawn),
+            (np.random, (*_NORMAL, "randn"), self._drawn),
+            (torch, ("rand", "rand_like"), self._other), (Tensor, ("uniform_", "exponential_"), self._other),
         ):  # fmt: skip
             for name in names:
-                wrap(owner, name, self._drawn)
-        kind = _watched(self._drawn)
+                wrap(owner, name, around)
+        kind = _watched(self._drawn, self._other)
 
         def made(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return kind(make(*args, **kwargs).bit_generator)
@@ -48,12 +51,17 @@ class Draws:
 
     def begin(self) -> None:
         """A step begins here."""
-        self._states = _states()
+        self._states, self._before = _states(), self._others
 
     def elsewhere(self, at_once: bool) -> bool:
-        """Whether noise may have been drawn by another way than those that are watched, or before the step. At once:
-        nothing was drawn after the step, the next batch, say."""
-        return self._early or (at_once and any(map(_differ, self._states, _states())))
+        """Whether noise may have been drawn before the step, or, where nothing is drawn after it and before the next
+        batch, in another way than by normal draws."""
+        moved = self._others != self._before or any(map(_differ, self._states, _states()))
+        return self._early or (at_once and moved)
+
+    def _other(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._others += 1
+        return draw(*args, **kwargs)
 
     def _drawn(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         drawn = draw(*args, **kwargs)
@@ -64,18 +72,28 @@ class Draws:
         self._early = self._early or (not self._states and 0 < self._watch.unclipped.numbers <= size)
         if self._watch.neighbours.role != "quiet":
             return drawn
-        return drawn.zero_() if isinstance(drawn, Tensor) else drawn * 0
+        if isinstance(drawn, Tensor):
+            return drawn.zero_()
+        if isinstance(drawn, np.ndarray):  # (which may be an ``out=`` of the caller's)
+            drawn[...] = 0
+            return drawn
+        return drawn * 0
 
 
-def _watched(around: Callable[..., Any]) -> type[np.random.Generator]:
-    """NumPy's generator, observed; its methods cannot be replaced."""
+def _watched(normal: Callable[..., Any], other: Callable[..., Any]) -> type[np.random.Generator]:
+    """NumPy's generator, observed; its methods cannot be replaced. NumPy's own passes for one of these."""
+    own = np.random.Generator
 
-    class Generator(np.random.Generator):
+    class Kind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, own)
+
+    class Generator(own, metaclass=Kind):
         pass
 
-    for name in ("normal", "standard_normal", "laplace"):
-        setattr(Generator, name, getattr(np.random.Generator, name))
-        wrap(Generator, name, around)
+    for name in (*_NORMAL, *_OTHERS):
+        setattr(Generator, name, getattr(own, name))
+        wrap(Generator, name, normal if name in _NORMAL else other)
     return Generator
 
 

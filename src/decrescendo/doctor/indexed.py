@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class IndexedRows:
-    """Changes one of the rows that are taken, in all tensors that they are taken out of.
+    """Changes one of the rows that are taken, in all tables that they are taken out of; never the tables themselves.
+
+    One index into several tables of one length (inputs and labels) is how a batch is drawn; into a single one it may be
+    a look-up. So the first batch shows which tables belong together, and a later one is compared.
 
     Args:
         watch: of the training.
@@ -27,70 +30,75 @@ class IndexedRows:
     def __init__(self, watch: TorchWatch) -> None:
         self._watch = watch
         self._chosen: Tensor | None = None  # the rows' numbers, of the batch that a neighbour differs in
+        self._last: tuple[int, Tensor] | None = None  # the table and the numbers that were taken last
+        self._tables = set[int]()
         self._inside = False
-        self._changed: set[int] = set()
 
     def start(self) -> None:
         """Put the observer in."""
         wrap(Tensor, "__getitem__", self._take)
 
     def _take(self, take: Callable[..., Any], rows: Tensor, index: Any) -> Any:
-        if self._inside or not isinstance(index, Tensor) or self._watch.depth:
+        if torch.compiler.is_compiling() or self._inside or type(index) is not Tensor or self._watch.depth:
             return take(rows, index)
         self._inside = True
         try:
-            return take(rows, self._seen(rows, index))
+            return self._changed(rows, index, take(rows, index))
         finally:
             self._inside = False
 
-    def _seen(self, rows: Tensor, index: Tensor) -> Tensor:
-        """The index that a neighbour takes instead, in whose rows one is changed."""
+    def _changed(self, rows: Tensor, index: Tensor, taken: Tensor) -> Tensor:
+        """The rows that were taken, or in a neighbour with the first of them changed."""
         numbers = _numbers(rows, index)
         if numbers is None:
-            return index
-        neighbours = self._watch.neighbours
-        if self._chosen is None or not neighbours.waiting:
-            if (
-                self._watch.fetched
-                or self._watch.waits
-                or not len(self._watch.unclipped)
-                or neighbours.waiting
-            ):
-                return index
-            if not neighbours.due(0):
-                return index
+            return taken
+        self._learn(rows, numbers)
+        if rows.data_ptr() not in self._tables:
+            return taken
+        watch, neighbours = self._watch, self._watch.neighbours
+        if not neighbours.waiting:
+            self._chosen = None
+            if watch.fetched or watch.waits or not len(watch.unclipped) or not neighbours.due(0):
+                return taken
             self._chosen = numbers
-            self._watch.fork(0)
-        if not torch.equal(numbers, self._chosen):
-            return index
-        if neighbours.role == "removed":
-            return numbers[1:]
-        if rows.data_ptr() not in self._changed:
-            self._changed.add(rows.data_ptr())
-            _change(neighbours.role, rows, numbers)
-        return index
+            watch.fork(0)
+        if self._chosen is None or not torch.equal(numbers, self._chosen):
+            return taken
+        return _neighbour(neighbours.role, rows, numbers, taken)
+
+    def _learn(self, rows: Tensor, numbers: Tensor) -> None:
+        """Two tables of one length that the same rows are taken of, one after the other."""
+        last, self._last = self._last, (rows.data_ptr(), numbers)
+        if last is not None and last[0] != rows.data_ptr() and torch.equal(last[1], numbers):
+            self._tables |= {last[0], rows.data_ptr()}
 
 
 def _numbers(rows: Tensor, index: Tensor) -> Tensor | None:
     """The numbers of the rows, if these are two or more of a table that no gradient goes through."""
-    if rows.requires_grad or not rows.dim() or index.dim() != 1 or is_wrapped_by_transform(rows):
+    if type(rows) is not Tensor or rows.requires_grad or rows.is_meta or not rows.dim() or index.dim() != 1:
         return None
-    if is_wrapped_by_transform(index) or not (index.dtype == torch.bool or index.dtype == torch.int64):
+    if is_wrapped_by_transform(rows) or is_wrapped_by_transform(index):
         return None
-    numbers = index.nonzero().flatten() if index.dtype == torch.bool else index
+    if index.dtype == torch.bool:
+        numbers = index.nonzero().flatten()
+    elif index.dtype == torch.int64:
+        numbers = index
+    else:
+        return None
     return numbers if 2 <= len(numbers) < len(rows) else None
 
 
-def _change(role: str, rows: Tensor, numbers: Tensor) -> None:
-    """Change the first of the rows in place: it is the data of a process that ends with this step."""
-    table, first = rows.detach(), int(numbers[0])
+def _neighbour(role: str, rows: Tensor, numbers: Tensor, taken: Tensor) -> Tensor:
+    """The rows with the first replaced or enlarged. (One row less would change masks that are counted elsewhere.)"""
+    if role != "replaced" and role not in SCALES:
+        return taken
+    changed = taken.clone()
     others = torch.ones(len(rows), dtype=torch.bool)
     others[numbers] = False
     if role == "replaced":
-        table[first] = table[int(others.nonzero()[0])]
-    elif role in SCALES and table.is_floating_point():
-        table[first] *= SCALES["large"] if role == "opposite" and table.dim() > 1 else SCALES[role]
-    elif role == "opposite" and table.dim() == 1:
-        unlike = (table != table[first]).nonzero()
-        if len(unlike):
-            table[first] = table[int(unlike[0])]
+        changed[0] = rows[int(others.nonzero()[0])]
+    elif changed.is_floating_point():
+        changed[0] *= SCALES["large"] if role == "opposite" and changed.dim() > 1 else SCALES[role]
+    elif role == "opposite" and changed.dim() == 1 and len(unlike := (rows != changed[0]).nonzero()):
+        changed[0] = rows[int(unlike[0])]
+    return changed

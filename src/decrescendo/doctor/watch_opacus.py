@@ -63,10 +63,12 @@ class OpacusWatch:
             self._ghosts[id(optimizer)] = result[0]
         plain = {key: value for key, value in kwargs.items() if isinstance(value, str | bool | int | float)}
         rows = kwargs["data_loader"].dataset
-        weights = {p.data_ptr() for p in result[0].parameters()}
+        # As the last step without privacy left them, and two or more of its batches are of the private rows.
+        trained = {id(p) for p, version in self._torch.early_weights.items() if p._version == version}
+        kept = trained & set(map(id, result[0].parameters()))
+        again = sum(same_rows(rows, data) for data in self._torch.early_data) > 1
         self._events.write("private", {
-            "pretrained": bool(weights & self._torch.early_weights)
-            and any(same_rows(rows, data) for data in self._torch.early_data.values()),
+            "pretrained": bool(kept) and again,
             "asked": plain, "given": facts_of(kwargs["data_loader"]), "made": facts_of(result[-1]),
             "optimizer": id(optimizer), "noise": optimizer.noise_multiplier, "accountant": id(engine.accountant),
             "history": list(engine.accountant.history),

@@ -56,8 +56,8 @@ class TorchWatch:
         self._loaders: set[int] = set()
         # Data sets and parameters of the steps before Opacus'.
         self._fetching: Any = None
-        self.early_data: dict[int, Any] = {}
-        self.early_weights = set[int]()
+        self.early_data: list[Any] = []
+        self.early_weights: dict[Tensor, int] = {}
 
     @property
     def waits(self) -> bool:
@@ -236,8 +236,9 @@ class TorchWatch:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.waits:
-            self.early_data[id(self._fetching)] = self._fetching
-            self.early_weights |= {p.data_ptr() for group in optimizer.param_groups for p in group["params"]}
+            self.early_data += [] if self._fetching is None else [self._fetching]
+            self._fetching = None
+            self.early_weights = {p: p._version for group in optimizer.param_groups for p in group["params"]}
         if not self.private or self.inside:
             self.took_step(private=self.inside)
 
