@@ -89,7 +89,19 @@ def test_tensors_that_the_loss_reads_beside_batch_and_model_are_said_by_line(dat
     def scaled(model: nn.Module, batch: Data) -> Tensor:
         return loss(model, batch) * torch.ones(2)[0] + torch.arange(2)[0]
 
-    for own, read in ((weighted, weighted), (taught, taught), (centred, centred), (scaled, None)):
+    counted = counts.numpy()
+
+    def listed(model: nn.Module, batch: Data) -> Tensor:
+        weights = torch.tensor(1 / counted)
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], weight=weights, reduction="none")
+
+    for own, read in (
+        (weighted, weighted),
+        (listed, listed),
+        (taught, taught),
+        (centred, centred),
+        (scaled, None),
+    ):
         model = make_model()
         run = train(model, own, data, make_plan(), sgd(model), seed=0)
         where = () if read is None else (f"test_published_state.py:{read.__code__.co_firstlineno + 1}",)
@@ -133,7 +145,6 @@ class TestFromTheBeginning:
         table = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)
         made = {
             "positions": torch.arange(9)[None],
-            "frequencies": 1 / 10_000 ** (torch.arange(8) / 8),
             "sines": table[None],
             "mask": torch.full((9, 9), -torch.inf).triu(1),
             "seen": torch.ones(4, 4, dtype=torch.bool).tril()[None, None],

@@ -208,6 +208,9 @@ def test_parts_of_one_data_set_of_hugging_face_that_share_rows_are_refused() -> 
         with pytest.raises(InvalidValue, match="each record once"):
             check_distinct(ConcatDataset([whole, part]))
         assert share_records(ConcatDataset([part]), whole)
+        both = ConcatDataset([whole, part])
+        with pytest.raises(InvalidValue, match="each record once"):
+            check_distinct(Subset(both, [*range(len(both))][::-1]))
     check_distinct(ConcatDataset([whole.select(range(half)), whole.select(range(half, ROWS))]))
 
 
@@ -216,3 +219,12 @@ def test_views_that_share_rows_are_refused_and_others_are_not() -> None:
         with pytest.raises(InvalidValue, match="2 row"):
             check_distinct(ConcatDataset([rows[:4], rows[2:]]))
         check_distinct(ConcatDataset([rows[:4], rows[4:]]))
+        check_distinct(ConcatDataset([rows[:, :2], rows[:, ::2]]))  # other columns
+
+
+def test_many_parts_are_told_apart_in_one_pass() -> None:
+    """Each pair by itself took minutes for a thousand shards."""
+    parts = [TensorDataset(torch.rand(3, 2)) for _ in range(2_000)]
+    check_distinct(ConcatDataset(parts))
+    with pytest.raises(InvalidValue, match="3 row"):
+        check_distinct(ConcatDataset([*parts, parts[7]]))

@@ -76,9 +76,11 @@ class Verification:
                 f"whoever sees the mean of each epoch: epsilon at least {rounded(self.lower, 'down')} at "
                 f"delta={delta}; {verdict} the guarantee {promised}"
             )
-        wide = "" if self.upper < _WIDE * self.lower or not self.consistent else (
-            ", which ends so far apart hardly test: noise and sample rate both move, and are rounded onto few values"
-        )  # fmt: skip
+        wide = ""
+        if self.consistent and 0 < _WIDE * self.lower < self.upper < math.inf:
+            wide = (
+                ", which ends so far apart hardly test (noise and sample rates are rounded onto few values)"
+            )
         return (
             f"dp-accounting: epsilon in [{rounded(self.lower, 'down')}, {rounded(self.upper, 'up')}] at delta={delta}; "
             f"{verdict} the guarantee {promised}{wide}"

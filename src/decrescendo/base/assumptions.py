@@ -267,3 +267,8 @@ def assumptions_in(provenance: Mapping[str, Any]) -> tuple[Assumption, ...]:
     if not isinstance(texts, list):
         raise InvalidType(f"assumptions must be a list, got {type(texts).__name__}")
     return tuple(map(read_assumption, cast("list[object]", texts)))
+
+
+# Of an engine alone. A run does not list it: whether a pass came again follows from the lengths of the records, and a
+# replay does not bear on the guarantee.
+REPLAYED = assumed("replayed-passes")

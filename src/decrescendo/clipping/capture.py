@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from decrescendo.base.assumptions import assumed
+from decrescendo.base.assumptions import REPLAYED
 from decrescendo.base.batches import leaves_of
 from decrescendo.clipping import capture_choice
 from decrescendo.clipping.capture_choice import Choice
@@ -52,7 +52,6 @@ _SEEN = 512
 # Replays that may be repeated in Python before captures are given up, and beyond these half of all; fewer unless
 # capture=True.
 _MISSED, _MISSED_UNASKED = 8, 2
-_REPLAYED = assumed("replayed-passes")
 
 
 @dataclass(slots=True)
@@ -164,7 +163,7 @@ class Captures:
             return None  # a `Pass` that is still referenced has it
         self._done += 1
         self.choice.note_way(alike, replayed=True)
-        self.checker.memory.assumed.add(_REPLAYED)
+        self.checker.memory.assumed.add(REPLAYED)
         return found
 
     def before_step(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> list[Tensor]:

@@ -4,7 +4,16 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import engines, functions, given_to, makers_of, makes, noises, scope_of
+from decrescendo.doctor.flows import (
+    engines,
+    functions,
+    given_to,
+    is_over_tensors,
+    makers_of,
+    makes,
+    noises,
+    scope_of,
+)
 from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _STEPS = re.compile(r"^((num|n)_)?(steps|iterations|iters|compositions)$")
@@ -55,7 +64,17 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
 
 
 def told_of_epochs(sources: Sources) -> Iterator[Hit]:
-    """An accountant that is given the number of epochs for that of steps."""
+    """An accountant that is given the number of epochs for that of steps, of which a loop takes several in each."""
+    over_epochs = [
+        loop for module in sources.modules for loop in ast.walk(module.tree)
+        if isinstance(loop, ast.For) and names_in(loop.iter) & set(_EPOCHS)
+    ]  # fmt: skip
+    inner = [
+        part for loop in over_epochs for part in ast.walk(loop)
+        if isinstance(part, ast.For | ast.While) and part is not loop and not is_over_tensors(part)
+    ]  # fmt: skip
+    if over_epochs and not inner:  # full batches, perhaps
+        return
     for function in functions(sources, {name_of(call.func) for _, call in sources.calls(*_named(sources))}):
         places = [i for i, argument in enumerate(function.args.args) if _STEPS.search(argument.arg.lower())]
         about = _ACCOUNTS.search(ast.unparse(function).lower())

@@ -27,7 +27,7 @@ _UPDATES = re.compile(r"(^|_)updates?(_|$)|client|server|aggreg|global_(model|we
 _COUNTS = re.compile(
     r"(len\(\w*(batch|x|data|input|target|label|y|image|ids|indices)\w*\)|\w+\.(size\(0\)|shape\[0\]))"
 )
-_SHAPES = re.compile(r"\bndim\b|\.dim\(\)|\.shape\b|['\"](\.?weight|\.?bias)['\"]")
+_SHAPES = re.compile(r"\bndim\b|\.dim\(\)|['\"](\.?weight|\.?bias)['\"]")
 _GRADIENT = re.compile(r"grads?\b|gradients?\b")
 _PER_EXAMPLE = (
     "vmap", "grad_sample", "per_sample", "per_example", "microbatch", "backpack", "persample", "sample_grad", "jacrev",
@@ -52,6 +52,12 @@ def noise_on_some(sources: Sources) -> Iterator[Hit]:
             if not isinstance(above, ast.If | ast.IfExp) or not _SHAPES.search(ast.unparse(above.test)):
                 continue
             others = above.orelse if isinstance(above.orelse, list) else [above.orelse]
+            whole = [part for other in others for part in ast.walk(other)]
+            sets = above.body if isinstance(above.body, list) else []
+            given = [t for one in sets for part in ast.walk(one) for t in targets_of(part)]
+            # (Of others an error, or no gradient at all.)
+            if any(isinstance(part, ast.Raise) for part in whole) or any(name_of(t) == "grad" for t in given):
+                continue
             if not any(other in ast.walk(part) for part in others for _, other in noises(sources)):
                 yield (module, call, "noise", "noise is added to tensors of some shape or name only",
                        "whoever sees the others sees the records: add noise to every tensor that a record "

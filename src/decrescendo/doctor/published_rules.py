@@ -71,7 +71,8 @@ def _private_weights(sources: Sources) -> Iterator[Hit]:
             for above in module.around(load)
             if name_of(getattr(above, "func", above)) == "load_state_dict"
         ]
-        if later and into and (path in written or _PRIVATE_FILE.search(path.lower())):
+        of_run = re.search(r"init|start|public|pretrain|base", path.lower())
+        if later and into and not of_run and (path in written or _PRIVATE_FILE.search(path.lower())):
             yield (module, load, "history", f"the training begins with the weights in {path}, of an earlier private "
                    "training, and its accountant's history is not loaded",
                    "on the same data the epsilons of the two add up, and what is printed is the second's")  # fmt: skip
@@ -134,7 +135,8 @@ def target_encodings(sources: Sources) -> Iterator[Hit]:
         text = ast.unparse(call).lower()
         if (
             "groupby(" in text
-            and re.search(r"label|target|\['y'\]|\boutcome", text)
+            and re.search(r"label|target(?!_(eps|delta|acc|noise))|\['y'\]|\boutcome", text)
+            and not re.search(r"result|score|metric|\bruns\b", text)
             and not PUBLIC.search(text)
         ):
             yield (module, call, "beside", "means of the private labels by group become numbers of the rows",

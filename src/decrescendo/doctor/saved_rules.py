@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import draws_persons, functions, given_to, makes, scope_of, within
+from decrescendo.doctor.flows import PUBLIC, draws_persons, functions, given_to, makes, scope_of, within
 from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, targets_of
 
 _SAVES = ("save", "savez", "savez_compressed", "dump", "dumps", "save_file", "savetxt")
@@ -173,7 +173,8 @@ def standardised(sources: Sources) -> Iterator[Hit]:
 def _by_itself(centred: ast.BinOp, scale: ast.expr) -> bool:
     """Whether a column of a table is centred and scaled by itself: `(df[c] - df[c].mean()) / df[c].std()`."""
     own = ast.unparse(centred.left)
-    if not _ALL_ROWS.search(own.partition("[")[0].lower()):
+    table = own.partition("[")[0].lower()
+    if not _ALL_ROWS.search(table) or _NO_ROWS.search(table) or PUBLIC.search(table):
         return False
     texts = [ast.unparse(one) for one in (centred.right, scale)]
     return all(re.match(rf"\(?{re.escape(own)}\.({'|'.join(_STATISTICS)})\(", text) for text in texts)

@@ -76,10 +76,18 @@ def gradient_logs(sources: Sources) -> Iterator[Hit]:
         given = [*call.args, *(k.value for k in call.keywords)]
         names = {name for argument in given for name in names_in(argument)}
         made = [one.value for name in names for one in given_to(scope_of(module, call), name)]
-        if any("grad_sample" in names_in(one) for one in [*given, *made]):
+        if any(map(_has_numbers_of_gradients, [*given, *made])):
             yield (module, call, "beside", "norms of the records' gradients are printed or logged, without noise",
                    "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
             return
+
+
+def _has_numbers_of_gradients(node: ast.expr) -> bool:
+    """Whether an expression has norms or entries of records' gradients, not their shapes alone."""
+    shapes = re.search(
+        r"\.(shape|size\(|numel\(|dtype|device|dim\()|\blen\(|\bhasattr\(|is (not )?None", ast.unparse(node)
+    )
+    return "grad_sample" in names_in(node) and shapes is None
 
 
 def _words(sources: Sources, module: Module, node: ast.AST) -> set[str]:

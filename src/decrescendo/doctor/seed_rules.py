@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import noises, scope_of
+from decrescendo.doctor.flows import is_over_tensors, noises, scope_of
 from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _SENT = (
@@ -50,7 +50,12 @@ def _in_each_step(sources: Sources, module: Module, seeding: ast.Call) -> bool:
     drawn = [call for held, call in noises(sources) if held is module]
     changing = [loop for loop in loops if isinstance(loop, ast.For) and names_in(loop.target) & given]
     if loops:
-        return not changing and any(call in ast.walk(loops[0]) for call in drawn)
+        inner = [
+            part for part in ast.walk(loops[0])
+            if isinstance(part, ast.For | ast.While) and part is not loops[0] and not is_over_tensors(part)
+        ]  # fmt: skip
+        below = any(call in ast.walk(part) for part in inner for call in drawn)  # many draws for one seeding
+        return not changing and not below and any(call in ast.walk(loops[0]) for call in drawn)
     if function is None or not any(call in ast.walk(function) for call in drawn):
         return False
     called = [(held, call) for held, call in sources.calls(function.name) if held.loops(call)]

@@ -18,6 +18,7 @@ _STATED = re.compile(
     r"(dp\b|epsilon|privacy|differential|guarantee|\()|"
     r"(epsilon|privacy|dp) (per|of each|for each) (user|person|patient|customer|speaker|author|subject)"
 )
+_DENIED = re.compile(r"\b(not|no|never|isn't|rather than|instead of|unlike)\b")
 # What a window may pass through on its way to the rows.
 _WRAPS = (
     "append",
@@ -184,11 +185,10 @@ def stated_units(sources: Sources) -> Iterator[Hit]:
         return
     for module in sources.modules:
         for node in ast.walk(module.tree):
-            if (
-                isinstance(node, ast.Constant)
-                and isinstance(node.value, str)
-                and _STATED.search(node.value.lower())
-            ):
+            text = (
+                node.value.lower() if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            )
+            if _STATED.search(text) and not _DENIED.search(text):
                 yield (module, node, "unit", "the guarantee is stated for people, and rows are drawn and clipped",
                        "of a person with k rows epsilon grows about k times: make each person one row")  # fmt: skip
                 return

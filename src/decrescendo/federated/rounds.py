@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import assumed
+from decrescendo.base.assumptions import REPLAYED, assumed
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import trainable
@@ -103,7 +103,7 @@ class Rounds:
         self._between.look()
         ended = {*self.ended()} - {ENDED_EARLY}  # it goes on, as far as is known
         found = self._frozen.assumptions()
-        return tuple(sorted({*self._assumptions, *self._between.assumptions, *found, *ended}))
+        return tuple(sorted({*self._assumptions, *self._between.assumptions, *found, *ended} - {REPLAYED}))
 
     def ended(self) -> tuple[Assumption, ...]:
         """What is assumed if the run is over."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
-from decrescendo.base.assumptions import assumed
+from decrescendo.base.assumptions import REPLAYED, assumed
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss, Telemetry
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
@@ -159,7 +159,7 @@ def simulate(
     outcome = server.finish()
     assumptions = {*outcome.assumptions, *cohorts.assumptions}
     assumptions |= {*filter(None, (clients.assumption, None if dropouts is None else DROPOUTS_APART))}
-    assumptions -= {REPLIES, OWN_NOISE, SUMS}  # there were no replies: all was computed here
+    assumptions -= {REPLAYED, REPLIES, OWN_NOISE, SUMS}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(assumptions)))
 
 

@@ -50,12 +50,15 @@ class Arguments(Writing):
         if kwargs:
             found.numbers.append(tuple(kwargs))
         alphas = args[_ALPHAS] if op.unread and len(args) > _ALPHAS else None
+        # (Nothing is read of what is overwritten.)
+        over = {id(args[at] if at < len(args) else kwargs.get(name))
+                for at, name in enumerate(op.arguments) if name in op.overwritten}  # fmt: skip
         for tensor in found.tensors:
-            self._label_given(op, tensor, found, is_alphas=tensor is alphas)
+            self._label_given(op, tensor, found, is_alphas=tensor is alphas, is_read=id(tensor) not in over)
         return found
 
     def _label_given(
-        self, op: Operation, tensor: Tensor, found: "OperationInputs", *, is_alphas: bool
+        self, op: Operation, tensor: Tensor, found: "OperationInputs", *, is_alphas: bool, is_read: bool
     ) -> None:
         """Add to ``found`` one tensor argument: its label, and the event that wrote it last."""
         key = storage_key(tensor)
@@ -64,9 +67,8 @@ class Arguments(Writing):
             mark, birth = self.labels.entry(tensor, key) or (mark, birth)
         if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
             mark = STALE
-        # (Nothing is read of what is overwritten, or made of a Python number here.)
-        is_new = op.lifts or (bool(op.overwritten) and tensor is found.tensors[0])
-        if mark is Public.ANY and birth == key and not is_new:
+        # (A number that is lifted was one of Python's.)
+        if mark is Public.ANY and birth == key and is_read and (tensor.dim() or not op.lifts):
             self._list_outside(tensor, key)
         if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
             mark = Public.ANY  # one number in several places

@@ -19,7 +19,6 @@ _PYTHON, _THIS = (
     os.path.join(os.path.dirname(file), "")
     for file in (os.__file__, os.path.dirname(os.path.abspath(__file__)))
 )
-_PACKAGE_FOLDER = os.path.join(os.path.dirname(os.path.dirname(_THIS)), "")
 # Installed libraries that are taken to keep no count of the examples they were given. Any other installed package may
 # be the user's own project, and is searched like a script.
 _KNOWN = """
@@ -61,7 +60,7 @@ def own_line(*, around: bool = False) -> str | None:
     ``around``: then the innermost line of the user's that called it in this pass, or the library's own.
     """
     frame = innermost = _innermost()
-    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
+    while frame is not None and not frame.f_code.co_filename.startswith(_THIS):
         if is_own(frame.f_code.co_filename):
             return _place_of(frame)
         frame = frame.f_back if around else None

@@ -14,7 +14,7 @@ else:
 class PrivateScores(_Base):
     """The evaluation of a `PrivateMixin`.
 
-    Raw scores have no noise. Unless their data are public, those of `evaluate` and `predict` are printed and returned,
+    Raw scores have no noise. Unless their data are public, those of `evaluate` (printed) and `predict` are returned,
     and are in `scores`, but not in ``state.log_history``: that goes into ``checkpoint-N/trainer_state.json`` and the
     model card. (``save_metrics`` writes what you give it.)
     """

@@ -54,30 +54,56 @@ def share_records(one: object, other: object) -> bool:
     >>> share_records(rows, rows[1:]), share_records(rows, [torch.ones(2)])
     (True, False)
     """
-    return _shared(one, other) > 0
+    first, second = (_marked(data)[0] for data in (one, other))
+    if first.shape[1] != second.shape[1]:
+        first, second = np.split(_concatenated([first, second]), [len(first)])
+    return _repeated(np.concatenate([np.unique(first, axis=0), np.unique(second, axis=0)])) > 0
 
 
 def _repeats(data: object) -> int:
     """How many rows repeat an earlier one."""
-    again = max(map(_repeated, _identifiers(data)), default=0)
+    marks, owners = _marked(data)
+    order = np.lexsort((owners, *marks.T))
+    ordered, owners = marks[order], owners[order]
+    again = (ordered[1:] == ordered[:-1]).all(1) & (owners[1:] != owners[:-1])
+    return np.unique(owners[1:][again]).size
+
+
+def _marked(data: object) -> tuple[Identities, Int[np.ndarray, " marks"]]:
+    """The identifiers of all rows, each kind of them, and whose each is: a row may have several."""
+    marks: list[Identities] = []
+    owners: list[Int[np.ndarray, " rows"]] = []
+    for leaf, rows, places in _leaves(data):
+        for each in _identifiers(leaf):
+            marks.append(each[rows])
+            owners.append(places)
+    return _concatenated(marks), np.concatenate(owners) if owners else np.zeros(0, dtype=np.int64)
+
+
+def _leaves(data: object) -> list[tuple[object, Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]]:
+    """The data sets below `ConcatDataset` and `Subset`, the rows of each that are taken, and their places in all."""
+    held = cast("Any", data)
     if isinstance(data, ConcatDataset):
-        parts = data.datasets
-        pairs = (_shared(one, other) for at, one in enumerate(parts) for other in parts[:at])
-        again = max(again, *map(_repeats, parts), *pairs)
-    return again
-
-
-def _shared(one: object, other: object) -> int:
-    """How many rows of one data set are known to be rows of the other, too."""
-    if isinstance(one, ConcatDataset):
-        return sum(_shared(part, other) for part in one.datasets)
-    if isinstance(other, ConcatDataset):
-        return _shared(other, one)
-    first, second = list(_identifiers(one)), list(_identifiers(other))
-    return max((
-        _repeated(np.concatenate([np.unique(mine, axis=0), np.unique(its, axis=0)]))
-        for mine in first for its in second if mine.shape[1] == its.shape[1]
-    ), default=0)  # fmt: skip
+        found: list[tuple[object, Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]] = []
+        first = 0
+        for part in held.datasets:
+            found += [(leaf, rows, places + first) for leaf, rows, places in _leaves(part)]
+            first += len(part)
+        return found
+    if isinstance(data, Subset):
+        chosen = _numbers_of(held.indices) % max(len(held.dataset), 1)
+        order = np.argsort(chosen, kind="stable")
+        found = []
+        for leaf, rows, places in _leaves(held.dataset):
+            starts, ends = (np.searchsorted(chosen[order], places, side=side) for side in ("left", "right"))
+            times = ends - starts
+            at = (
+                np.repeat(starts, times) + np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+            )
+            found.append((leaf, np.repeat(rows, times), order[at]))
+        return found
+    every = np.arange(len(held))
+    return [(data, every, every)]
 
 
 def is_hugging_face(data: object) -> bool:
@@ -107,11 +133,6 @@ def _identifiers(data: object) -> Iterator[Identities]:
     Rows of a `datasets.Dataset` are also identified by the buffer of each column, since two data sets can
     share it.
     """
-    if isinstance(data, Subset):
-        held = cast("Any", data)
-        chosen = _numbers_of(held.indices) % max(len(held.dataset), 1)
-        yield from (rows[chosen] for rows in _identifiers(held.dataset))
-        return
     if not is_hugging_face(data):
         yield _identities(data)
         return
@@ -154,7 +175,12 @@ def _identities(data: object) -> Identities:
         is_tensor = isinstance(held, Tensor)
         first = held.data_ptr() if is_tensor else held.ctypes.data
         step = held.stride(0) * held.element_size() if is_tensor else held.strides[0]
-        return np.stack([np.full(len(rows), hash(tuple(held.shape[1:]))), first + rows * step], 1)
+        inner = (
+            tuple(held.shape[1:]),
+            tuple(held.stride()[1:] if is_tensor else held.strides[1:]),
+            str(held.dtype),
+        )
+        return np.stack([np.full(len(rows), hash(inner)), first + rows * step], 1)
     if is_hugging_face(data) and held._indices is not None:
         rows = held._indices.column(0).to_numpy().astype(np.int64)
     return np.stack([np.full(len(rows), id(held.data if is_hugging_face(data) else held)), rows], 1)

@@ -10,6 +10,8 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from decrescendo.base.torch_private import SpectralNorm as SpectralNormParametrization
 from decrescendo.training.processes.bits import local
 
+# Whose modules make what they do not save from their settings: frequencies, scales, masks.
+_LIBRARIES = "transformers", "timm", "diffusers", "peft", "open_clip"
 # The fewest rows by which a table of sines is recognised, and the tolerance for its rounding.
 _ROWS, _OFF = 8, 2e-3
 
@@ -18,9 +20,10 @@ def not_as_constructed(model: nn.Module) -> Iterator[str]:
     """Names of the buffers, saved or not, that may hold data: their values are not as a constructor fills them.
 
     A buffer is as constructed if it holds 0, 1 or infinity in every entry (running statistics before the first pass),
-    0, 1, 2, .. (positions), 1, r, r^2, .. (frequencies), one number on and below a diagonal and one above it (a causal
+    0, 1, 2, .. (positions), one number on and below a diagonal and one above it (a causal
     mask) or sines of the position. The vectors of spectral normalisation are skipped: they follow from the weights.
-    All else (statistics, priors, code books, tables, constants) may be computed from data, and gradients depend on it.
+    All else (statistics, priors, code books, tables, constants) may be computed from data, and gradients depend on it;
+    of modules of Transformers and the like only what is saved is looked at.
 
     >>> list(not_as_constructed(nn.BatchNorm1d(2)))
     []
@@ -37,6 +40,9 @@ def not_as_constructed(model: nn.Module) -> Iterator[str]:
         follows = {f"{name}_{vector}" for name in normed for vector in "uv"}
         for name, buffer in module._buffers.items():
             if buffer is None or id(buffer) in seen or name in follows:
+                continue
+            unsaved = name in module._non_persistent_buffers_set
+            if unsaved and type(module).__module__.split(".")[0] in _LIBRARIES:
                 continue
             seen.add(id(buffer))
             if not is_as_constructed(buffer):
@@ -62,16 +68,8 @@ def is_as_constructed(buffer: Tensor) -> bool:
     if bool((own == first).all()):
         return first.item() in (0, 1, torch.inf, -torch.inf)
     if own.dim() == 1:
-        return torch.equal(own, torch.arange(len(own), device=own.device).to(own.dtype)) or _is_geometric(own)
+        return torch.equal(own, torch.arange(len(own), device=own.device).to(own.dtype))
     return own.dim() == 2 and (_is_triangular(own) or _is_of_sines(own))
-
-
-def _is_geometric(series: Tensor) -> bool:
-    """Whether numbers are 1, r, r^2, .. with r < 1, three or more of them."""
-    if not series.is_floating_point() or len(series) < 3 or series[0] != 1 or not bool((series > 0).all()):
-        return False
-    steps = series.double().log().diff()
-    return bool(steps[0] < 0 and ((steps - steps.mean()).abs() <= _OFF * steps.mean().abs()).all())
 
 
 def _is_triangular(square: Tensor) -> bool:

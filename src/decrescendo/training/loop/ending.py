@@ -19,8 +19,6 @@ from decrescendo.training.run import History, Run
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
 from decrescendo.training.store import Account
 
-REPLAYED = assumed("replayed-passes")
-
 
 def describe_optimizer(optimizer: torch.optim.Optimizer, controlled: str = "") -> str:
     """The optimizer's class and its nonzero numeric settings, as text; and what a `ClipController` of these settings
@@ -53,8 +51,7 @@ def describe_model(model: nn.Module, trained: Mapping[str, int]) -> str:
 def assumed_of_clipping(engine: Clipper, world: World) -> tuple[Assumption, ...]:
     """The engine's assumptions about the model's passes, plus those for a user-defined clipper or `World`."""
     own = (assumed("rows-own-clipper", type(engine).__name__),)
-    # (Whether a pass came again tells of the records' lengths, and a replay does not bear on the guarantee.)
-    found = tuple(one for one in engine.assumptions if one != REPLAYED) if isinstance(engine, Engine) else own
+    found = engine.assumptions if isinstance(engine, Engine) else own
     if (kind := type(world)).__module__.split(".")[0] != "decrescendo":
         found = (*found, assumed("own-world", kind.__name__))
     return found

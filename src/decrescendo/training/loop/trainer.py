@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import assumed
+from decrescendo.base.assumptions import REPLAYED, assumed
 from decrescendo.base.rng import Secure, Seeds
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.clipped import ClippedSum, trainable_of
@@ -461,7 +461,7 @@ class Trainer:
         """The assumptions so far, of this and earlier processes of the run: `Run.assumptions` once it is finished."""
         self._between.look()
         found = (*ending.assumed_of_clipping(self._engine, self._world), *self._frozen_state.assumptions())
-        return tuple(sorted({*self._run_state.assumptions, *self._between.assumptions, *found}))
+        return tuple(sorted({*self._run_state.assumptions, *self._between.assumptions, *found} - {REPLAYED}))
 
     def assume(self, assumption: Assumption | str) -> None:
         """Add your own assumption to the run's list: a declaration by whoever trains.
