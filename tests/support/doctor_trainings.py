@@ -62,7 +62,15 @@ _ZEROED = (
     )
 )
 
+# A baseline without privacy on the same rows, whose weights the private training does not begin with.
+_BASELINE = (
+    "initial = {k: v.clone() for k, v in model.state_dict().items()}\nfor _ in range(2):\n    for a, b in rows:\n"
+    "        plain.zero_grad()\n        nn.functional.cross_entropy(model(a), b).backward()\n        plain.step()\n"
+    "model.load_state_dict(initial)\nplain = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+)
+
 CLEAN = {
+    "a baseline before it": _HEAD + _BASELINE + _CALIBRATED + _LOOP,
     "a generator beside it": _GAN,
     "gradients that are zeroed": _ZEROED,
     "plain": _CLEAN,
@@ -223,7 +231,12 @@ _EARLY = (
     .replace("drawn = torch.rand(600) < 0.1", "taken = torch.rand(600) < 0.1")
     .replace("x[drawn], y[drawn]", "x[taken], y[taken]")
 )
+# A public table is looked up by a column of the batch: a row of it is no record.
+_TABLE = OWN_BATCHES_VMAP.replace(
+    "y = (", "kind, public = torch.randint(0, 20, (600,)), torch.randn(20, 8)\ny = ("
+).replace("a, b = x[drawn], y[drawn]", "a, b = x[drawn] + public[kind[drawn]], y[drawn]")
 CLEAN_BY_HAND = {
+    "a table looked up": _TABLE,
     "vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES, "no optimiser": _STEPPED,
     "batches of its own, by vmap": OWN_BATCHES_VMAP, "noise of numpy": _OF_NUMPY,
 }  # fmt: skip

@@ -68,6 +68,7 @@ def told_of_epochs(sources: Sources) -> Iterator[Hit]:
     over_epochs = [
         loop for module in sources.modules for loop in ast.walk(module.tree)
         if isinstance(loop, ast.For) and names_in(loop.iter) & set(_EPOCHS)
+        and (makes(loop, (), ("backward", "grad", "zero_grad")) or makes(loop, [c for _, c in noises(sources)], ()))
     ]  # fmt: skip
     inner = [
         part for loop in over_epochs for part in ast.walk(loop)

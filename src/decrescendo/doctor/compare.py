@@ -205,7 +205,7 @@ def _of_gradient(
     distances = [_distance(parent, held) for role, held in others.items() if role != "removed"]
     moved = math.inf if any(map(math.isnan, distances)) else max(distances, default=0.0)
     if not moved:
-        return findings, ["exchanging one record did not move the gradient"], [], False
+        return findings, [], ["neighbouring data sets: exchanging a record did not move the gradient"], False
     # So many standard errors of the noise's own measurement, by as many numbers as there are weights.
     slack = _SLACK * (1 + _ERRORS / math.sqrt(2 * len(parent["release"])))
     force = 2 * std / moved
