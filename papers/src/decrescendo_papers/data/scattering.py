@@ -57,8 +57,8 @@ def whitened(data: Dataset) -> Dataset:
     A row x becomes W (x - m) with W = k (S + tr(S) / d I)^(-1/4): m and S are mean and covariance of the d coefficients
     of scikit-learn's written digits, enlarged and deformed (`enlarged_digits`), of `PUBLIC` images; k makes theirs
     sqrt(d) / 2 long in the root mean square. Nothing of ``data`` goes into m, S or k. Two thirds of the energy of
-    the digits' coefficients are in their mean, and most of the rest in a few directions: of gradients that are clipped, with noise
-    of one size in all directions, the others would get little.
+    the digits' coefficients are in their mean, and most of the rest in a few directions: of gradients that are clipped,
+    with noise of one size in all directions, the others would get little.
 
     Args:
         data: images of 1x28x28.
