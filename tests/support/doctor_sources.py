@@ -121,7 +121,7 @@ SUSPECT = {
     "a large delta": ("delta", _hand("sigma, clip = 1.0, 0.5", "sigma, clip, delta = 1.0, 0.5, 1e-2")),
     "noise on matrices": ("noise", _hand("        noise = torch.randn_like(total) * sigma * clip\n",
         "        noise = 0\n        if total.ndim > 1:\n            noise = torch.randn_like(total) * sigma * clip\n")),
-    "a clip norm by the norms": ("sensitivity", _hand("    optimizer.step()\n",
+    "a clip norm by the norms": ("beside", _hand("    optimizer.step()\n",
         "    clip = 0.9 * clip + 0.1 * torch.quantile(norms, 0.5).item()\n    optimizer.step()\n")),
     "labels by group": ("beside", _opacus("engine = ", "rate = df.groupby('job')['label'].mean()\nengine = ")),
     "columns by themselves": ("beside", _opacus("engine = ", "for c in names:\n    df[c] = (df[c] - df[c].mean()) / "

@@ -37,7 +37,7 @@ def follows_the_norms(sources: Sources) -> Iterator[Hit]:
             if any(_OF_NORMS.search(text) for text in texts) and not any(
                 _NOISY.search(text) for text in texts
             ):
-                yield (module, node, "sensitivity", "the clip norm follows the examples' norms, without noise",
+                yield (module, node, "beside", "the clip norm follows the examples' norms, without noise",
                        "one record moves it, and with it all that the others add: take a constant, a public schedule, "
                        "or a quantile with noise that is accounted")  # fmt: skip
                 return
