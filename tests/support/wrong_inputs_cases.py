@@ -261,7 +261,7 @@ CASES: dict[str, Case] = {
         "InvalidValue", r"privacy\[2\]=0", lambda _: calibrating(privacy=lambda u: np.where(u < 1, 1.0, 0.0)),
     ),
     "calibrate: clip ends early": (
-        "InvalidValue", r"clip\[1\]=0.*end early", lambda _: calibrating(clip=lambda u: np.where(u < 0.5, 1.0, 0.0)),
+        "InvalidValue", r"clip\[1\]=0.*stay above 0", lambda _: calibrating(clip=lambda u: np.where(u < 0.5, 1.0, 0.0)),
     ),
     "calibrate: curve of NaN": ("InvalidValue", "privacy", lambda _: calibrating(privacy=lambda u: u * NAN)),
     "calibrate: array too short": ("InvalidValue", "one value a step", lambda _: calibrating(privacy=[1.0, 1.0])),
