@@ -118,6 +118,7 @@ SUSPECT = {
     "one step an epoch": ("history", _hand("    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n",
         "for _ in range(epochs):\n    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n")
         .replace("for step in range(30):\n", "for step in range(30):\n    epochs = 3\n")),
+    "divided by the rows of a mask": ("denominator", _hand("(total + noise) / 60", "(total + noise) / len(x[drawn])")),
     "a large delta": ("delta", _hand("sigma, clip = 1.0, 0.5", "sigma, clip, delta = 1.0, 0.5, 1e-2")),
     "noise on matrices": ("noise", _hand("        noise = torch.randn_like(total) * sigma * clip\n",
         "        noise = 0\n        if total.ndim > 1:\n            noise = torch.randn_like(total) * sigma * clip\n")),

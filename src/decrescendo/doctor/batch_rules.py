@@ -25,7 +25,7 @@ _EMPTY = re.compile(rf"{_SIZE} (==|<=) 0|{_SIZE} < [12]\b|^not len\(")
 _UPDATES = re.compile(r"(^|_)updates?(_|$)|client|server|aggreg|global_(model|weight|param|state)|fedavg")
 # The number of rows of a batch.
 _COUNTS = re.compile(
-    r"(len\(\w*(batch|x|data|input|target|label|y|image|ids|indices)\w*\)|\w+\.(size\(0\)|shape\[0\]))"
+    r"(len\(\w*(batch|x|data|input|target|label|y|image|ids|indices)\w*(\[\w+\])?\)|\w+\.(size\(0\)|shape\[0\]))"
 )
 _SHAPES = re.compile(r"\bndim\b|\.dim\(\)|['\"](\.?weight|\.?bias)['\"]")
 _GRADIENT = re.compile(r"grads?\b|gradients?\b")
