@@ -54,8 +54,12 @@ class Draws:
         self._states, self._before = _states(), self._others
 
     def elsewhere(self, at_once: bool) -> bool:
-        """Whether noise may have been drawn before the step, or, where nothing is drawn after it and before the next
-        batch, in another way than by normal draws."""
+        """Whether the noise of a step may have been drawn before it, or in another way than by normal draws.
+
+        Args:
+            at_once: the gradient is looked at in its own step. Later, the next batch has been drawn as well: then a
+                generator that moved shows nothing.
+        """
         moved = self._others != self._before or any(map(_differ, self._states, _states()))
         return self._early or (at_once and moved)
 
