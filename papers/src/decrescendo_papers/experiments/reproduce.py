@@ -22,6 +22,7 @@ from decrescendo_papers.experiments.table2 import TABLE2, TABLE2_AT_64
 from decrescendo_papers.experiments.table3 import TABLE3
 from decrescendo_papers.experiments.table4 import TABLE4
 from decrescendo_papers.experiments.table5 import TABLE5
+from decrescendo_papers.experiments.tuned import Trials, read_tuned
 
 TABLES: dict[str, Table] = {
     table.key: table for table in (TABLE1, TABLE2, TABLE2_AT_64, TABLE3, TABLE4, TABLE5)
@@ -32,14 +33,15 @@ FIGURES: dict[str, Figure] = {
 
 
 def find_exhibit(name: str) -> Exhibit:
-    """The table or figure called ``name``; ``recipes``, or ``registered`` ones, of the folders for them.
+    """The table or figure called ``name``; ``recipes``, or ``registered`` ones, of the folders for them; schedules
+    ``tuned`` in each column, and ``tuned-trials`` that choose them.
 
     >>> find_exhibit("figure1").key
     'figure1'
     """
     if name in ("recipes", "registered"):
         return read_recipes() if name == "recipes" else read_registered()
-    known: dict[str, Exhibit] = {**TABLES, **FIGURES}
+    known: dict[str, Exhibit] = {**TABLES, **FIGURES, "tuned-trials": Trials(), "tuned": read_tuned()}
     if name not in known:
         raise InvalidValue(
             f"table or figure must be one of {', '.join(known)}, recipes, registered, hong, got {name!r}"

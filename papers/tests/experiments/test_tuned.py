@@ -1,0 +1,85 @@
+"""Schedules tuned in each column: what is tried, the rule by which one is taken, and what the page says of it."""
+
+import dataclasses
+
+import pytest
+
+from decrescendo.errors import InvalidValue
+from decrescendo_papers.experiments.methods import DYNAMIC, END_CLIP, MEAN_CLIP
+from decrescendo_papers.experiments.reproduce import TABLES, requested
+from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.search import check_settings
+from decrescendo_papers.experiments.spec import Spec
+from decrescendo_papers.experiments.stand_ins import check_untested, find_stand_in
+from decrescendo_papers.experiments.table import CERTIFIED
+from decrescendo_papers.experiments.tasks import find_task
+from decrescendo_papers.experiments.tuned import COLUMNS, CONSTANT, FIXED, MOVING, Evaluations, Tuned
+
+FIRST = COLUMNS[0]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)
+def test_a_trial_is_a_run_on_public_data_that_the_task_is_not_tested_on(column: Tuned) -> None:
+    task = find_task(column.task)
+    check_untested(find_stand_in(column.stand_in, task), task)
+    for trial in column.trials():
+        check_settings(trial)
+        assert (trial.stand_in, trial.accountant, trial.epsilon) == (column.stand_in, "pld", column.epsilon)
+    on_task = [dataclasses.replace(trial, stand_in="") for trial in column.trials()]
+    assert on_task == [column.spec(candidate) for candidate in (*CONSTANT, *MOVING)]
+
+
+@pytest.mark.parametrize("key", [key for key in TABLES if not key.startswith("table2")])
+def test_the_tables_have_runs_of_what_is_constant_and_of_the_pair_of_all_columns(key: str) -> None:
+    table = TABLES[key]
+    rows = {row.key: row for row in table.rows}
+    for column, own in zip(table.columns, (one for one in COLUMNS if one.table == key), strict=True):
+        cells = [
+            table.cell(rows[name], column, CERTIFIED, [0]).specs[0]
+            for name in ("vanilla", MEAN_CLIP.key, END_CLIP.key, DYNAMIC.key)
+        ]
+        assert cells == [own.spec(candidate) for candidate in (*CONSTANT, FIXED)]
+
+
+def scored(column: Tuned, scores: list[float]) -> dict[Spec, Result]:
+    return {
+        spec: Result(spec, metrics={"test_accuracy": score})
+        for spec, score in zip(column.trials(), scores, strict=True)
+    }
+
+
+def test_the_best_of_each_kind_is_taken_and_of_equals_the_first() -> None:
+    found = scored(FIRST, [0.5, 0.7, 0.7, 0.1, 0.9, 0.2, 0.9, 0.3, 0.4])
+    chosen = Evaluations(found.get).candidates(FIRST)
+    assert chosen["constant"] == CONSTANT[1]
+    assert chosen["moving"] == MOVING[1]
+    assert (chosen["vanilla"], chosen["fixed"]) == (
+        CONSTANT[0],
+        {"method": "dynamic", "rho_mu": 1.25, "rho_c": 3.3},
+    )
+
+
+def test_a_trial_that_its_budget_refused_is_not_taken() -> None:
+    found = scored(FIRST, [0.5] * 9)
+    refused = FIRST.trial(CONSTANT[0])
+    found[refused] = Result(refused, refused="no noise is enough")
+    assert Evaluations(found.get).candidates(FIRST)["constant"] == CONSTANT[1]
+
+
+def test_nothing_is_evaluated_before_all_trials_of_a_column_are_there() -> None:
+    found = scored(FIRST, [0.5] * 9)
+    specs = Evaluations(found.get).specs([0, 1])
+    assert {spec.seed for spec in specs} == {0, 1}
+    assert {(spec.task, spec.epsilon, spec.stand_in) for spec in specs} == {("mnist", 0.4, "")}
+    del found[FIRST.trial(MOVING[-1])]
+    assert not Evaluations(found.get).specs([0, 1])
+
+
+def test_trials_are_asked_for_by_column() -> None:
+    assert len(requested(["tuned-trials"], 5)) == len(COLUMNS) * 9
+    names = requested(["tuned-trials"], 1, cells=["names/8"])
+    assert len(names) == 9
+    assert {spec.stand_in for spec in names} == {"synthetic-names"}
+    assert len(requested(["tuned-trials"], 1, cells=["imdb-half/1/table2-at-64"])) == 9
+    with pytest.raises(InvalidValue, match="cells must be of a tuned column"):
+        requested(["tuned-trials"], 1, cells=["names/7"])
