@@ -17,10 +17,11 @@ from often import some
 from torch import Tensor, nn
 from torch.nn import functional
 
-from decrescendo.clipping import ClippedSum, Engine, EngineSettings
+from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference
 from decrescendo.clipping.clipped import MARGINS, clip_factors
 from decrescendo.clipping.rules.grams import gram_norms
 from decrescendo.clipping.rules.rule import square_rows
+from decrescendo.errors import UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
 PRECISE = EngineSettings(accumulate="float64")
@@ -386,3 +387,33 @@ def test_one_stored_example_whose_positions_cancel(seed: int, left: float, posit
     for chosen in (EngineSettings(), PRECISE):
         clipped = Engine(layer, alternating, chosen).clipped_sum(a, 1.0)
         assert float(flat(clipped).norm()) <= 1.0
+
+
+def test_a_pair_of_equal_texts_is_no_reason_to_refuse_a_model_that_asks_for_its_mask() -> None:
+    """Its gradient cancels to nothing, and its measured norm is an upper bound, far above: not the data's steering."""
+    torch.manual_seed(0)
+    texts = torch.randn(4, 2, 5, 64)
+    texts[1, 1] = texts[1, 0]
+    masks = torch.ones(4, 2, 5)
+    masks[2:, :, 3:] = 0
+    layer = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+
+    def preferred(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        rows, mask = (part.flatten(0, 1) for part in batch)
+        found = torch.log_softmax(model(rows), dim=-1)[..., 0]
+        if not bool(mask.all()):
+            found = found * mask
+        chosen, rejected = found.sum(1).unflatten(0, (-1, 2)).unbind(1)
+        return -functional.logsigmoid(chosen - rejected)
+
+    engine = Engine(layer, preferred)
+    found = engine.clipped_sum((texts, masks), 1.0)
+    expected = Reference(layer, preferred).clipped_sum((texts, masks), 1.0)
+    torch.testing.assert_close(flat(found), flat(expected), rtol=1e-4, atol=1e-5)
+
+    def steered(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        losses = preferred(model, batch)
+        return losses if bool(batch[1].all()) else losses.detach() + 2 * (losses - losses.detach())
+
+    with pytest.raises(UnsupportedModel, match="must not steer"):
+        Engine(layer, steered).clipped_sum((texts, masks), 1.0)

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_tiny import ROWS, Augmented, bert, gpt2, plan_of, texts, tokenizer, vit
+from hf_tiny import ROWS, WORDS, Augmented, bert, gpt2, plan_of, texts, tokenizer, vit
 from often import some
 from torch import Tensor, nn
 
@@ -183,6 +184,43 @@ def test_a_gpt2_with_adapters_by_trl_is_the_plain_trainers_run(tmp_path: Path) -
     assert set(trainer.run.assumptions) == {ONE_ROW_A_RECORD, frozen, EXAMPLES_APART}
     assert set(run.assumptions) == {frozen, EXAMPLES_APART}
     assert trainer.run.ledger == PLAN.ledger
+
+
+@pytest.mark.slow
+def test_preference_pairs_are_trained_as_the_page_says(tmp_path: Path) -> None:
+    import datasets
+    import trl
+
+    page = (Path(__file__).parents[2] / "docs/how-to/hugging-face.md").read_text(encoding="utf-8")
+    code = page.partition("### Preference pairs (DPO)")[2].partition("```py\n")[2].partition("```")[0]
+    code = code.replace('"out"', repr(str(tmp_path))).replace(
+        "report_to", f"use_cpu=True, learning_rate={RATE}, report_to"
+    )
+    draw = random.Random(0)
+    said = lambda: " ".join(draw.choice(WORDS) for _ in range(draw.randint(2, 6)))  # noqa: E731
+    data = datasets.Dataset.from_list(
+        [{"prompt": said(), "chosen": f" {said()}", "rejected": f" {said()}"} for _ in range(ROWS)]
+    )
+    model = gpt2()
+    before = weights(model)
+    names = {"dc": dc, "model": model, "tokenizer": tokenizer(), "pairs_of_texts": data, "plan": PLAN}
+    exec(code, names)
+    trainer: Any = names["trainer"]
+    row = trainer.train_dataset[0]
+    assert trainer.run.ledger == PLAN.ledger
+    assert not torch.equal(weights(trainer.model), before)
+    assert {one.code for one in trainer.run.assumptions} == {ONE_ROW_A_RECORD.code, EXAMPLES_APART.code}
+    # The loss of a record is TRL's own of it.
+    own = trl.DPOTrainer(
+        model=trainer.model, args=settings(tmp_path, trl.DPOConfig, precompute_ref_log_probs=True),
+        train_dataset=data.select(range(2)), processing_class=tokenizer(),
+    )  # fmt: skip
+    trainer.model.eval()
+    with torch.no_grad():
+        theirs = own.compute_loss(trainer.model, names["both"]([row]))
+        ours = names["loss"](trainer.model, names["as_one_row"]([row]))
+    assert abs(float(theirs) - 0.6931) > 0.01
+    torch.testing.assert_close(ours[0], theirs, rtol=1e-4, atol=0)
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """Schedules tuned in each column: what is tried, the rule by which one is taken, and what the page says of it."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from decrescendo.errors import InvalidValue
 from decrescendo_papers.experiments.methods import DYNAMIC, END_CLIP, MEAN_CLIP
+from decrescendo_papers.experiments.pages.archive import Archive
+from decrescendo_papers.experiments.pages.tuned_page import tuned_in_brief, tuned_page
 from decrescendo_papers.experiments.reproduce import TABLES, requested
 from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.search import check_settings
@@ -73,6 +76,41 @@ def test_nothing_is_evaluated_before_all_trials_of_a_column_are_there() -> None:
     assert {(spec.task, spec.epsilon, spec.stand_in) for spec in specs} == {("mnist", 0.4, "")}
     del found[FIRST.trial(MOVING[-1])]
     assert not Evaluations(found.get).specs([0, 1])
+
+
+def runs(column: Tuned, candidate: dict[str, Any], accuracies: list[float]) -> list[Result]:
+    specs = [column.spec(candidate).seeded(seed) for seed in range(len(accuracies))]
+    return [
+        Result(spec, metrics={"test_accuracy": score}) for spec, score in zip(specs, accuracies, strict=True)
+    ]
+
+
+def test_the_page_compares_what_was_chosen_with_what_was_chosen() -> None:
+    trials = scored(FIRST, [0.5, 0.7, 0.6, 0.1, 0.9, 0.2, 0.8, 0.3, 0.4])
+    archive = Archive(
+        [
+            *trials.values(),
+            *runs(FIRST, CONSTANT[0], [0.80, 0.81, 0.82]),
+            *runs(FIRST, CONSTANT[1], [0.88, 0.89, 0.91]),
+            *runs(FIRST, MOVING[1], [0.90, 0.91, 0.92]),
+        ]
+    )
+    page = tuned_page(archive)
+    (row,) = (line for line in page.splitlines() if "91.00 ± 1.00" in line)
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[:7] == [
+        "Table 1",
+        "mnist/0.4",
+        *(["81.00 ± 1.00", "89.33 ± 1.53"]),
+        "91.00 ± 1.00",
+        "91.00 ± 1.00",
+        "3",
+    ]
+    assert cells[7].startswith("+10.00 ± 0.00")
+    assert cells[8].startswith("+1.67 ± 0.33, p 0.0377: above")
+    assert cells[9] == "same"  # the first of the equal ones is the authors' pair
+    assert "vanilla DP-SGD +10.00 points over 1 columns and 3 seeds" in tuned_in_brief(archive)
+    assert f"Trials are missing of {len(COLUMNS) - 1} columns" in page
 
 
 def test_trials_are_asked_for_by_column() -> None:

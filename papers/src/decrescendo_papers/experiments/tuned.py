@@ -4,7 +4,7 @@ The paper sweeps (rho_mu, rho_c) in each column; the tables here have one pair f
 grid, and each of a few constant clip norms, is run once on public data in the place of the task's own, certified at the
 column's epsilon and with the table's settings. The pair and the constant clip norm that score best there, on rows that
 were not trained on, are run on the task with the seeds of the tables, and compared with each other, with vanilla DP-SGD
-and with the pair of all tables: paired t-tests, Holm's correction over the columns of a table. What is constant is tuned
+and with the pair of all tables: paired t-tests, Holm over the columns of a table. What is constant is tuned
 as well: a schedule that was chosen is no fair match for a clip norm that was not.
 """
 

@@ -78,8 +78,8 @@ RULES: tuple[Rule, ...] = (
         "be False: it saves in the midst of a step, which no training can go on from. Take save_steps",
     ),
     (
-        "loss_type", lambda value: _word(value) in ("nll", "chunked_nll"),
-        "be 'nll': the loss is the one given to follow(..)",
+        "loss_type", lambda value: _word(value) in ("nll", "chunked_nll", "['sigmoid']"),
+        "be 'nll', or for DPO left out: the loss is the one given to follow(..)",
     ),
     ("activation_offloading", _off, "be False: it moves what the engine looks at. Take gradient_checkpointing"),
 )  # fmt: skip

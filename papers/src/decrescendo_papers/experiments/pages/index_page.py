@@ -9,6 +9,7 @@ from decrescendo_papers.experiments.pages.figures_page import SECTIONS, is_drawn
 from decrescendo_papers.experiments.pages.filled import Filled
 from decrescendo_papers.experiments.pages.recipes_page import recipes_in_brief
 from decrescendo_papers.experiments.pages.registered_page import registered_in_brief
+from decrescendo_papers.experiments.pages.tuned_page import tuned_in_brief
 from decrescendo_papers.experiments.pages.verdict import in_brief as table_in_brief
 from decrescendo_papers.experiments.registered import read_registered
 from decrescendo_papers.experiments.reproduce import FIGURES
@@ -33,6 +34,9 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
             f"## [{filled.table.title}]({filled.table.key}.md)\n\n{table_in_brief(filled)}"
             for filled in tables
         ),
+        "## [Schedules tuned in each column](tuned.md)",
+        "The tables have one pair (rho_mu, rho_c) for all columns, where the paper sweeps them in each: a claim that "
+        "fails there fails for this pair. " + tuned_in_brief(sources.archive),
         "## [Recipes by registration](registered.md)",
         registered_in_brief(read_registered(sources.registered), sources.archive),
         "## [Recipes chosen after looking](recipes.md)",

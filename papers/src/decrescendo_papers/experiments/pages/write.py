@@ -15,6 +15,7 @@ from decrescendo_papers.experiments.pages.persons_section import persons_section
 from decrescendo_papers.experiments.pages.recipes_page import recipes_page
 from decrescendo_papers.experiments.pages.registered_page import registered_page
 from decrescendo_papers.experiments.pages.table_page import table_page
+from decrescendo_papers.experiments.pages.tuned_page import tuned_page
 from decrescendo_papers.experiments.registered import read_registered
 from decrescendo_papers.experiments.reproduce import TABLES
 from decrescendo_papers.experiments.strong import read_recipes
@@ -29,6 +30,7 @@ def pages(sources: Sources) -> dict[str, str]:
     }
     found["recipes.md"] = recipes_page(read_recipes(sources.recipes), sources.archive)
     found["registered.md"] = registered_page(read_registered(sources.registered), sources.archive)
+    found["tuned.md"] = tuned_page(sources.archive)
     found["hong.md"] = hong_page(sources)
     claims = every_claim(tables, sources)
     found["claims.md"] = claims_page(tables, claims)
