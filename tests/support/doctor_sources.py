@@ -400,6 +400,8 @@ INNOCENT = {
     "the noise falls with the clip norm": _hand("    drawn = ", "    clip *= 0.99\n    noise_now = sigma * clip\n"
                                                                 "    drawn = ")
     .replace("* sigma * clip\n", "* noise_now\n"),
+    "how many gradients there are": _opacus(_STEP, "        own = [p.grad_sample for p in model.parameters()]\n"
+                                            "        print(len(own), own[0].shape)\n" + _STEP),
     "a module without its gradients": _opacus(_SAVE, "optimizer.zero_grad()\ntorch.save(model, 'model.pt')\n"),
     "a module unwrapped": _opacus(_SAVE, "model = model._module\ntorch.save(model, 'model.pt')\n"),
     "rows made up, unseeded": _opacus(_SAVE, _GENERATED),

@@ -74,12 +74,21 @@ def gradient_logs(sources: Sources) -> Iterator[Hit]:
     """Gradients of single records, or their norms, that are printed, logged or sent."""
     for module, call in sources.calls(*_LOGS, "emit", "log_dict", "record"):
         given = [*call.args, *(k.value for k in call.keywords)]
-        names = {name for argument in given for name in names_in(argument)}
+        names = {name for argument in given for name in _read(argument)}
         made = [one.value for name in names for one in given_to(scope_of(module, call), name)]
         if any(map(_has_numbers_of_gradients, [*given, *made])):
             yield (module, call, "beside", "norms of the records' gradients are printed or logged, without noise",
                    "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
             return
+
+
+def _read(node: ast.AST) -> set[str]:
+    """Names in an expression, but for those of which only a length or a shape is read."""
+    if (isinstance(node, ast.Call) and name_of(node.func) == "len") or (
+        isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device")
+    ):
+        return set()
+    return ({name_of(node).lower()} - {""}).union(*map(_read, ast.iter_child_nodes(node)))
 
 
 def _has_numbers_of_gradients(node: ast.expr) -> bool:

@@ -103,6 +103,11 @@ def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> 
             "Spectral norm renews them in training mode: call .eval() on its parametrization for the pass, and renew "
             "them between steps"
         )
+    elif "inv_freq" in changed[0]:
+        remedy = (
+            "Rotary frequencies that follow the length of a text are stored (rope_type 'dynamic' or 'longrope'): take "
+            "another rope_type, or texts of one length"
+        )
     elif changed[0] in parameters:
         remedy = (
             "A weight that the pass itself changes gets no noise: project or renew it between steps, or leave that "

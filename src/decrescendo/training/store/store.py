@@ -287,7 +287,7 @@ class Store:
                 raise
         except sqlite3.Error as error:
             raise FileRefused(
-                f"{self._path} must be a store that can be written, got: {error}. Nothing was released"
+                f"{self._path} must be a store that can be written, got: {error}. Nothing was released since"
             ) from None
 
 

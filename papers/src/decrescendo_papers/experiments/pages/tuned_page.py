@@ -116,11 +116,11 @@ def tuned_in_brief(archive: Archive) -> str:
     """What the tuned pairs win over each of the others, table by table.
 
     >>> tuned_in_brief(Archive([]))
-    'No column has all of its trials yet.'
+    'No column has all of its trials: no run yet.'
     """
     columns = columns_of(archive)
     if not columns:
-        return "No column has all of its trials yet."
+        return "No column has all of its trials: no run yet."
     lines: list[str] = []
     for key in dict.fromkeys(column.tuned.table for column in columns):
         own = [column for column in columns if column.tuned.table == key]
