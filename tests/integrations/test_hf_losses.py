@@ -13,7 +13,8 @@ from hf_tiny import bert, plan_of, texts, tokenizer
 from torch import Tensor
 
 import decrescendo as dc
-from decrescendo.clipping import Engine, Reference
+from decrescendo.base.batches import OneByOne
+from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.errors import UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
@@ -89,7 +90,24 @@ class TestAdapters:
         "DeLoRA": lambda: peft.DeloraConfig(r=2),
         "GraLoRA": lambda: peft.GraloraConfig(r=2, gralora_k=2),
         "adaption prompt": lambda: peft.AdaptionPromptConfig(adapter_len=4, adapter_layers=2),
+        "AdaMSS": lambda: peft.AdamssConfig(),
+        "BEFT": lambda: peft.BeftConfig(),
+        "Lily": lambda: peft.LilyConfig(r=2),
+        "FRoD": lambda: peft.FrodConfig(),
+        "PVeRA": lambda: peft.PveraConfig(r=2, target_modules=["q_proj"]),
+        "GLoRA": lambda: peft.GloraConfig(),
+        "UniLoRA": lambda: peft.UniLoraConfig(),
+        "HiRA": lambda: peft.HiraConfig(r=2),
+        "OSF": lambda: peft.OSFConfig(),
+        "cartridge": lambda: peft.CartridgeConfig(num_virtual_tokens=4),
+        "TinyLoRA": lambda: peft.TinyLoraConfig(),
+        "PSOFT": lambda: peft.PsoftConfig(r=4),
+        "PEANUT": lambda: peft.PeanutConfig(),
+        "supertuning": lambda: peft.SupertuningConfig(),
+        "DEFT": lambda: peft.DeftConfig(),
     }  # fmt: skip
+    # As a batch: parameters inside functions of their own, a mean over experts of the batch, hooks on gradients.
+    ONE_BY_ONE = ("LoHa", "RandLoRA", "C3A", "Lily", "FRoD", "OSF")
 
     @staticmethod
     def batch() -> dict[str, Tensor]:
@@ -129,12 +147,26 @@ class TestAdapters:
             torch.manual_seed(0)
             torch.testing.assert_close(dc.hf.loss(model, batch), torch.stack(alone), rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.parametrize("name", ["AdaLoRA", "prompt tuning"])
+    @pytest.mark.parametrize(
+        "name",
+        [name if at < 2 else pytest.param(name, marks=pytest.mark.slow) for at, name in enumerate(MADE)],
+    )
     def test_sums_are_those_of_the_reference(self, name: str) -> None:
-        model, batch = self.model(name).double(), self.batch()
-        found = Engine(model, dc.hf.loss).clipped_sum(batch, 0.5).gradients
+        model, batch, settings = self.model(name), self.batch(), EngineSettings()
+        if name in self.ONE_BY_ONE:
+            with pytest.raises(UnsupportedModel, match="one_example_a_pass=True"):
+                Engine(model, dc.hf.loss).clipped_sum(batch, 0.5)
+            settings = EngineSettings(one_example_a_pass=True)
         expected = Reference(model, dc.hf.loss).clipped_sum(batch, 0.5).gradients
-        torch.testing.assert_close(found, expected)
+        rows = tuple({key: value[row : row + 1] for key, value in batch.items()} for row in range(3))
+        given = OneByOne(rows) if settings.one_example_a_pass else batch
+        found = Engine(model, dc.hf.loss, settings).clipped_sum(given, 0.5).gradients
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+
+    def test_the_page_names_the_methods_that_cannot_be_clipped_as_a_batch(self) -> None:
+        page = (Path(__file__).parents[2] / "docs/how-to/hugging-face.md").read_text(encoding="utf-8")
+        assert f"Of {len(self.MADE)} other methods of PEFT" in page
+        assert ", ".join(self.ONE_BY_ONE[:-1]) + f" and {self.ONE_BY_ONE[-1]}" in page
 
 
 @pytest.mark.parametrize(
