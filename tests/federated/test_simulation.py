@@ -459,3 +459,37 @@ def test_what_cannot_be_simulated_at_once_is_refused_with_a_way_out() -> None:
                 placement=Placement.CENTRAL,
                 local=LocalSteps(0.3),
             )
+
+
+@pytest.mark.parametrize("local", [None, LocalSteps(0.3, epochs=2)])
+def test_records_that_are_overwritten_between_rounds_are_refused(local: LocalSteps | None) -> None:
+    """By their own mean: then every client's records follow from every other's."""
+    data, model = records(), make_model()
+
+    def standardise(now: Progress) -> None:
+        del now
+        data[0].sub_(data[0].mean(0))
+
+    with pytest.raises(InvalidValue, match="got a tensor that was written since the drawing began"):
+        simulate(
+            model, loss, Clients.equal(data, records=1), make_plan(), sgd(model), seed=SEED, local=local,
+            placement=Placement.CENTRAL, callback=standardise,
+        )  # fmt: skip
+
+
+def test_a_run_that_goes_on_with_the_seed_of_the_one_before_says_so() -> None:
+    """The noise of both is the same, and cancels in the difference of their movements."""
+    model = make_model()
+    codes: list[list[str]] = []
+    for seed in (SEED, SEED, SEED + 1):
+        outcome = simulate(
+            model,
+            loss,
+            POPULATIONS["one record"](),
+            make_plan(),
+            sgd(model),
+            seed=seed,
+            placement=Placement.CENTRAL,
+        )
+        codes.append([one.code for one in outcome.assumptions if one.code.startswith("began")])
+    assert codes == [[], ["began-trained", "began-with-the-seed"], ["began-trained"]]

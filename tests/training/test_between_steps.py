@@ -1,29 +1,37 @@
 """What a loop does to weights, batches and gradients between steps, or decides by private diagnostics, and what the run
 says of it."""
 
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from decrescendo.errors import InvalidValue
+from decrescendo.base.batches import OneByOne
+from decrescendo.clipping import EngineSettings
+from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.integrations.loggers import Log
 from decrescendo.training import Checkpoints, Trainer, train
 from decrescendo.training.loop.between import (
     ENDED_EARLY,
     ENDED_ON_A_BATCH,
     GRADIENTS_CHANGED,
+    OPTIMIZER_STATE,
     READ_AND_ENDED,
     READ_AND_SET,
     ROWS_CHANGED,
     SET,
+    STEP_SKIPPED,
     TRAINED_SET,
     WRITTEN,
 )
+from decrescendo.training.steering import ClipController, Plateau
 
 from .conftest import loss, make_model, make_plan, sgd
 
@@ -240,6 +248,158 @@ class TestLoopsOfTheirOwn:
             optimizer.step()
             optimizer.step()
         assert trainer.finish().assumptions == (WRITTEN,)
+
+    @pytest.mark.parametrize("clears", [True, False])
+    @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+    def test_a_closure_that_computes_gradients_is_seen_and_an_idle_one_is_not(
+        self, data: Data, kind: Any, clears: bool
+    ) -> None:
+        def run_with(closure: Callable[[nn.Module, Any], Any]) -> Any:
+            model = make_model()
+            optimizer = kind(model.parameters(), lr=0.1)
+            trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
+            for at, batch in enumerate(trainer.batches(data)):
+                trainer.fill_gradients(batch)
+                given = partial(closure, model, optimizer)
+                _ = optimizer.step(given) if at % 2 else optimizer.step(closure=given)
+                optimizer.zero_grad()
+            return trainer.finish()
+
+        def backward(model: nn.Module, optimizer: Any) -> Tensor:
+            if clears:
+                optimizer.zero_grad()
+            with torch.enable_grad():
+                whole = loss(model, data).sum()
+            whole.backward()
+            return whole
+
+        def write(model: nn.Module, _: Any) -> None:
+            _first(model).add_(1)
+
+        def fast(_: nn.Module, optimizer: Any) -> None:
+            optimizer.param_groups[0]["lr"] *= 1.5
+
+        assert run_with(backward).assumptions == (GRADIENTS_CHANGED,)
+        assert run_with(write).assumptions == (WRITTEN,)
+        assert run_with(fast).assumptions == (SET,)
+        assert not run_with(lambda model, _: float(_first(model).sum())).assumptions
+
+    @pytest.mark.parametrize("left_out", [0, 1, 2])
+    def test_a_step_that_is_left_out_is_said(self, data: Data, left_out: int) -> None:
+        """Nothing else moves the weights then: that they stand still tells what decided it."""
+        model = make_model()
+        optimizer = sgd(model)
+        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
+        assert trainer.steps == 3
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the release is paid for, in vain
+            for at, batch in enumerate(trainer.batches(data)):
+                trainer.fill_gradients(batch)
+                if at != left_out:
+                    optimizer.step()
+        assert trainer.finish().assumptions == (STEP_SKIPPED,)
+
+    @pytest.mark.parametrize("taken", [0, 1, 2])
+    def test_a_scheduler_steps_once_a_step(self, data: Data, taken: int) -> None:
+        model = make_model()
+        optimizer = sgd(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)  # its numbers move, the rate does not
+        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, scheduler=scheduler)
+        for at, batch in enumerate(trainer.batches(data)):
+            trainer.fill_gradients(batch)
+            optimizer.step()
+            for _ in range(taken if at == 1 else 1):
+                scheduler.step()
+        assert trainer.finish().assumptions == (() if taken == 1 else (SET,))
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_schedulers_numbers_that_a_callback_moves_are_said(data: Data, chained: bool) -> None:
+    def run_with(callback: Callable[[Any, Any], None]) -> Any:
+        model = make_model()
+        optimizer = sgd(model)
+        own = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+        whole = torch.optim.lr_scheduler.ChainedScheduler([own]) if chained else own
+        return train(
+            model, loss, data, make_plan(), optimizer, seed=0, scheduler=whole,
+            callback=lambda now: callback(own, now),
+        )  # fmt: skip
+
+    def steeper(scheduler: Any, now: Any) -> None:
+        scheduler.gamma = 0.25 if now.step == 2 else scheduler.gamma
+
+    def back(scheduler: Any, now: Any) -> None:
+        scheduler.last_epoch = 0 if now.step == 2 else scheduler.last_epoch
+
+    assert run_with(steeper).assumptions == (SET,)
+    assert run_with(back).assumptions == (SET,)
+    assert not run_with(lambda _, now: None).assumptions
+
+
+def test_an_optimiser_that_has_seen_gradients_is_said_and_a_new_one_is_not(data: Data) -> None:
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad):
+        for seen in (False, True):
+            model = make_model()
+            settings = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+            optimizer = kind(model.parameters(), lr=0.1, **settings)  # type: ignore[arg-type]
+            if seen:
+                loss(model, data).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            run = train(model, loss, data, make_plan(), optimizer, seed=0)
+            codes = [assumption.code for assumption in run.assumptions]
+            assert codes == ([OPTIMIZER_STATE.code] if seen else []), (kind, run.assumptions)
+
+
+def test_other_data_in_the_midst_of_a_run_are_said_and_the_same_are_not(data: Data) -> None:
+    for other, codes in ((data, []), ((data[0], data[1]), []), ((data[0] * 2, data[1]), ["other-data"])):
+        trainer = a_trainer()
+        for at, batch in enumerate(trainer.batches(data)):
+            trainer.step(batch)
+            if at == 1:
+                break
+        for batch in trainer.batches(other):
+            trainer.step(batch)
+        assert [assumption.code for assumption in trainer.finish().assumptions] == codes
+
+
+def test_objects_passed_one_by_one_are_compared_too() -> None:
+    @dataclass
+    class Pair:
+        x: Tensor
+        y: Tensor
+
+    def own(model: nn.Module, pair: Pair) -> Tensor:
+        return loss(model, (pair.x[None], pair.y[None]))[0]
+
+    made = torch.Generator().manual_seed(0)
+    pairs = [
+        Pair(torch.randn(3, generator=made), torch.ones((), dtype=torch.long))
+        for _ in range(make_plan().sampling.dataset_size)
+    ]
+    for changes in (False, True):
+        model = make_model()
+        settings = EngineSettings(one_example_a_pass=True)
+        trainer = Trainer(model, own, make_plan(), sgd(model), seed=0, settings=settings)
+        for batch in trainer.batches(pairs, collate_fn=lambda items: items[0]):
+            examples: Any = () if batch is None else cast("Any", batch).examples
+            moved = OneByOne(tuple(Pair(one.x - examples[0].x, one.y) for one in examples))
+            trainer.step(moved if changes and examples else batch)
+        assert (ROWS_CHANGED in trainer.finish().assumptions) is changes
+
+
+def test_a_rule_of_ones_own_is_no_plateau(data: Data) -> None:
+    """Its end, and its clip norms, would count as following from released values alone."""
+    trainer = a_trainer()
+    batches = trainer.batches(data)
+    trainer.step(next(batches))
+    with pytest.raises(InvalidType, match="rule must be a Plateau, got function"):
+        trainer.ends(cast("Any", lambda now: now.read().loss > 1))
+    for kind in (Plateau, ClipController):
+        with pytest.raises(
+            InvalidType, match=f"{kind.__name__} must be used as it is, got the subclass Mine"
+        ):
+            type("Mine", (kind,), {})
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

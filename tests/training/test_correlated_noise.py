@@ -28,8 +28,8 @@ from decrescendo.optim import AdamBC
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Checkpoints, Run, Trainer, train
 from decrescendo.training.loop import releasing
+from decrescendo.training.loop.beginning import SAME_ORDER
 from decrescendo.training.loop.drawing import RunStreams
-from decrescendo.training.loop.trainer import SAME_ORDER
 from decrescendo.training.persistence.checkpoint.checkpoints import read_state, states_in, write_state
 
 ROWS = 40

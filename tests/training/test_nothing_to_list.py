@@ -53,20 +53,6 @@ def test_what_an_optimiser_writes_in_its_steps(data: Data, make: Callable[[nn.Mo
     assert not run_of(data, lambda model, _: loss(model, data).sum().backward(), make).assumptions
 
 
-def test_a_state_of_the_optimiser_loaded_before_the_first_draw(data: Data) -> None:
-    first = make_model()
-    before = adam(first)
-    loss(first, data).sum().backward()
-    before.step()
-
-    def make(model: nn.Module) -> Any:
-        optimizer = adam(model)
-        optimizer.load_state_dict(before.state_dict())
-        return optimizer
-
-    assert not run_of(data, lambda *_: None, make).assumptions
-
-
 def test_averages_and_prints_of_the_weights(data: Data) -> None:
     averages: list[Any] = []
 

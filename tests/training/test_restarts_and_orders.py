@@ -17,8 +17,8 @@ from decrescendo.plans import BatchSchedule, PoissonSampling, RandomAllocation, 
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train
 from decrescendo.training.loop import releasing
-from decrescendo.training.loop.assumptions import PUBLIC_BUFFERS, STATE_SET
-from decrescendo.training.loop.trainer import SAME_ORDER
+from decrescendo.training.loop.assumptions import OTHER_DATA, PUBLIC_BUFFERS, STATE_SET
+from decrescendo.training.loop.beginning import SAME_ORDER
 from decrescendo.training.run import certify
 from decrescendo.training.steering import FromSchedule, PolicyContext, Settings
 from decrescendo.training.steering.adaptive_run import OWN_POLICY
@@ -177,7 +177,7 @@ class TestAllocation:
             trainer.step(next(batches))
         for batch in trainer.batches((data[0].flip(0), data[1].flip(0))):
             trainer.step(batch)
-        assert trainer.finish().assumptions == (SAME_ORDER,)
+        assert trainer.finish().assumptions == (OTHER_DATA, SAME_ORDER)
 
     def test_a_list_that_is_reordered_in_the_midst_of_an_epoch_is_refused(self, data: Data) -> None:
         listed = list(zip(*data, strict=True))
@@ -187,7 +187,9 @@ class TestAllocation:
         with pytest.raises(InvalidValue, match="do not shuffle"):
             list(trainer.batches(listed))
 
-    def test_the_same_rows_and_rows_of_another_epoch_are_nothing_to_say(self, data: Data) -> None:
+    def test_the_same_rows_are_nothing_to_say_and_rows_of_another_epoch_are_other_data(
+        self, data: Data
+    ) -> None:
         trainer = self.trainer(make_model())
         batches = trainer.batches(data)
         for _ in range(2):
@@ -197,7 +199,7 @@ class TestAllocation:
             trainer.step(next(batches))
         for batch in trainer.batches((data[0].flip(0), data[1].flip(0))):
             trainer.step(batch)
-        assert not trainer.finish().assumptions
+        assert trainer.finish().assumptions == (OTHER_DATA,)
 
     def test_a_restart_in_the_midst_of_an_epoch_assumes_the_same_order(
         self, data: Data, tmp_path: Path

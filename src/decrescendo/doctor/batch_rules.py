@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import engines, makers_of, makes, noises
+from decrescendo.doctor.flows import engines, makers_of, makes, noises, scaled_draws
 from decrescendo.doctor.source import (
     MAKERS,
     TRAINERS,
@@ -40,7 +40,8 @@ def is_private(sources: Sources) -> bool:
     made = any(sources.calls("PrivacyEngine", "DPSGD", "DPAdam", "DPOptimizer", *TRAINERS, *MAKERS))
     made = made or (sources.mentions("opake") and any(sources.calls("clipped_grad", "gaussian_noise")))
     clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
-    return attached or made or (bool(noises(sources)) and clipped)
+    counted = sources.mentions("epsilon", "accountant") and bool(scaled_draws(sources))
+    return attached or made or counted or (bool(noises(sources)) and clipped)
 
 
 def noise_on_some(sources: Sources) -> Iterator[Hit]:

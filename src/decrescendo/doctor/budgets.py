@@ -10,6 +10,8 @@ from decrescendo.errors import DecrescendoError
 
 Event = dict[str, Any]
 _SLACK = 1.01  # of accountants that search with a tolerance
+STATED = "the script names an epsilon of"
+_LEAST = 0.05  # of what people state; a smaller number keeps a division from zero
 _LITTLE = 20.0  # above it a guarantee says next to nothing
 
 
@@ -22,8 +24,8 @@ class Observed:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._kinds: dict[str, list[Event]] = {}
-        for event in events:
-            self._kinds.setdefault(event["kind"], []).append(event)
+        for at, event in enumerate(events):
+            self._kinds.setdefault(event["kind"], []).append({"order": at, **event})
 
     def of(self, kind: str) -> list[Event]:
         """All events of a kind."""
@@ -178,6 +180,13 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
             check, Certainty.RECOMPUTED, says,
             f"asked for epsilon {target:g}, the whole training spends {epsilon_words(upper)} at delta "
             f"{delta:.3g}", *place,
+        ))  # fmt: skip
+    stated = private.get("names", {}).get("epsilon")
+    if target is None and stated is not None and _LEAST < stated < lower / _SLACK:
+        findings.append(Finding(
+            "budget", Certainty.RECOMPUTED, f"{STATED} {stated:g}, the whole training spends {epsilon_words(upper)} at "
+            f"delta {delta:.3g}", "the noise is too small for what is stated: let an accountant find it, and ask it at "
+            "the end", *place_of(private),
         ))  # fmt: skip
     if upper > _LITTLE:
         findings.append(Finding(

@@ -1,10 +1,11 @@
-"""Whether some rows are several times in a data set, and whether another one has the same."""
+"""How a loader draws, whether some rows are several times in its data set, and whether another one has the same."""
 
 import bisect
 import contextlib
 from collections import Counter
 from typing import Any
 
+import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 _MOST = 1_000_000  # rows that are counted
@@ -32,3 +33,27 @@ def same_rows(one: Any, other: Any) -> bool:
     if isinstance(one, TensorDataset) and isinstance(other, TensorDataset) and len(one) == len(other):
         return bool({t.data_ptr() for t in one.tensors} & {t.data_ptr() for t in other.tensors})
     return one is other
+
+
+def facts_of(loader: Any) -> dict[str, Any]:
+    """How a loader draws its batches."""
+    batches = loader.batch_sampler
+    if (
+        type(batches).__name__ == "BatchSplittingSampler"
+    ):  # Opacus', which cuts batches into parts of one step
+        batches = batches.sampler
+    sampler = getattr(batches, "sampler", loader.sampler)
+    weights = getattr(sampler, "weights", None)
+    held = None if weights is None else torch.as_tensor(weights)
+    rows = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
+    return {
+        "sampler": type(sampler).__name__,
+        "batches": type(batches).__name__,
+        "size": loader.batch_size or getattr(batches, "batch_size", None),
+        "rate": getattr(loader, "sample_rate", None) or getattr(batches, "sample_rate", None),
+        "rows": rows,
+        "steps": len(loader) if hasattr(loader, "__len__") and rows else None,
+        "heaviest": None if held is None else float(held.max() / held.sum()),
+        "dataset": id(loader.dataset),
+        "repeats": most_repeated(loader.dataset),
+    }

@@ -29,6 +29,9 @@ class Draws:
         self._watch = watch
         self.count = self._others = self._before = 0  # normal draws, others, and others before the step
         self._states: list[Any] = []
+        self._uniform: Any = None
+        self._coins: Any = None  # the last uniform numbers, and which of them were below a rate
+        self.few = False  # whether single numbers were noised, as counts are: more is released than gradients
         # Whether many numbers were drawn before the step, and after an optimiser was made.
         self._early = False
 
@@ -38,6 +41,7 @@ class Draws:
             (torch, ("normal", "randn", "randn_like"), self._drawn), (Tensor, ("normal_",), self._drawn),
             (np.random, (*_NORMAL, "randn"), self._drawn),
             (torch, ("rand", "rand_like"), self._other), (Tensor, ("uniform_", "exponential_"), self._other),
+            (Tensor, ("__lt__", "lt"), self._tossed),
         ):  # fmt: skip
             for name in names:
                 wrap(owner, name, around)
@@ -65,7 +69,19 @@ class Draws:
 
     def _other(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._others += 1
-        return draw(*args, **kwargs)
+        drawn = draw(*args, **kwargs)
+        self._uniform = drawn
+        return drawn
+
+    def _tossed(self, below: Callable[..., Any], drawn: Any, *args: Any, **kwargs: Any) -> Any:
+        tossed = below(drawn, *args, **kwargs)
+        if drawn is self._uniform:
+            self._coins, self._uniform = tossed, None
+        return tossed
+
+    def are_coins(self, index: Any) -> bool:
+        """Whether these are the coins that were tossed last, as `torch.rand(n) < rate` tosses one for each row."""
+        return index is self._coins
 
     def _drawn(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         drawn = draw(*args, **kwargs)
@@ -73,6 +89,7 @@ class Draws:
             return drawn
         self.count += 1
         size = drawn.numel() if isinstance(drawn, Tensor) else np.size(drawn)
+        self.few = self.few or not np.ndim(drawn)
         self._early = self._early or (not self._states and 0 < self._watch.unclipped.numbers <= size)
         if self._watch.neighbours.role != "quiet":
             return drawn

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from decrescendo.doctor.budgets import Observed, loop_seen
+from decrescendo.doctor.budgets import STATED, Observed, loop_seen
 from decrescendo.doctor.checkpoint import examine_checkpoint
 from decrescendo.doctor.compare import NO_NOISE, buffers_moved, compared
 from decrescendo.doctor.events import read_events
 from decrescendo.doctor.finding import UNREACHED, Certainty, Diagnosis, Finding, ordered
-from decrescendo.doctor.flows import noises
+from decrescendo.doctor.flows import makers_of, makes, noises, scaled_draws
 from decrescendo.doctor.folder import examine_folder
 from decrescendo.doctor.rules import read_source
-from decrescendo.doctor.source import Sources, cell_of, read, script_of
+from decrescendo.doctor.source import Module, Sources, cell_of, name_of, names_in, read, script_of
 from decrescendo.doctor.verdicts import found_in
 from decrescendo.errors import FileRefused
 
@@ -29,6 +29,7 @@ _TRAIN = (
 )  # fmt: skip
 # What a library does not see of the script around it.
 _AROUND = ("beside", "selection", "unit")
+_FLOWS = 4  # assignments that noise may pass through, one after another
 
 
 def examine(
@@ -76,10 +77,15 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
     settled: set[str] = set()
     if kept is not None:
         more, facts, unknown, settled = _judge(kept)
-        local = [found for found in more if found.says == NO_NOISE and _noised_later(read(script), found)]
+        bare, sources = [found for found in more if found.says == NO_NOISE], read(script)
+        before = [found for found in bare if _noised_before(sources, found)]
+        more = [found for found in more if found not in before]
+        local = [found for found in bare if found not in before and _noised_elsewhere(sources, found)]
         if local:  # steps of a client, perhaps, whose update is noised
             settled -= {"noise"}
         more = [replace(found, certainty=Certainty.SUSPECTED) if found in local else found for found in more]
+        if any(sources.calls("get_epsilon")):  # the script asks for it
+            more = [found for found in more if not found.says.startswith(STATED)]
         if "buffers" in settled:  # BatchNorm, of what is no record
             findings = [found for found in findings if not found.says.startswith("BatchNorm")]
         findings = [*findings, *more]
@@ -88,10 +94,46 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
     return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))
 
 
-def _noised_later(sources: Sources, found: Finding) -> bool:
-    """Whether noise is drawn in another function than that of a step, which does not call it."""
-    for module, call in noises(sources):
+def _loop_of(sources: Sources, found: Finding) -> tuple[Module, ast.For | ast.While] | None:
+    """The innermost loop around the line of a step."""
+    loops = [
+        (module, node) for module in sources.modules[:1] for node in ast.walk(module.tree)
+        if isinstance(node, ast.For | ast.While) and node.lineno <= found.line <= (node.end_lineno or 0)
+    ]  # fmt: skip
+    return min(loops, key=lambda one: (one[1].end_lineno or 0) - one[1].lineno, default=None)
+
+
+def _noised_before(sources: Sources, found: Finding) -> bool:
+    """Whether what a step's loop reads is made of noisy numbers, as the labels of teachers' votes are."""
+    place = _loop_of(sources, found)
+    if place is None:
+        return False
+    module, loop = place
+    inside = set(ast.walk(loop))
+    drawn = [call for held, call in noises(sources) if held is module and call not in inside]
+    makers = makers_of(sources, [(module, call) for call in drawn])
+    statements = [
+        node for node in ast.walk(module.tree) if isinstance(node, ast.Assign) and node not in inside
+    ]
+    known: set[str] = set()
+    for _ in range(_FLOWS):
+        for node in statements:
+            if makes(node, drawn, makers) or known & names_in(node.value):
+                known |= {name_of(part).lower() for target in node.targets for part in ast.walk(target)} - {
+                    ""
+                }
+    return bool(known & names_in(loop))
+
+
+def _noised_elsewhere(sources: Sources, found: Finding) -> bool:
+    """Whether noise is drawn outside of a step's loop, or in another function, which the step's does not call."""
+    place = _loop_of(sources, found)
+    for module, call in [*noises(sources), *scaled_draws(sources)]:
         function = module.function(call)
+        if place is not None and place[0] is module and call not in ast.walk(place[1]):
+            near = module.function(place[1])
+            if function is near:
+                return True
         if function is None:
             continue
         callers = [where.function(one) for where, one in sources.calls(function.name)]

@@ -65,6 +65,22 @@ def noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
     return found
 
 
+def scaled_draws(sources: Sources) -> list[tuple[Module, ast.Call]]:
+    """Normal draws that are given, or multiplied by, a scale that is no constant: noise, whatever it is added to."""
+    found = []
+    for module, call in sources.calls(*_DRAWS):
+        function, above = module.function(call), module.parents.get(call)
+        scales = [k.value for k in call.keywords if k.arg in ("scale", "std")] + call.args[1:2]
+        scales = scales if name_of(call.func) in ("normal", "normal_", "laplace") else []
+        if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Mult):
+            scales.append(above.left if above.right is call else above.right)
+        if (function is None or function.name != "forward") and not all(
+            isinstance(s, ast.Constant) for s in scales
+        ):
+            found.append((module, call))
+    return found
+
+
 def draws_each_alone(sources: Sources) -> bool:
     """Whether some batch is drawn record by record, or by another scheme that accountants know."""
     return sources.matches(_POISSON)

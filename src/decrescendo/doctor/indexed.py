@@ -21,7 +21,7 @@ class IndexedRows:
     """Changes one of the rows that are taken, in all tables that they are taken out of; never the tables themselves.
 
     One index into several tables of one length (inputs and labels) is how a batch is drawn; into a single one it may be
-    a look-up. So the first batch shows which tables belong together, and a later one is compared.
+    a look-up, if it is not of coins. So the first batch shows which tables belong together; a later one is compared.
 
     Args:
         watch: of the training.
@@ -53,6 +53,8 @@ class IndexedRows:
         if numbers is None:
             return taken
         self._learn(rows, numbers)
+        if rows.dim() > 1 and self._watch.draws.are_coins(index):
+            self._tables.add(rows.data_ptr())
         if rows.data_ptr() not in self._tables:
             return taken
         watch, neighbours = self._watch, self._watch.neighbours
@@ -64,7 +66,7 @@ class IndexedRows:
             watch.fork(0)
         if self._chosen is None or not torch.equal(numbers, self._chosen):
             return taken
-        return _neighbour(neighbours.role, rows, numbers, taken)
+        return _neighbour(neighbours.change, rows, numbers, taken)
 
     def _learn(self, rows: Tensor, numbers: Tensor) -> None:
         """Two tables of one length that the same rows are taken of, one after the other."""

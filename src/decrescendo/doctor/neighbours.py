@@ -16,6 +16,9 @@ from decrescendo.doctor.events import Events
 
 # "same" shows that a run is repeatable; "quiet" draws no noise, so that the difference is the noise.
 ROLES = ("same", "replaced", "removed", "large", "opposite", "quiet")
+# "coupled" has another record, steps by what "same" released, and goes on; "later" goes on with nothing changed.
+GOING_ON = ("later", "coupled")
+AFTER = 3  # releases that are compared
 _LONGEST = 60  # seconds that a child may take
 LARGEST = 20_000_000  # numbers of a release that are kept: a part of a vector is no longer than all of it
 # A large record may be one that the model gets right by far, of no gradient: its opposite then has a long one.
@@ -51,6 +54,24 @@ def enlarging(collate: Callable[[list[Any]], Any], role: str) -> Callable[[list[
     return lambda rows: collate([enlarged(role, rows[0], rows[1:]), *rows[1:]])
 
 
+def another(row: Tensor) -> Tensor:
+    """Another row, where there is none beside it: numbers in another order, codes of others of the same range."""
+    if row.is_floating_point():
+        return row.flip(-1) if row.dim() else row
+    return row if row.dtype == torch.bool else row.max() - row
+
+
+def putting(gradients: Sequence[Tensor]) -> Callable[[Tensor], None]:
+    """What writes a vector into gradients."""
+
+    def put(vector: Tensor) -> None:
+        parts = vector.split([g.numel() for g in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.detach().copy_(part.view_as(gradient))
+
+    return put
+
+
 def _unlike(label: Any, other: Any) -> bool:
     """Whether two classes differ."""
     if isinstance(label, Tensor):
@@ -76,6 +97,12 @@ class Neighbours:
         # Whether a batch was changed, and nothing was released since.
         self.waiting = False
         self._releases, self._again = 0, False
+        self._later: list[Tensor] = []
+
+    @property
+    def change(self) -> str:
+        """What is changed in this process, as the role that changes it says."""
+        return "opposite" if self.role == "coupled" else self.role
 
     def due(self, loader: int) -> bool:
         """Whether to fork before this batch: until there was a release that a record moved, once a loader."""
@@ -85,18 +112,18 @@ class Neighbours:
         return self._again or (is_open and not (self._folder / "parent.pt").exists())
 
     def fork(self, loader: int) -> str:
-        """Make the children, one after another. In each it returns the child's role, in the parent "parent"."""
+        """Make the children, one after another. In each it returns what is changed, in the parent "parent"."""
         self._forked.append(loader)
         self.waiting, self._again = True, False
-        for role in ("parent", *ROLES):
+        for role in ("parent", *ROLES, *GOING_ON):
             (self._folder / f"{role}.pt").unlink(missing_ok=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        for role in ROLES:
+        for role in (*ROLES, *GOING_ON):
             child = os.fork()
             if child == 0:
                 self._become(role)
-                return role
+                return self.change
             os.waitpid(child, 0)
             if role == "same" and not (self._folder / f"{role}.pt").exists():
                 break  # nothing is released after this batch, and the others would search as long
@@ -112,11 +139,24 @@ class Neighbours:
         signal.alarm(_LONGEST)
         torch.save = lambda *_, **__: None  # nothing of a child stays
 
-    def release(self, vector: Callable[[], Tensor], facts: Mapping[str, Any]) -> None:
-        """What would be released now, of which children leave the first and end."""
+    def release(
+        self,
+        vector: Callable[[], Tensor],
+        facts: Mapping[str, Any],
+        put: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        """What would be released now, of which children leave the first and end; ``put`` puts another in its place."""
         if not self.waiting:
+            self._follow(vector, facts)
             return
         self.waiting = False
+        if self.role in GOING_ON:
+            same = released(self._folder, "same")
+            if put is None or same is None or len(same["release"]) == LARGEST:
+                os._exit(1)
+            put(same["release"])
+            self._later = []
+            return
         # Of several loaders the last one that came before a release is the one that trains.
         kept = vector().detach().to(torch.float64).flatten()[:LARGEST].clone()
         path = self._folder / f"{self.role}.pt"
@@ -132,6 +172,17 @@ class Neighbours:
         self._again = self._releases < _TIMES and all(
             held is not None and torch.equal(held["release"], kept) for held in others
         )
+
+    def _follow(self, vector: Callable[[], Tensor], facts: Mapping[str, Any]) -> None:
+        """Of a child that goes on: what it releases after the first."""
+        if self.role not in GOING_ON:
+            return
+        self._later.append(vector().detach().to(torch.float64).flatten())
+        if len(self._later) == AFTER:
+            torch.serialization.save(
+                {"release": torch.cat(self._later), **facts}, self._folder / f"{self.role}.pt"
+            )
+            os._exit(0)
 
     def ended(self) -> None:
         """A child that comes to the end of the training has released nothing."""

@@ -23,6 +23,7 @@ from decrescendo.doctor.batch_rules import (
     weighted,
 )
 from decrescendo.doctor.finding import Certainty, Finding
+from decrescendo.doctor.kept_rules import kept_batches, stale_noise
 from decrescendo.doctor.norm_rules import follows_the_norms, tensors_apart
 from decrescendo.doctor.published_rules import histories, label_counts, statistics, target_encodings
 from decrescendo.doctor.sampling_rules import drawn_by_number, shuffled
@@ -206,7 +207,8 @@ def _numbers(module: Module, node: ast.expr, deep: int = 4) -> list[float]:
 
 RULES = (
     poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules, told_the_first_noise,
-    told_of_epochs, noise_on_some, follows_the_norms, target_encodings, gradient_logs, stated_units, large_deltas,
+    told_of_epochs, kept_batches, stale_noise,
+    noise_on_some, follows_the_norms, target_encodings, gradient_logs, stated_units, large_deltas,
     rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories, counted_less_often,
     never_counted, seeds, fixed_keys, logs, trainer_logs, saved_scores, statistics, label_counts, standardised,
     saved_statistics, whole_modules, selections, units, small_noise, other_deltas, high_targets,

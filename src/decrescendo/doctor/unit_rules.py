@@ -13,10 +13,12 @@ _PERSONS = re.compile(
 )
 # As a name of a variable: clients and the like are what federations loop over.
 _NAMED = re.compile(r"^(user|patient|subject|speaker|author|person|customer)_?ids?$", re.IGNORECASE)
+_WHOSE = (
+    r"(user|person|patient|customer|speaker|author|subject|household|family|device|account|employee|meter)"
+)
 _STATED = re.compile(
-    r"\b(user|person|patient|customer|speaker|author|subject)[- ]level "
-    r"(dp\b|epsilon|privacy|differential|guarantee|\()|"
-    r"(epsilon|privacy|dp) (per|of each|for each) (user|person|patient|customer|speaker|author|subject)"
+    rf"\b{_WHOSE}[- ]level (dp\b|epsilon|privacy|differential|guarantee|\()|"
+    rf"(epsilon|privacy|dp) (per|of each|for each|of every|for every) {_WHOSE}|per[- ]{_WHOSE} (epsilon|dp\b|privacy)"
 )
 _DENIED = re.compile(r"\b(not|no|never|isn't|rather than|instead of|unlike)\b")
 # What a window may pass through on its way to the rows.

@@ -258,7 +258,8 @@ def _by_hand(seen: Observed) -> Iterator[Finding]:
 def _uncounted(seen: Observed) -> Iterator[Finding]:
     """Steps with noise, of which an accountant that is called by hand sees fewer."""
     counted, drawn = seen.of("account"), 0
-    noisy = sum(drawn < (drawn := event["drawn"]) for event in seen.of("step"))
+    last = max((event["order"] for event in counted), default=0)
+    noisy = sum(drawn < (drawn := event["drawn"]) for event in seen.of("step") if event["order"] < last)
     # (A generator in between may draw numbers, too, for no noise.)
     if seen.of("private") or not counted or noisy <= 2 * len(counted):
         return

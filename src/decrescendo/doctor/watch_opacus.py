@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decrescendo.doctor.data_sets import same_rows
+from decrescendo.doctor.data_sets import facts_of, same_rows
 from decrescendo.doctor.events import user_frame, user_place, wrap
-from decrescendo.doctor.loops import epochs_asked
-from decrescendo.doctor.watch_torch import TorchWatch, facts_of
+from decrescendo.doctor.loops import epochs_asked, named_numbers
+from decrescendo.doctor.watch_torch import TorchWatch
 
 _DIGEST = 8  # projections of each record's gradient
 _LONG = 1000.0  # of each number of a long gradient
@@ -68,7 +68,7 @@ class OpacusWatch:
         kept = trained & set(map(id, result[0].parameters()))
         again = sum(same_rows(rows, data) for data in self._torch.early_data) > 1
         self._events.write("private", {
-            "pretrained": bool(kept) and again,
+            "pretrained": bool(kept) and again, "names": named_numbers(user_frame()),
             "asked": plain, "given": facts_of(kwargs["data_loader"]), "made": facts_of(result[-1]),
             "optimizer": id(optimizer), "noise": optimizer.noise_multiplier, "accountant": id(engine.accountant),
             "history": list(engine.accountant.history),

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from decrescendo.base.torch_private import tree_leaves
+from decrescendo.doctor.data_sets import facts_of
 from decrescendo.doctor.events import user_frame, wrap
 from decrescendo.doctor.loops import epochs_asked, named_numbers
 from decrescendo.doctor.source import Sources
-from decrescendo.doctor.watch_torch import TorchWatch, facts_of
+from decrescendo.doctor.watch_torch import TorchWatch
 
 _NOISES = ("opake.dpsgd.noise", "opake.dpsgd", "opake.api.dpsgd.noise")
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,22 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
-from decrescendo.doctor.data_sets import most_repeated
+from decrescendo.doctor.data_sets import facts_of
 from decrescendo.doctor.draws import Draws
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
 from decrescendo.doctor.indexed import IndexedRows
 from decrescendo.doctor.loops import epochs_asked, named_numbers
-from decrescendo.doctor.neighbours import LARGEST, SCALES, Neighbours, changed_indices, enlarging
+from decrescendo.doctor.neighbours import (
+    AFTER,
+    GOING_ON,
+    LARGEST,
+    SCALES,
+    Neighbours,
+    another,
+    changed_indices,
+    enlarging,
+    putting,
+)
 from decrescendo.doctor.unclipped import Unclipped
 
 
@@ -77,7 +87,9 @@ class TorchWatch:
     def fork(self, loader: int) -> str:
         """See `Neighbours.fork`: random numbers that are drawn from here on are drawn in the step."""
         self.draws.begin()
-        return self.neighbours.fork(loader)
+        role = self.neighbours.fork(loader)
+        self.steps += 2 * AFTER if self.neighbours.role in GOING_ON else 0
+        return role
 
     # Loaders.
 
@@ -163,7 +175,7 @@ class TorchWatch:
         # No loader made this batch: change a record where the model takes it. Its label stays.
         role, batch = self.fork(0), args[0].clone()
         if role == "replaced":
-            batch[0] = batch[1] if len(batch) > 1 else batch[0].flip(-1) if batch[0].dim() else batch[0]
+            batch[0] = batch[1] if len(batch) > 1 else another(batch[0])
         elif role in SCALES and batch.is_floating_point():
             batch[0] *= SCALES[role]
         return (batch, *args[1:])
@@ -225,14 +237,25 @@ class TorchWatch:
             return
         gradients = [p.grad for p in groups if p.grad is not None]
         if gradients:
-            self._released(lambda: torch.cat([g.detach().flatten() for g in gradients]))
+            sizes = [g.numel() for g in gradients]
+            self._released(
+                lambda: torch.cat([g.detach().flatten() for g in gradients]), sizes, putting(gradients)
+            )
 
-    def _released(self, vector: Callable[[], Tensor], *, at_once: bool = True) -> None:
+    def _released(
+        self,
+        vector: Callable[[], Tensor],
+        sizes: Sequence[int] = (),
+        put: Callable[[Tensor], None] | None = None,
+        *,
+        at_once: bool = True,
+    ) -> None:
         """By a step that is not Opacus': with what the code around it calls noise, clip norm and epsilon."""
         if self.done == 0:
             frame = user_frame()
             self.events.write("claims", {"names": named_numbers(frame), "epochs": epochs_asked(frame)})
-        self.neighbours.release(vector, {"kind": "gradient", "elsewhere": self.draws.elsewhere(at_once)})
+        facts = {"kind": "gradient", "sizes": list(sizes), "few": self.draws.few}
+        self.neighbours.release(vector, {**facts, "elsewhere": self.draws.elsewhere(at_once)}, put)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.waits:
@@ -274,27 +297,3 @@ class TorchWatch:
         keys = sorted(map(str, content)) if isinstance(content, dict) else []
         self.events.write("load", {"keys": keys[:20]})
         return content
-
-
-def facts_of(loader: Any) -> dict[str, Any]:
-    """How a loader draws its batches."""
-    batches = loader.batch_sampler
-    if (
-        type(batches).__name__ == "BatchSplittingSampler"
-    ):  # Opacus', which cuts batches into parts of one step
-        batches = batches.sampler
-    sampler = getattr(batches, "sampler", loader.sampler)
-    weights = getattr(sampler, "weights", None)
-    held = None if weights is None else torch.as_tensor(weights)
-    rows = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
-    return {
-        "sampler": type(sampler).__name__,
-        "batches": type(batches).__name__,
-        "size": loader.batch_size or getattr(batches, "batch_size", None),
-        "rate": getattr(loader, "sample_rate", None) or getattr(batches, "sample_rate", None),
-        "rows": rows,
-        "steps": len(loader) if hasattr(loader, "__len__") and rows else None,
-        "heaviest": None if held is None else float(held.max() / held.sum()),
-        "dataset": id(loader.dataset),
-        "repeats": most_repeated(loader.dataset),
-    }

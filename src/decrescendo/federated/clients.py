@@ -11,7 +11,9 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import count_rows
 from decrescendo.clipping import Batch
 from decrescendo.errors import InvalidValue, check_instance, check_integer
-from decrescendo.training.data.rows import OWN_ROWS, assumption_of, held_by, rows, table_of
+from decrescendo.training.data.examples import Examples
+from decrescendo.training.data.rows import OWN_ROWS, Rows, assumption_of, held_by, rows, table_of
+from decrescendo.training.data.unmoved import Unmoved
 
 CLIENTS_APART = assumed("own-clients")
 
@@ -64,9 +66,14 @@ class Clients:
     take: Callable[[Int[np.ndarray, " clients"]], Records]
     held: object = field(default=None, repr=False)
     assumption: Assumption | None = field(default=CLIENTS_APART, init=False)
+    _drawn: Rows | Examples | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_integer("count", self.count, at_least=1)
+
+    def unmoved(self) -> Unmoved | None:
+        """To see whether records in memory stay as they are now; ``None`` where other code makes them."""
+        return None if self._drawn is None else Unmoved(self._drawn)
 
     def records(self, members: Int[np.ndarray, " clients"]) -> Records:
         """The records of these clients, one part for each: each part is clipped by itself.
@@ -143,11 +150,12 @@ class _Table:
         table, drawn = rows(data), table_of(data)
         found = assumption_of(drawn)
         self.count, self.take = table.count, table.take
-        self.held = (data, held_by(drawn))
+        self.held, self._drawn = (data, held_by(drawn)), drawn
         compared = found is not None and found.code in OWN_ROWS  # by a training; here no row is
         self._assumption = CLIENTS_APART if compared else found
 
     def of(self, clients: Clients) -> Clients:
         """Clients whose records are these rows."""
         object.__setattr__(clients, "assumption", self._assumption)
+        object.__setattr__(clients, "_drawn", self._drawn)
         return clients

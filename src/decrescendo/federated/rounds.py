@@ -67,7 +67,7 @@ class Rounds:
         placement: Placement, books: Books, turns: Turns, scheduler: LRScheduler | None, readings: Readings,
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
-        self._run, self._model, self._plan, self._optimizer = run, model, plan, optimizer
+        self._run, self._model, self._plan, self._optimizer, self._seed = run, model, plan, optimizer, seed
         self._placement, self._books, self._turns = placement, books, turns
         self._coins = plan.sampling if plan.correlation else poisson(plan.sampling, "a federated run")
         self.streams = RunStreams.of(seed, plan.sampling, plan.correlation)
@@ -86,7 +86,7 @@ class Rounds:
             self._go_on(state)
         # What else is published than what noise moves, and by whom that is moved.
         self._frozen = FrozenStateGuard(self._model)
-        self._between = BetweenSteps(self._model, self._optimizer)
+        self._between = BetweenSteps(self._model, self._optimizer, seed=self._seed)
         if self._books.spent:
             noisy = self._plan.private and BEGAN_WITHOUT_NOISE not in self._assumptions
             self._between.resumed(noisy=noisy)

@@ -132,6 +132,7 @@ def simulate(
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds, readings.telemetry)
     cohorts.withhold(clients.held)
+    unmoved = clients.unmoved()
     server = Server(
         model, given, optimizer, seed=seed, placement=placement, scheduler=scheduler, name=name,
         journal=journal, store=store, telemetry=telemetry,
@@ -140,6 +141,8 @@ def simulate(
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
+            if unmoved is not None:
+                unmoved.check()
             opened = server.open()
             seeds.stream = round_stream(members, opened.round.number)
             present = _answering(opened.round.number, opened.cohort, dropouts)

@@ -12,6 +12,8 @@ WRITTEN = assumed("weights-written")
 SET = assumed("optimizer-settings-changed")
 GRADIENTS_CHANGED = assumed("gradients-changed")
 ROWS_CHANGED = assumed("batches-changed")
+STEP_SKIPPED = assumed("steps-skipped")
+OTHER_DATA = assumed("other-data")
 ENDED_ON_A_BATCH = assumed("ended-on-a-batch")
 READ_AND_SET = assumed("settings-changed-after-diagnostics")
 READ_AND_ENDED = assumed("ended-after-diagnostics")
@@ -23,6 +25,7 @@ PUBLIC_PARAMETERS = template("public-frozen-parameters")
 STATE_SET = template("public-changed-state")
 PARAMETERS_MADE = template("parameters-added")
 TRAINED_SET = template("trained-set-changed")
+OPTIMIZER_STATE = template("optimizer-state")
 # Above _FEW names, those that differ only in digits are merged; at most _MANY are shown.
 _FEW, _MANY = 6, 12
 

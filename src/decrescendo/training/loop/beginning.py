@@ -1,7 +1,9 @@
 """What `Trainer` checks, compares across ranks and registers in the ledger store before the first step."""
 
+import operator
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.batches import to_device
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Batch, Engine, EngineSettings, Loss
@@ -24,6 +27,7 @@ from decrescendo.training.data.data_set import DataSet
 from decrescendo.training.data.examples import Examples
 from decrescendo.training.data.finite import check_finite
 from decrescendo.training.data.rows import Rows
+from decrescendo.training.loop.assumptions import OTHER_DATA
 from decrescendo.training.loop.between import BetweenSteps
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.loop.source import Source
@@ -39,6 +43,28 @@ from decrescendo.training.store import Account, Store, check_name, new_id
 
 # The fewest norm bins with which a `ClipController` works.
 _NORMS = 2
+
+
+SAME_ORDER = assumed("same-order")
+
+
+def assumed_of_data(data: object, before: object, sampling: Sampling, taken: int) -> set[Assumption]:
+    """What is assumed of data that are given after ``taken`` steps, where ``before`` were given last (`None`: none)."""
+    if _are_same(data, before):
+        return set()
+    found = {SAME_ORDER} if is_order_kept(sampling, taken) else set[Assumption]()
+    return found | ({OTHER_DATA} if taken and before is not None else set())
+
+
+def _are_same(data: object, other: object) -> bool:
+    """Whether two data sets are one object, or tuples or dicts of the same objects."""
+    if isinstance(data, tuple) and isinstance(other, tuple):
+        ours, theirs = cast("tuple[object, ...]", data), cast("tuple[object, ...]", other)
+        return len(ours) == len(theirs) and all(map(operator.is_, ours, theirs))
+    if isinstance(data, dict) and isinstance(other, dict):
+        own, its = cast("dict[Any, object]", data), cast("dict[Any, object]", other)
+        return own.keys() == its.keys() and all(value is its[key] for key, value in own.items())
+    return data is other
 
 
 def seed_at(place: int, seed: int | Secure) -> int | Secure:

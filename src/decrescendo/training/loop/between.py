@@ -1,5 +1,7 @@
-"""Detects what a user's own loop changes between steps (weights, optimiser, batch); a run lists it as
-assumptions."""
+"""Detects what a user's own loop changes between steps (weights, optimiser, batch); a run lists it as assumptions.
+
+Longer than most files: everything that a loop can change between two steps is compared in one place.
+"""
 
 from collections.abc import Callable, Collection
 from typing import Any, final
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.batches import leaves_of
+from decrescendo.base.batches import OneByOne, leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
@@ -17,17 +19,19 @@ from decrescendo.training.loop.assumptions import (
     ENDED_EARLY,
     ENDED_ON_A_BATCH,
     GRADIENTS_CHANGED,
+    OPTIMIZER_STATE,
     READ_AND_ENDED,
     READ_AND_SET,
     ROWS_CHANGED,
     SET,
+    STEP_SKIPPED,
     TRAINED_SET,
     WRITTEN,
     named,
 )
 from decrescendo.training.loop.earlier_runs import EarlierRuns
-from decrescendo.training.loop.optimizers import around_step, assumed_of_optimizer
-from decrescendo.training.loop.schedulers import Settings, set_by_scheduler, settings_of
+from decrescendo.training.loop.optimizers import around_step, assumed_of_optimizer, state_at_start
+from decrescendo.training.loop.schedulers import Settings, set_by_scheduler, settings_of, state_of, steps_of
 from decrescendo.training.processes.bits import fingerprint, fingerprints
 
 
@@ -73,11 +77,13 @@ class BetweenSteps:
         # Weights and settings after the last step; the drawn tensors by id; weights and settings before the pass.
         self._weights: dict[str, bytes] | None = None
         self._settings: Settings = []
-        self._handed: dict[int, tuple[Tensor, bytes]] = {}
+        self._handed: dict[int, tuple[object, bytes]] = {}
         self.is_straight = False  # batches go from the draw to the step: no code of a user is in between
         self._entered: tuple[dict[str, bytes], Settings] | None = None
         # For a loop that steps optimiser and scheduler itself (`filled`).
         self._scheduler, self._is_filled = scheduler, False
+        # The scheduler as its last step left it; in a loop that steps it, how many steps it had taken.
+        self._scheduled, self._filled_at = "", -1
         self._handles: list[Any] = []
 
     def begin(self) -> bool:
@@ -93,12 +99,14 @@ class BetweenSteps:
                 pairs = zip(self._settings, now, strict=False)
                 moved = any(old[key] != new[key] for old, new in pairs for key in old.keys() & new.keys())
                 if moved or len(self._settings) != len(now):
-                    self._found.add(READ_AND_SET if self._read else SET)
+                    self._note_set()
                 self._settings = now
                 self._note_trained()
                 self.look()
+            elif held := state_at_start(self._optimizer):
+                self._found.add(OPTIMIZER_STATE.format(named(held)))
             self.look_back()
-            self._begun = True
+            self._begun, self._scheduled = True, state_of(self._scheduler)
             self._note()
         return begins
 
@@ -135,15 +143,20 @@ class BetweenSteps:
 
     def note_drawn(self, batch: Batch | None) -> None:
         """Note the batch that was drawn."""
-        tensors = () if batch is None or self.is_straight else leaves_of(batch)
-        self._handed = {id(tensor): (tensor, fingerprint(tensor)) for tensor in tensors}
+        self._handed = {id(part): (part, _code_of(part)) for part in self._parts_of(batch)}
 
     def check_given(self, batch: Batch | None) -> None:
         """Compare the batch given to a step with the drawn one."""
-        for tensor in () if batch is None or self.is_straight else leaves_of(batch):
-            handed = self._handed.get(id(tensor))
-            if handed is None or handed[1] != fingerprint(tensor):
+        for part in self._parts_of(batch):
+            handed = self._handed.get(id(part))
+            if handed is None or handed[1] != _code_of(part):
                 self._found.add(ROWS_CHANGED)
+
+    def _parts_of(self, batch: Batch | None) -> list[object]:
+        """The tensors of a batch; of examples passed one by one also these, which may be objects of any kind."""
+        if batch is None or self.is_straight:
+            return []
+        return [*leaves_of(batch), *(batch.examples if isinstance(batch, OneByOne) else ())]
 
     def look(self) -> tuple[dict[str, bytes], Settings]:
         """Check that weights and settings are as the last step left them, and the optimiser's class. Returns the
@@ -157,8 +170,13 @@ class BetweenSteps:
         if self._begun and self._settings != settings:
             own = self._scheduler if self._is_filled else None
             if own is None or not set_by_scheduler(own, self._optimizer, self._settings, settings):
-                self._found.add(READ_AND_SET if self._read else SET)
+                self._note_set()
+        if self._begun and not self._is_filled and self._scheduled != state_of(self._scheduler):
+            self._note_set()
         return now, settings
+
+    def _note_set(self) -> None:
+        self._found.add(READ_AND_SET if self._read else SET)
 
     def enter(self) -> None:
         """Call when a pass begins: until `leave` nothing may change the weights or the optimiser's
@@ -193,12 +211,16 @@ class BetweenSteps:
 
     def scheduled(self) -> None:
         """Call after the run's scheduler has set the learning rates, right after `stepped`."""
-        self._settings = settings_of(self._optimizer)
+        self._settings, self._scheduled = settings_of(self._optimizer), state_of(self._scheduler)
 
     def filled(self) -> None:
         """Call when the noisy mean is in every ``.grad``: the user's loop must then step its optimiser once."""
         self._handed.clear()
-        self._is_filled = True
+        if self.waiting:
+            self._found.add(STEP_SKIPPED)
+        if self._is_filled and steps_of(self._scheduler) != self._filled_at + (self._scheduler is not None):
+            self._note_set()
+        self._is_filled, self._filled_at = True, steps_of(self._scheduler)
         self._forget()
         gradients = self._gradients()
 
@@ -211,7 +233,21 @@ class BetweenSteps:
             self._forget()
             self._note()
 
-        self._handles = around_step(self._optimizer, before, after)
+        def within(closure: Callable[[], Any]) -> Callable[[], Any]:
+            def watched() -> Any:
+                kept, weights, settings = self._gradients(), self._now(), settings_of(self._optimizer)
+                found = closure()
+                if kept != self._gradients():
+                    self._found.add(GRADIENTS_CHANGED)
+                if weights != self._now():
+                    self._found.add(WRITTEN)
+                if settings != settings_of(self._optimizer):
+                    self._note_set()
+                return found
+
+            return watched
+
+        self._handles = around_step(self._optimizer, before, after, within)
 
     @property
     def waiting(self) -> bool:
@@ -237,7 +273,7 @@ class BetweenSteps:
     def ended(self, *, early: bool, drawn: bool) -> tuple[Assumption, ...]:
         """The assumptions of a run that ends here: early, or after drawing a batch that no step used."""
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
-        return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
+        return (*by, *([ENDED_ON_A_BATCH] if drawn else []), *([STEP_SKIPPED] if self.waiting else []))
 
     def _note(self) -> None:
         self._weights = None
@@ -268,3 +304,8 @@ class BetweenSteps:
     def _gradients(self) -> bytes:
         found = [parameter.grad for parameter in trainable(self._model).values()]
         return fingerprint(*(value for value in found if value is not None))
+
+
+def _code_of(part: object) -> bytes:
+    """The fingerprint of a tensor; of another object nothing."""
+    return fingerprint(part) if isinstance(part, Tensor) else b""

@@ -38,17 +38,49 @@ def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return inner(held) if isinstance(held, torch.optim.Optimizer) else optimizer
 
 
+def state_at_start(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The names of what an optimiser holds of earlier steps, sorted; empty for a new one.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> optimizer = torch.optim.Adam([weight])
+    >>> before = state_at_start(optimizer)
+    >>> (weight * torch.tensor([1.0, 2.0])).sum().backward()
+    >>> optimizer.step()
+    >>> before, state_at_start(optimizer)
+    ([], ['exp_avg', 'exp_avg_sq', 'step'])
+    """
+    states = [state for part in parts_of(inner(optimizer)) for state in inner(part).state.values()]
+    return sorted({name for state in states for name, value in state.items() if _has_seen(value)})
+
+
+def _has_seen(value: object) -> bool:
+    """Whether a number or tensor is none that an optimiser begins with: 0, or one number throughout."""
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().flatten()
+        return bool(flat.ne(0).any()) if flat.numel() < 2 else bool(flat.ne(flat[0]).any())
+    return isinstance(value, (int, float)) and value != 0
+
+
 def around_step(
-    optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]
+    optimizer: torch.optim.Optimizer,
+    before: Callable[[], None],
+    after: Callable[[], None],
+    within: Callable[[Callable[[], Any]], Callable[[], Any]],
 ) -> list[Any]:
     """Call ``before`` and ``after`` once around the next step; for combined optimisers before the first one's
-    and after the last one's. The caller must then remove the returned handles."""
+    and after the last one's. What ``within`` makes of its closure, if it has one, takes the closure's place. The caller
+    must then remove the returned handles."""
     parts = [inner(part) for part in parts_of(inner(optimizer))]
     left = set(map(id, parts))
 
-    def first(*_: object) -> None:
+    def first(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(left) == len(parts):
             before()
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": within(kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], within(args[1]), *args[2:]), kwargs
+        return None
 
     def last(stepped: object, *_: object) -> None:
         left.discard(id(stepped))

@@ -117,6 +117,17 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
     ]
 
 
+def state_of(scheduler: LRScheduler | None) -> str:
+    """All that a scheduler holds, to see whether it is as its last step left it."""
+    return "" if scheduler is None else repr(sorted(scheduler.state_dict().items(), key=lambda item: item[0]))
+
+
+def steps_of(scheduler: LRScheduler | None) -> int:
+    """How many steps a scheduler has taken; of one that chains others, the first of these."""
+    chained = cast("Any", getattr(scheduler, "_schedulers", None))
+    return int(getattr(scheduler, "last_epoch", None) or (steps_of(chained[0]) if chained else 0))
+
+
 def set_by_scheduler(
     scheduler: LRScheduler, optimizer: torch.optim.Optimizer, before: Settings, now: Settings
 ) -> bool:

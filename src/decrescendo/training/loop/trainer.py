@@ -56,8 +56,6 @@ from decrescendo.training.store import Account, Store
 
 _NUMBERS = count(1)  # one for each training that rank 0 begins
 
-SAME_ORDER = assumed("same-order")
-
 
 @final
 class Trainer:
@@ -238,8 +236,7 @@ class Trainer:
         )
         found = (*known.assumptions, *beginning.check_data_alike(known, self._world, workers))
         assumptions = {*self._run_state.assumptions, *found}
-        if data is not self._data and beginning.is_order_kept(sampling, taken):
-            assumptions |= {SAME_ORDER}
+        assumptions |= beginning.assumed_of_data(data, self._data, sampling, taken)
         self._data = data
         if isinstance(self._engine, Engine):
             self._engine.withhold(known.memory(), optimizer_tensors(self._optimizer))
@@ -405,8 +402,8 @@ class Trainer:
         )  # fmt: skip
 
     def ends(self, rule: Plateau) -> bool:
-        """Whether ``rule`` ends the training now. It sees released values only, so an end by it needs no
-        assumption."""
+        """Whether a `Plateau` ends the training now. It sees released values only: its end needs no assumption."""
+        check_instance("rule", rule, Plateau, "End by a rule of your own with break: the run then says so")
         self._plateau = self._run_state.taken if rule(self.progress()) else self._plateau
         return self._plateau == self._run_state.taken
 

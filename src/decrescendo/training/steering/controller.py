@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, NoReturn, final
 
 from decrescendo.base.limits import SMALLEST_CLIP_NORM
-from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import Sampling
 from decrescendo.training.steering.reading import Reading
@@ -75,6 +75,12 @@ class ClipController:
     rescale_to_unit_norm: bool = False
     min_clip_norm: float = 0.0
     max_clip_norm: float = math.inf
+
+    def __init_subclass__(cls) -> NoReturn:
+        raise InvalidType(
+            f"ClipController must be used as it is, got the subclass {cls.__name__}: another rule may read what is "
+            "private. Write a policy, for Adaptive"
+        )
 
     def __post_init__(self) -> None:
         check_instance("plan", self.plan, Plan, "calibrate makes one")

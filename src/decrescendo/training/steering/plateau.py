@@ -6,10 +6,10 @@ import statistics
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Literal, NoReturn, final
 
 from decrescendo.clipping.telemetry import Telemetry
-from decrescendo.errors import InvalidValue, check_integer, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
 from decrescendo.training.steering.reading import WINDOW, Reading, smoothed
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ class Plateau:
     window: int = WINDOW
     errors: float = 3.0
     least: float = 0.01
+
+    def __init_subclass__(cls) -> NoReturn:
+        raise InvalidType(
+            f"Plateau must be used as it is, got the subclass {cls.__name__}: another rule may read what is private. "
+            "Return True from a callback: the run then says that it ended early"
+        )
 
     def __post_init__(self) -> None:
         if self.of not in ("loss", "accuracy"):

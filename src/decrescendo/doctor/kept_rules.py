@@ -1,0 +1,79 @@
+"""Rules of the source about what is computed once and used again: batches that were drawn, noise for a clip norm."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from decrescendo.doctor.flows import engines, noises
+from decrescendo.doctor.source import Hit, Module, Sources, name_of, names_in, targets_of
+
+_LOADER = re.compile(r"load")
+_CLIP = re.compile(r"clip|bound|max_norm|sensitivity|^c$")
+
+
+def kept_batches(sources: Sources) -> Iterator[Hit]:
+    """A private loader's batches in a list, which each epoch goes through again."""
+    for module in sources.modules if engines(sources) else ():
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+                continue
+            if not _is_all_of_a_loader(node.value) or "test" in ast.unparse(node).lower():
+                continue
+            again = [
+                loop for loop in ast.walk(module.function(node) or module.tree)
+                if isinstance(loop, ast.For) and node.targets[0].id in names_in_case(loop.iter)
+                and any(node not in ast.walk(outer) for outer in module.loops(loop))
+            ]  # fmt: skip
+            if again:
+                yield (module, again[0], "history", "batches are drawn once, and each epoch takes the same ones again",
+                       "accountants count each step's batch as drawn anew: go through the loader itself")  # fmt: skip
+                return
+
+
+def _is_all_of_a_loader(value: ast.expr) -> bool:
+    """`list(loader)`, or `[.. for .. in loader]`."""
+    if isinstance(value, ast.ListComp):
+        over: ast.expr = value.generators[0].iter
+    elif isinstance(value, ast.Call) and name_of(value.func) in ("list", "tuple") and len(value.args) == 1:
+        over = value.args[0]
+    else:
+        return False
+    return isinstance(over, ast.Name | ast.Attribute) and bool(_LOADER.search(name_of(over).lower()))
+
+
+def names_in_case(node: ast.AST) -> set[str]:
+    """All names and attributes in an expression, as they are written."""
+    return {name_of(part) for part in ast.walk(node)} - {""}
+
+
+def stale_noise(sources: Sources) -> Iterator[Hit]:
+    """A standard deviation that was computed once, of a clip norm that moves later."""
+    for module, call in noises(sources):
+        statement = module.statement(call)
+        for word in sorted(names_in(statement)) if statement is not None else ():
+            made = _assignments(module, word)
+            if len(made) != 1 or not isinstance(made[0], ast.Assign):
+                continue
+            for clip in sorted(filter(_CLIP.search, names_in(made[0].value))):
+                moved = [one for one in _assignments(module, clip) if _moves(module, one, clip, made[0])]
+                if moved:
+                    yield (module, call, "schedule", "the noise was computed once, for a clip norm that moves later",
+                           f"as the clip norm ({clip}) grows the noise multiplier in force falls: compute the noise "
+                           "where it is drawn")  # fmt: skip
+                    return
+
+
+def _assignments(module: Module, word: str) -> list[ast.Assign | ast.AugAssign]:
+    return [
+        node for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign | ast.AugAssign) and any(name_of(t).lower() == word for t in targets_of(node))
+    ]  # fmt: skip
+
+
+def _moves(module: Module, node: ast.Assign | ast.AugAssign, clip: str, made: ast.Assign) -> bool:
+    """Whether a clip norm is made of itself there, in no loop in which the noise is computed again."""
+    if not isinstance(node, ast.AugAssign) and clip not in names_in(node.value):
+        return False
+    if isinstance(node, ast.Assign) and name_of(node.value).lower() == clip:
+        return False  # `self.clip = clip`
+    return not any(made in ast.walk(loop) for loop in module.loops(node))
