@@ -126,3 +126,117 @@ def test_modules_beside_a_notebook_are_found(tmp_path: Path, monkeypatch: pytest
     )
     examine(tmp_path / "train.ipynb")
     assert places == [str(tmp_path)]
+
+
+_FED_BACK = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+x = torch.randn(600, 8)
+y = (x[:, 0] > 0).long()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+noise_multiplier, max_grad_norm, kept = 1.3, 0.2, {}
+
+def loss(params, row, label):
+    return nn.functional.cross_entropy(functional_call(model, params, (row[None],)), label[None])
+
+each = vmap(grad(loss), in_dims=(None, 0, 0))
+for step in range(30):
+    drawn = torch.rand(600) < 0.1
+    grads = each({k: p.detach() for k, p in model.named_parameters()}, x[drawn], y[drawn])
+    norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)
+    factors = (max_grad_norm / norms).clamp(max=1)
+    for name, p in model.named_parameters():
+        clipped = torch.einsum("b,b...->...", factors, grads[name])
+        noise = noise_multiplier * max_grad_norm * torch.randn_like(p)
+        p.grad = (clipped + noise + kept.get(name, 0)) / 60
+        kept[name] = KEPT
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_found"),
+    [
+        ("grads[name].sum(0) - clipped", True),
+        ("clipped + noise", False),
+        ("0.9 * kept.get(name, 0) + noise", False),
+    ],
+)
+def test_what_outlives_a_release_is_found_where_it_had_no_noise(
+    observed: Observe, tmp_path: Path, kept: str, is_found: bool
+) -> None:
+    """What clipping cuts off is added to the next step; a moving average of what was released is not such a thing."""
+    found = observed(tmp_path, _FED_BACK.replace("KEPT", kept))
+    remembered = [f for f in found.findings if "still moves the gradients of later steps" in f.says]
+    assert bool(remembered) is is_found, found.describe()
+    assert all(f.certainty is Certainty.SUSPECTED for f in remembered)
+
+
+def test_one_table_that_coins_draw_of_is_compared(observed: Observe, tmp_path: Path) -> None:
+    """A generator is trained to match the mean of the rows that were drawn, after the private step."""
+    private = _FED_BACK.replace("kept[name] = KEPT", "pass")
+    for old, new in (
+        (", y[drawn]", ""), (", label[None])", ").square().mean()"), ("row, label):", "row):"), (", 0, 0)", ", 0)"),
+        ("nn.functional.cross_entropy(", "("),
+    ):  # fmt: skip
+        assert old in private
+        private = private.replace(old, new)
+    second = """
+    other.zero_grad()
+    (other(torch.randn(60, 8)).mean(0) - MEAN).square().sum().backward()
+    second.step()
+"""
+    made = "other = nn.Linear(8, 8)\nsecond = torch.optim.Adam(other.parameters())\nfor step"
+    for mean, is_found in (("x[drawn].mean(0)", True), ("0.0", False)):
+        script = private.replace("for step", made) + second.replace("MEAN", mean)
+        (tmp_path / mean).mkdir()
+        found = observed(tmp_path / mean, script)
+        assert any("later steps" in f.says for f in found.findings) is is_found, found.describe()
+
+
+def test_noise_of_rows_that_were_looked_up_alone_is_found(observed: Observe, tmp_path: Path) -> None:
+    """Which rows of an embedding have no noise shows what nobody in the batch had."""
+    text = _BY_HAND.replace("nn.Linear(8, 16)", "nn.Linear(8, 16), nn.Linear(16, 16)")
+    bare = text.replace(
+        _NOISE, f"{_NOISE} * (torch.arange(len(p)).reshape(-1, *[1] * (p.dim() - 1)) % 4 < 3)"
+    )
+    found = observed(tmp_path, bare)
+    assert any(f.check == "noise" for f in found.findings), found.describe()
+
+
+def test_noisy_labels_are_no_missing_noise(observed: Observe, tmp_path: Path) -> None:
+    """A student learns from votes that were noised before it: its own steps need none."""
+    script = """
+import torch
+from torch import nn
+
+sigma, epsilon = 5.0, 2.0
+rows = torch.randn(200, 8)
+
+def noisy_labels(votes):
+    return (votes + sigma * torch.randn_like(votes)).argmax(1)
+
+labels = noisy_labels(torch.nn.functional.one_hot((rows[:, 0] > 0).long(), 2) * 30.0)
+student = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+for step in range(20):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(student(rows), labels).backward()
+    optimizer.step()
+print("student with epsilon", epsilon)
+"""
+    found = observed(tmp_path, script)
+    assert not [f for f in found.findings if f.check == "noise"], found.describe()
+
+
+@pytest.mark.parametrize(("asked", "is_found"), [("", True), ("engine.get_epsilon(1e-5)\n", False)])
+def test_an_epsilon_that_is_stated_and_never_asked_for_is_found(
+    observed: Observe, tmp_path: Path, asked: str, is_found: bool
+) -> None:
+    text = trainings.CLEAN["clip norms that move"].replace("engine.get_epsilon(1e-5)", "None")
+    assert "noise_multiplier=" in text
+    found = observed(tmp_path, f"settings = {{'epsilon': 0.3, 'delta': 1e-5}}\n{text}{asked}")
+    assert any("names an epsilon of 0.3" in f.says for f in found.findings) is is_found, found.describe()

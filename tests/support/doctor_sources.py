@@ -131,6 +131,12 @@ SUSPECT = {
         + "torch.save(vocab.known, 'v.pt')\nclass Words:\n    def __init__(self, texts):\n"
         "        self.counts = Counter(' '.join(texts))\n"
         "        self.index = {w: i for i, w in enumerate(self.counts)}\n"),
+    "batches kept": ("history", _OPACUS.replace("for epoch in range", "kept = [b for b in loader]\nfor epoch in range")
+                     .replace("    for a, b in loader:", "    for a, b in kept:")),
+    "noise for a clip norm that moves": ("schedule", _hand("sigma, clip = 1.0, 0.5\n",
+        "sigma, clip = 1.0, 0.5\nnoise_std = sigma * clip\n").replace("* sigma * clip\n", "* noise_std\n")
+        .replace("    drawn = ", "    clip = clip * 1.01\n    drawn = ")),
+    "stated for households": ("unit", _opacus(_EPOCH, "    print('epsilon per household', engine.steps)\n")),
     "norms of gradients sent": ("beside", _opacus(
         _STEP, "        long = model.weight.grad_sample.flatten(1).norm(dim=1)\n"
         "        sink.emit(norm=long.mean().item())\n" + _STEP)),
@@ -400,6 +406,10 @@ INNOCENT = {
     "the noise falls with the clip norm": _hand("    drawn = ", "    clip *= 0.99\n    noise_now = sigma * clip\n"
                                                                 "    drawn = ")
     .replace("* sigma * clip\n", "* noise_now\n"),
+    "batches kept of each epoch": _OPACUS.replace("    for a, b in loader:", "    kept = [b for b in loader]\n"
+                                                 "    for a, b in kept:"),
+    "noise for each clip norm": _hand("    drawn = ", "    clip *= 1.01\n    noise_std = sigma * clip\n    drawn = ")
+    .replace("* sigma * clip\n", "* noise_std\n"),
     "how many gradients there are": _opacus(_STEP, "        own = [p.grad_sample for p in model.parameters()]\n"
                                             "        print(len(own), own[0].shape)\n" + _STEP),
     "a module without its gradients": _opacus(_SAVE, "optimizer.zero_grad()\ntorch.save(model, 'model.pt')\n"),

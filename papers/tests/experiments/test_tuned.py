@@ -109,7 +109,7 @@ def test_the_page_compares_what_was_chosen_with_what_was_chosen() -> None:
     assert cells[7].startswith("+10.00 ± 0.00")
     assert cells[8].startswith("+1.67 ± 0.33, p 0.0377: above")
     assert cells[9] == "same"  # the first of the equal ones is the authors' pair
-    assert "vanilla DP-SGD +10.00 points over 1 columns and 3 seeds" in tuned_in_brief(archive)
+    assert "vanilla DP-SGD +10.00 points over 1 column and 3 seeds" in tuned_in_brief(archive)
     assert f"Trials are missing of {len(COLUMNS) - 1} columns" in page
 
 

@@ -10,6 +10,7 @@ import torch
 from decrescendo.doctor.budgets import Observed, place_of
 from decrescendo.doctor.finding import Certainty, Finding
 from decrescendo.doctor.neighbours import SCALES, released
+from decrescendo.doctor.outlived import outlived
 
 _SLACK = 1.02  # of float32 sums, and of the 1e-6 that Opacus adds to norms
 _ERRORS = 4.0
@@ -202,7 +203,7 @@ def _of_gradient(
                 NO_NOISE, "no privacy, if nothing is noised later", *at,
             )  # fmt: skip
         return [finding], [], [], False
-    findings = [*_without_noise(parent, quiet, others, at), *_kept(folder, at)]
+    findings = [*_without_noise(parent, quiet, others, at), *outlived(folder, at)]
     distances = [_distance(parent, held) for role, held in others.items() if role != "removed"]
     moved = math.inf if any(map(math.isnan, distances)) else max(distances, default=0.0)
     if not moved:
@@ -227,22 +228,6 @@ def _of_gradient(
         most = f"the noise multiplier in force is at most {force:.4g}"
         findings.append(Finding("noise", Certainty.PROVEN, fact, most, *at))
     return findings, [fact], [], claimed is not None
-
-
-def _kept(folder: Path, at: tuple[str, int]) -> Iterator[Finding]:
-    """Whether later gradients move with a record of an earlier batch although what was released of it is the same."""
-    later, coupled = released(folder, "later"), released(folder, "coupled")
-    if later is None or coupled is None or later["few"] or later["release"].shape != coupled["release"].shape:
-        return
-    moved = float((later["release"] - coupled["release"]).norm())
-    if moved > 0:
-        yield Finding(
-            "bypass", Certainty.PROVEN,
-            f"a record still moves the gradients of later steps, by {moved:.4g}, after its own step was made to "
-            "release the same without it",
-            "something else than the noisy gradient remembers the record (a residual, a sum or a moment of raw "
-            "gradients that is not reset, a second optimiser): let only what is noised outlive a step", *at,
-        )  # fmt: skip
 
 
 def _silent(noise: torch.Tensor, sizes: Sequence[int]) -> int:

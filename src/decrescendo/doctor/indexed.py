@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decrescendo.base.torch_private import is_wrapped_by_transform
 from decrescendo.doctor.events import wrap
-from decrescendo.doctor.neighbours import SCALES
+from decrescendo.doctor.neighbours import GOING_ON, SCALES
 
 if TYPE_CHECKING:
     from decrescendo.doctor.watch_torch import TorchWatch
@@ -58,7 +58,7 @@ class IndexedRows:
         if rows.data_ptr() not in self._tables:
             return taken
         watch, neighbours = self._watch, self._watch.neighbours
-        if not neighbours.waiting:
+        if not neighbours.waiting and neighbours.role not in GOING_ON:
             self._chosen = None
             if watch.fetched or watch.waits or not len(watch.unclipped) or not neighbours.due(0):
                 return taken

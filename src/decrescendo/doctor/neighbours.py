@@ -16,8 +16,10 @@ from decrescendo.doctor.events import Events
 
 # "same" shows that a run is repeatable; "quiet" draws no noise, so that the difference is the noise.
 ROLES = ("same", "replaced", "removed", "large", "opposite", "quiet")
-# "coupled" has another record, steps by what "same" released, and goes on; "later" goes on with nothing changed.
-GOING_ON = ("later", "coupled")
+# Those that are coupled have another record, step by what "same" released, and go on; "later" goes on with nothing
+# changed. (One of the two records has a gradient, at least.)
+COUPLED = {"coupled": "opposite", "coupled, too": "large"}
+GOING_ON = ("later", *COUPLED)
 AFTER = 3  # releases that are compared
 _LONGEST = 60  # seconds that a child may take
 LARGEST = 20_000_000  # numbers of a release that are kept: a part of a vector is no longer than all of it
@@ -98,11 +100,12 @@ class Neighbours:
         self.waiting = False
         self._releases, self._again = 0, False
         self._later: list[Tensor] = []
+        self._own = torch.zeros(0)
 
     @property
     def change(self) -> str:
         """What is changed in this process, as the role that changes it says."""
-        return "opposite" if self.role == "coupled" else self.role
+        return COUPLED.get(self.role, self.role)
 
     def due(self, loader: int) -> bool:
         """Whether to fork before this batch: until there was a release that a record moved, once a loader."""
@@ -154,8 +157,8 @@ class Neighbours:
             same = released(self._folder, "same")
             if put is None or same is None or len(same["release"]) == LARGEST:
                 os._exit(1)
+            self._own = vector().detach().to(torch.float64).flatten().clone()
             put(same["release"])
-            self._later = []
             return
         # Of several loaders the last one that came before a release is the one that trains.
         kept = vector().detach().to(torch.float64).flatten()[:LARGEST].clone()
@@ -179,9 +182,8 @@ class Neighbours:
             return
         self._later.append(vector().detach().to(torch.float64).flatten())
         if len(self._later) == AFTER:
-            torch.serialization.save(
-                {"release": torch.cat(self._later), **facts}, self._folder / f"{self.role}.pt"
-            )
+            after = {"release": torch.cat(self._later), "own": self._own, "first": len(self._later[0])}
+            torch.serialization.save({**after, **facts}, self._folder / f"{self.role}.pt")
             os._exit(0)
 
     def ended(self) -> None:

@@ -71,9 +71,9 @@ class Clients:
     def __post_init__(self) -> None:
         check_integer("count", self.count, at_least=1)
 
-    def unmoved(self) -> Unmoved | None:
-        """To see whether records in memory stay as they are now; ``None`` where other code makes them."""
-        return None if self._drawn is None else Unmoved(self._drawn)
+    def unmoved(self) -> Callable[[], None]:
+        """What refuses records in memory that are not as they are now; nothing where other code makes them."""
+        return (lambda: None) if self._drawn is None else Unmoved(self._drawn).check
 
     def records(self, members: Int[np.ndarray, " clients"]) -> Records:
         """The records of these clients, one part for each: each part is clipped by itself.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
+from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import REPLAYED, assumed
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss, Telemetry
@@ -132,7 +133,7 @@ def simulate(
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds, readings.telemetry)
     cohorts.withhold(clients.held)
-    unmoved = clients.unmoved()
+    check_unmoved = clients.unmoved()
     server = Server(
         model, given, optimizer, seed=seed, placement=placement, scheduler=scheduler, name=name,
         journal=journal, store=store, telemetry=telemetry,
@@ -141,8 +142,7 @@ def simulate(
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
-            if unmoved is not None:
-                unmoved.check()
+            check_unmoved()
             opened = server.open()
             seeds.stream = round_stream(members, opened.round.number)
             present = _answering(opened.round.number, opened.cohort, dropouts)
@@ -152,17 +152,20 @@ def simulate(
             server.release(total, len(present), clipped.diagnostics, clipped.extra_coordinates)
             seconds, seen = time.monotonic() - start, clipped.diagnostics
             about = (server.spent, plan.steps, seconds, seen, spent, server.read)
-            followed = opened.round.clip_norm if server.max_clip_norm else None
-            now = Progress(*about, clip_norm=followed, readings=server.telemetry)
+            clip_norm = opened.round.clip_norm if server.max_clip_norm else None
+            now = Progress(*about, clip_norm=clip_norm, readings=server.telemetry)
             ends = [one(now) for one in told]
             if any(ends):
                 break
     finally:
         server.stop()  # whatever ends this, the next call may go on
-    outcome = server.finish()
-    assumptions = {*outcome.assumptions, *cohorts.assumptions}
-    assumptions |= {*filter(None, (clients.assumption, None if dropouts is None else DROPOUTS_APART))}
-    assumptions -= {REPLAYED, REPLIES, OWN_NOISE, SUMS}  # there were no replies: all was computed here
+    found = (clients.assumption, None if dropouts is None else DROPOUTS_APART)
+    return _computed_here(server.finish(), {*cohorts.assumptions, *filter(None, found)})
+
+
+def _computed_here(outcome: Outcome, found: set[Assumption]) -> Outcome:
+    """An outcome of which there were no replies, with what else is assumed."""
+    assumptions = {*outcome.assumptions, *found} - {REPLAYED, REPLIES, OWN_NOISE, SUMS}
     return replace(outcome, assumptions=tuple(sorted(assumptions)))
 
 

@@ -1,7 +1,4 @@
-"""Detects what a user's own loop changes between steps (weights, optimiser, batch); a run lists it as assumptions.
-
-Longer than most files: everything that a loop can change between two steps is compared in one place.
-"""
+"""Detects what a user's own loop changes between steps (weights, optimiser, batch); a run lists it as assumptions."""
 
 from collections.abc import Callable, Collection
 from typing import Any, final
@@ -45,17 +42,6 @@ class BetweenSteps:
         settle: `Parts.settle`, called before the weights are fingerprinted.
         scheduler: of the run; after `filled` the user's loop steps it.
         seed: what this run's noise is drawn from, and no run of the model before; `None` where that is known.
-
-    >>> model = nn.Linear(2, 1)
-    >>> between = BetweenSteps(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> _ = between.begin()
-    >>> _ = between.look()
-    >>> between.assumptions
-    set()
-    >>> _ = model.weight.data.neg_()
-    >>> _ = between.look()
-    >>> between.assumptions == {WRITTEN}
-    True
     """
 
     def __init__(

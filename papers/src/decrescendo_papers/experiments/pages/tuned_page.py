@@ -152,9 +152,13 @@ def _in_a_table(columns: list[Column], role: str, name: str) -> str:
     outcomes = [decide(gain.mean, p) for (_, gain), p in zip(found, corrected, strict=True)]
     phrase = p_phrase(p_of(mean))
     return (
-        f"{name} {mean.mean:+.2f} points over {len(found)} columns and {seeds_in_words(mean.seeds)}"
+        f"{name} {mean.mean:+.2f} points over {_columns(len(found))} and {seeds_in_words(mean.seeds)}"
         f"{phrase and f' ({phrase})'}, above in {outcomes.count('holds')}, below in {outcomes.count('fails')}"
     )
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
 
 
 def _holm(gains: list[Paired]) -> list[float | None]:
