@@ -415,5 +415,14 @@ def test_a_pair_of_equal_texts_is_no_reason_to_refuse_a_model_that_asks_for_its_
         losses = preferred(model, batch)
         return losses if bool(batch[1].all()) else losses.detach() + 2 * (losses - losses.detach())
 
-    with pytest.raises(UnsupportedModel, match="must not steer"):
-        Engine(layer, steered).clipped_sum((texts, masks), 1.0)
+    beside = nn.Linear(64, 1)
+    both = nn.ModuleList([layer, beside])
+
+    def steered_beside(model: nn.ModuleList, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """The loss is the same, and has a gradient that no example alone has."""
+        losses, more = preferred(model[0], batch), model[1](batch[0]).sum((1, 2, 3))
+        return losses if bool(batch[1].all()) else losses + more - more.detach()
+
+    for module, loss_of in ((layer, steered), (both, steered_beside)):
+        with pytest.raises(UnsupportedModel, match="must not steer"):
+            Engine(module, loss_of).clipped_sum((texts, masks), 1.0)

@@ -197,13 +197,14 @@ def test_one_table_that_coins_draw_of_is_compared(observed: Observe, tmp_path: P
         assert any("later steps" in f.says for f in found.findings) is is_found, found.describe()
 
 
-def test_noise_of_rows_that_were_looked_up_alone_is_found(observed: Observe, tmp_path: Path) -> None:
-    """Which rows of an embedding have no noise shows what nobody in the batch had."""
-    text = _BY_HAND.replace("nn.Linear(8, 16)", "nn.Linear(8, 16), nn.Linear(16, 16)")
-    bare = text.replace(
-        _NOISE, f"{_NOISE} * (torch.arange(len(p)).reshape(-1, *[1] * (p.dim() - 1)) % 4 < 3)"
+def test_inputs_with_noise_do_not_hide_that_gradients_have_none(observed: Observe, tmp_path: Path) -> None:
+    text = trainings.FAULTY_BY_HAND["no noise"][1]
+    jitter = text.replace(
+        "for epoch in range(3):",
+        "sigma_aug = 0.1\nx = x + sigma_aug * torch.randn_like(x)\nfor epoch in range(3):",
+        1,
     )
-    found = observed(tmp_path, bare)
+    found = observed(tmp_path, jitter)
     assert any(f.check == "noise" for f in found.findings), found.describe()
 
 

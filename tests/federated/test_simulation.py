@@ -461,16 +461,24 @@ def test_what_cannot_be_simulated_at_once_is_refused_with_a_way_out() -> None:
             )
 
 
+@pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("local", [None, LocalSteps(0.3, epochs=2)])
-def test_records_that_are_overwritten_between_rounds_are_refused(local: LocalSteps | None) -> None:
+def test_records_that_are_overwritten_between_rounds_are_refused(
+    local: LocalSteps | None, listed: bool
+) -> None:
     """By their own mean: then every client's records follow from every other's."""
-    data, model = records(), make_model()
+    columns, model = records(), make_model()
+    data: Any = list(zip(*columns, strict=True)) if listed else columns
 
     def standardise(now: Progress) -> None:
         del now
-        data[0].sub_(data[0].mean(0))
+        if listed:
+            mean = torch.stack([one[0] for one in data]).mean(0)
+            data[:] = [(one[0] - mean, *one[1:]) for one in data]
+        else:
+            data[0].sub_(data[0].mean(0))
 
-    with pytest.raises(InvalidValue, match="got a tensor that was written since the drawing began"):
+    with pytest.raises(InvalidValue, match="since the drawing began"):
         simulate(
             model, loss, Clients.equal(data, records=1), make_plan(), sgd(model), seed=SEED, local=local,
             placement=Placement.CENTRAL, callback=standardise,

@@ -26,6 +26,7 @@ from decrescendo.training.loop.between import (
     READ_AND_ENDED,
     READ_AND_SET,
     ROWS_CHANGED,
+    SCHEDULER_STEPS,
     SET,
     STEP_SKIPPED,
     TRAINED_SET,
@@ -310,7 +311,21 @@ class TestLoopsOfTheirOwn:
             optimizer.step()
             for _ in range(taken if at == 1 else 1):
                 scheduler.step()
-        assert trainer.finish().assumptions == (() if taken == 1 else (SET,))
+        assert trainer.finish().assumptions == (() if taken == 1 else (SCHEDULER_STEPS,))
+
+    @pytest.mark.parametrize("name", ["gamma", "base_lrs"])
+    def test_a_schedulers_numbers_are_its_own(self, data: Data, name: str) -> None:
+        model = make_model()
+        optimizer = sgd(model)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, scheduler=scheduler)
+        for at, batch in enumerate(trainer.batches(data)):
+            trainer.fill_gradients(batch)
+            optimizer.step()
+            if at == 0:
+                setattr(scheduler, name, 0.7 if name == "gamma" else [0.7])
+            scheduler.step()
+        assert trainer.finish().assumptions == (SET,)
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -377,15 +392,26 @@ def test_objects_passed_one_by_one_are_compared_too() -> None:
         Pair(torch.randn(3, generator=made), torch.ones((), dtype=torch.long))
         for _ in range(make_plan().sampling.dataset_size)
     ]
-    for changes in (False, True):
+
+    def centred(examples: Any) -> OneByOne:
+        return OneByOne(tuple(Pair(one.x - examples[0].x, one.y) for one in examples))
+
+    def within(examples: Any) -> OneByOne:
+        for one in examples:
+            one.x = one.x - examples[0].x
+        return OneByOne(examples)
+
+    def repeated(examples: Any) -> OneByOne:
+        return OneByOne(examples[:1] * len(examples))
+
+    for change in (None, OneByOne, centred, within, repeated):
         model = make_model()
         settings = EngineSettings(one_example_a_pass=True)
         trainer = Trainer(model, own, make_plan(), sgd(model), seed=0, settings=settings)
         for batch in trainer.batches(pairs, collate_fn=lambda items: items[0]):
             examples: Any = () if batch is None else cast("Any", batch).examples
-            moved = OneByOne(tuple(Pair(one.x - examples[0].x, one.y) for one in examples))
-            trainer.step(moved if changes and examples else batch)
-        assert (ROWS_CHANGED in trainer.finish().assumptions) is changes
+            trainer.step(change(examples) if change is not None and examples else batch)
+        assert (ROWS_CHANGED in trainer.finish().assumptions) is (change not in (None, OneByOne)), change
 
 
 def test_a_rule_of_ones_own_is_no_plateau(data: Data) -> None:
@@ -400,6 +426,15 @@ def test_a_rule_of_ones_own_is_no_plateau(data: Data) -> None:
             InvalidType, match=f"{kind.__name__} must be used as it is, got the subclass Mine"
         ):
             type("Mine", (kind,), {})
+
+
+def test_rows_that_are_overwritten_between_two_calls_of_batches_are_refused(data: Data) -> None:
+    own = data[0].clone(), data[1]
+    trainer = a_trainer()
+    trainer.step(next(trainer.batches(own)))
+    own[0].sub_(own[0].mean(0))
+    with pytest.raises(InvalidValue, match="got a tensor that was written"):
+        list(trainer.batches((own[0], own[1])))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -144,6 +144,11 @@ _LOOP = (
     Template("optimizer-state",
          "the optimizer's state at the start ({}) depends on public or released data only",
          "the optimizer had moments or averages before the first step", "start with a new optimizer"),
+    Template("scheduler-steps",
+         "when the scheduler took its steps, if not one after each step of the optimizer, depends on public or "
+         "released values only",
+         "a loop with `fill_gradients` stepped its scheduler less or more often than its optimizer",
+         "step the scheduler once after each step of the optimizer"),
     Template("other-data",
          "the data given to `batches` later in the run are the same examples, and no example decided how another was "
          "changed", "a loop gave `Trainer.batches` another data set in the midst of a run",

@@ -67,8 +67,8 @@ class AutogradCheck:
                 losses, scores = self._both(one, 1, copies, seed, tracer, exact=False)
                 with tracer.stream.restored():
                     found = torch.autograd.grad(losses[at], list(parameters.values()), allow_unused=True)
-            gradients = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
-            norm = torch.stack([norm_of(gradient) for gradient in gradients.values()]).norm()
+            gradients = dict(zip(parameters, found, strict=True))
+            norm = torch.stack([norm_of(one) for one in gradients.values() if one is not None]).norm()
             compare_losses(done.losses[row : row + 1], losses[at : at + 1].detach(), tracer.reads.asked)
             if done.scores is not None:
                 own, alone = done.scores[row : row + 1].float(), cast("Tensor", scores)[at : at + 1].float()
@@ -223,15 +223,16 @@ class AutogradCheck:
         return found
 
 
-def _distance(done: Pass, row: int, gradients: Mapping[str, Tensor]) -> float:
-    """Of an example's gradient in a pass from these."""
+def _distance(done: Pass, row: int, gradients: Mapping[str, Tensor | None]) -> float:
+    """Of an example's gradient in a pass from these; ``None`` is 0."""
     one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
     one[row] = 1
-    measured = _finite(done)
+    measured, squares = _finite(done), list[float]()
     with full_precision(), torch.no_grad():
-        return math.hypot(
-            *(float(norm_of(measured.scaled_sum(name, one) - g)) for name, g in gradients.items())
-        )
+        for name, gradient in gradients.items():
+            own = measured.scaled_sum(name, one)
+            squares.append(float(norm_of(own if gradient is None else own - gradient)))
+    return math.hypot(*squares)
 
 
 def _finite(done: Pass) -> Measured:

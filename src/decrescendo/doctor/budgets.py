@@ -182,9 +182,10 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
             f"{delta:.3g}", *place,
         ))  # fmt: skip
     stated = private.get("names", {}).get("epsilon")
-    if target is None and stated is not None and _LEAST < stated < lower / _SLACK:
+    named = target is None and stated is not None and "delta" in private["names"]
+    if named and _LEAST < stated < lower / _SLACK:
         findings.append(Finding(
-            "budget", Certainty.RECOMPUTED, f"{STATED} {stated:g}, the whole training spends {epsilon_words(upper)} at "
+            "budget", Certainty.SUSPECTED, f"{STATED} {stated:g}, the whole training spends {epsilon_words(upper)} at "
             f"delta {delta:.3g}", "the noise is too small for what is stated: let an accountant find it, and ask it at "
             "the end", *place_of(private),
         ))  # fmt: skip

@@ -1,7 +1,7 @@
 """Neighbouring data sets compared: by how much one record moved what was released, and the records beside it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from decrescendo.doctor.outlived import outlived
 _SLACK = 1.02  # of float32 sums, and of the 1e-6 that Opacus adds to norms
 _ERRORS = 4.0
 _ROUNDING = 1e-4
-_SHARE = 0.1  # of a tensor, more than a row of padding
 _FEW = 0.01  # the share of numbers that may come out the same by rounding
 _MANY, _LOOKED_AT = 16, 1_000
 NO_NOISE = "the gradient of a step has no noise"
@@ -230,17 +229,6 @@ def _of_gradient(
     return findings, [fact], [], claimed is not None
 
 
-def _silent(noise: torch.Tensor, sizes: Sequence[int]) -> int:
-    """How many numbers of a tensor have no noise where others have: of the first tensor of which these are many. (One
-    row may be left out, as padding is; discrete noise is zero at times.)"""
-    for part in noise.split(list(sizes)) if sum(sizes) == len(noise) else ():
-        silent = int((part == 0).sum())
-        lattice = len(part.abs().unique()) < len(part) / _MANY
-        if _MANY < silent < len(part) and silent > _SHARE * len(part) and not lattice:
-            return silent
-    return 0
-
-
 def _without_noise(
     parent: dict[str, Any], quiet: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple[str, int]
 ) -> list[Finding]:
@@ -257,13 +245,6 @@ def _without_noise(
         return [Finding(
             "noise", Certainty.PROVEN, f"{bare} of {size} numbers of the gradient move with a record and have no noise",
             "whoever sees them sees the record: add noise to every tensor that a record moves", *at,
-        )]  # fmt: skip
-    silent = _silent(noise, parent.get("sizes", ()))
-    if silent:
-        return [Finding(
-            "noise", Certainty.PROVEN, f"{silent} numbers of a tensor have no noise, and others of it have",
-            "which ones have shows whom or what the batch held (rows of an embedding that were looked up): add noise "
-            "to the whole tensor", *at,
         )]  # fmt: skip
     drawn = noise[noise != 0]
     drawn = drawn[:: max(1, len(drawn) // _LOOKED_AT)]

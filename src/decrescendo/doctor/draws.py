@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ class Draws:
         self._watch = watch
         self.count = self._others = self._before = 0  # normal draws, others, and others before the step
         self._states: list[Any] = []
+        self.shapes = set[tuple[int, ...]]()  # of what was drawn in the step
         self._uniform: Any = None
         self._coins: Any = None  # the last uniform numbers, and which of them were below a rate
         self.few = False  # whether single numbers were noised, as counts are: more is released than gradients
@@ -45,6 +47,8 @@ class Draws:
         ):  # fmt: skip
             for name in names:
                 wrap(owner, name, around)
+        for name in ("gauss", "normalvariate"):
+            wrap(random, name, self._drawn)
         kind = _watched(self._drawn, self._other)
 
         def made(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -56,6 +60,7 @@ class Draws:
     def begin(self) -> None:
         """A step begins here."""
         self._states, self._before = _states(), self._others
+        self.shapes.clear()
 
     def elsewhere(self, at_once: bool) -> bool:
         """Whether the noise of a step may have been drawn before it, or in another way than by normal draws.
@@ -89,7 +94,8 @@ class Draws:
             return drawn
         self.count += 1
         size = drawn.numel() if isinstance(drawn, Tensor) else np.size(drawn)
-        self.few = self.few or not np.ndim(drawn)
+        self.few = self.few or size == 1
+        self.shapes.add(tuple(np.shape(drawn)))
         self._early = self._early or (not self._states and 0 < self._watch.unclipped.numbers <= size)
         if self._watch.neighbours.role != "quiet":
             return drawn

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ _TRAIN = (
 )  # fmt: skip
 # What a library does not see of the script around it.
 _AROUND = ("beside", "selection", "unit")
+_LABELS = re.compile("label|vote|target|answer|pseudo")
 _FLOWS = 4  # assignments that noise may pass through, one after another
 
 
@@ -104,7 +106,7 @@ def _loop_of(sources: Sources, found: Finding) -> tuple[Module, ast.For | ast.Wh
 
 
 def _noised_before(sources: Sources, found: Finding) -> bool:
-    """Whether what a step's loop reads is made of noisy numbers, as the labels of teachers' votes are."""
+    """Whether labels that a step's loop reads are made of noisy numbers, as those of teachers' votes are."""
     place = _loop_of(sources, found)
     if place is None:
         return False
@@ -122,7 +124,7 @@ def _noised_before(sources: Sources, found: Finding) -> bool:
                 known |= {name_of(part).lower() for target in node.targets for part in ast.walk(target)} - {
                     ""
                 }
-    return bool(known & names_in(loop))
+    return any(_LABELS.search(name) for name in known & names_in(loop))
 
 
 def _noised_elsewhere(sources: Sources, found: Finding) -> bool:
@@ -132,7 +134,7 @@ def _noised_elsewhere(sources: Sources, found: Finding) -> bool:
         function = module.function(call)
         if place is not None and place[0] is module and call not in ast.walk(place[1]):
             near = module.function(place[1])
-            if function is near:
+            if function is near or function is None:
                 return True
         if function is None:
             continue

@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterator
 
 from decrescendo.doctor.flows import engines, noises
-from decrescendo.doctor.source import Hit, Module, Sources, name_of, names_in, targets_of
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, name_of, names_in, targets_of
 
-_LOADER = re.compile(r"load")
 _CLIP = re.compile(r"clip|bound|max_norm|sensitivity|^c$")
 
 
@@ -17,7 +16,7 @@ def kept_batches(sources: Sources) -> Iterator[Hit]:
         for node in ast.walk(module.tree):
             if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
                 continue
-            if not _is_all_of_a_loader(node.value) or "test" in ast.unparse(node).lower():
+            if not _is_all_of_a_loader(node.value, _private_loaders(module)):
                 continue
             again = [
                 loop for loop in ast.walk(module.function(node) or module.tree)
@@ -30,15 +29,26 @@ def kept_batches(sources: Sources) -> Iterator[Hit]:
                 return
 
 
-def _is_all_of_a_loader(value: ast.expr) -> bool:
-    """`list(loader)`, or `[.. for .. in loader]`."""
+def _private_loaders(module: Module) -> set[str]:
+    """The names of what `make_private` returns last."""
+    made = [
+        node
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+    ]
+    found = [node.targets[0] for node in made if name_of(node.value.func) in MAKERS]  # type: ignore[attr-defined]
+    return {name_of(target.elts[-1]) for target in found if isinstance(target, ast.Tuple)}
+
+
+def _is_all_of_a_loader(value: ast.expr, loaders: set[str]) -> bool:
+    """`list(loader)`, or `[.. for .. in loader]`, of one of these."""
     if isinstance(value, ast.ListComp):
         over: ast.expr = value.generators[0].iter
     elif isinstance(value, ast.Call) and name_of(value.func) in ("list", "tuple") and len(value.args) == 1:
         over = value.args[0]
     else:
         return False
-    return isinstance(over, ast.Name | ast.Attribute) and bool(_LOADER.search(name_of(over).lower()))
+    return isinstance(over, ast.Name | ast.Attribute) and name_of(over) in loaders
 
 
 def names_in_case(node: ast.AST) -> set[str]:
@@ -76,4 +86,7 @@ def _moves(module: Module, node: ast.Assign | ast.AugAssign, clip: str, made: as
         return False
     if isinstance(node, ast.Assign) and name_of(node.value).lower() == clip:
         return False  # `self.clip = clip`
+    step = module.function(made)
+    if step is not None and step.name != "__init__" and step is not module.function(node):
+        return False  # computed again in each call
     return not any(made in ast.walk(loop) for loop in module.loops(node))

@@ -100,7 +100,7 @@ class Neighbours:
         self.waiting = False
         self._releases, self._again = 0, False
         self._later: list[Tensor] = []
-        self._own = torch.zeros(0)
+        self._own, self._whose, self._others = torch.zeros(0), None, False
 
     @property
     def change(self) -> str:
@@ -159,6 +159,7 @@ class Neighbours:
                 os._exit(1)
             self._own = vector().detach().to(torch.float64).flatten().clone()
             put(same["release"])
+            self._whose = facts.get("whose")
             return
         # Of several loaders the last one that came before a release is the one that trains.
         kept = vector().detach().to(torch.float64).flatten()[:LARGEST].clone()
@@ -180,9 +181,16 @@ class Neighbours:
         """Of a child that goes on: what it releases after the first."""
         if self.role not in GOING_ON:
             return
+        # Two private optimisers, of which one was given the same release.
+        self._others = self._others or bool(facts.get("noised") and facts["whose"] != self._whose)
         self._later.append(vector().detach().to(torch.float64).flatten())
         if len(self._later) == AFTER:
-            after = {"release": torch.cat(self._later), "own": self._own, "first": len(self._later[0])}
+            after = {
+                "release": torch.cat(self._later),
+                "own": self._own,
+                "first": len(self._later[0]),
+                "others": self._others,
+            }
             torch.serialization.save({**after, **facts}, self._folder / f"{self.role}.pt")
             os._exit(0)
 

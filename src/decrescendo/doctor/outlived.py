@@ -29,7 +29,7 @@ def outlived(folder: Path, at: tuple[str, int]) -> Iterator[Finding]:
 
 def _remembered(later: dict[str, Any], coupled: dict[str, Any]) -> float:
     """By how much later gradients differ, where that is no share of what would have been released."""
-    if later["few"] or later["release"].shape != coupled["release"].shape:
+    if later["few"] or later["others"] or later["release"].shape != coupled["release"].shape:
         return 0.0
     gap = later["release"] - coupled["release"]
     first, own = gap[: later["first"]], later["own"] - coupled["own"]

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -237,24 +237,21 @@ class TorchWatch:
             return
         gradients = [p.grad for p in groups if p.grad is not None]
         if gradients:
-            sizes = [g.numel() for g in gradients]
+            noised = all(tuple(p.shape) in self.draws.shapes for p in groups if p.grad is not None)
             self._released(
-                lambda: torch.cat([g.detach().flatten() for g in gradients]), sizes, putting(gradients)
-            )
+                lambda: torch.cat([g.detach().flatten() for g in gradients]), putting(gradients),
+                whose=id(optimizer), noised=noised,
+            )  # fmt: skip
 
     def _released(
-        self,
-        vector: Callable[[], Tensor],
-        sizes: Sequence[int] = (),
-        put: Callable[[Tensor], None] | None = None,
-        *,
-        at_once: bool = True,
-    ) -> None:
+        self, vector: Callable[[], Tensor], put: Callable[[Tensor], None] | None = None, *, at_once: bool = True,
+        whose: int = 0, noised: bool = False,
+    ) -> None:  # fmt: skip
         """By a step that is not Opacus': with what the code around it calls noise, clip norm and epsilon."""
         if self.done == 0:
             frame = user_frame()
             self.events.write("claims", {"names": named_numbers(frame), "epochs": epochs_asked(frame)})
-        facts = {"kind": "gradient", "sizes": list(sizes), "few": self.draws.few}
+        facts = {"kind": "gradient", "few": self.draws.few, "whose": whose, "noised": noised}
         self.neighbours.release(vector, {**facts, "elsewhere": self.draws.elsewhere(at_once)}, put)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from jaxtyping import Int
@@ -73,7 +74,10 @@ class Clients:
 
     def unmoved(self) -> Callable[[], None]:
         """What refuses records in memory that are not as they are now; nothing where other code makes them."""
-        return (lambda: None) if self._drawn is None else Unmoved(self._drawn).check
+        if self._drawn is None:
+            return lambda: None
+        held = held_by(self._drawn)
+        return partial(Unmoved(self._drawn).check, range(len(held) if isinstance(held, list) else 0))
 
     def records(self, members: Int[np.ndarray, " clients"]) -> Records:
         """The records of these clients, one part for each: each part is clipped by itself.

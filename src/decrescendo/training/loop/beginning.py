@@ -50,13 +50,13 @@ SAME_ORDER = assumed("same-order")
 
 def assumed_of_data(data: object, before: object, sampling: Sampling, taken: int) -> set[Assumption]:
     """What is assumed of data that are given after ``taken`` steps, where ``before`` were given last (`None`: none)."""
-    if _are_same(data, before):
+    if are_same(data, before):
         return set()
     found = {SAME_ORDER} if is_order_kept(sampling, taken) else set[Assumption]()
     return found | ({OTHER_DATA} if taken and before is not None else set())
 
 
-def _are_same(data: object, other: object) -> bool:
+def are_same(data: object, other: object) -> bool:
     """Whether two data sets are one object, or tuples or dicts of the same objects."""
     if isinstance(data, tuple) and isinstance(other, tuple):
         ours, theirs = cast("tuple[object, ...]", data), cast("tuple[object, ...]", other)

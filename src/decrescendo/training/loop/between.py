@@ -4,11 +4,10 @@ from collections.abc import Callable, Collection
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.batches import OneByOne, leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import UnsupportedModel
@@ -20,6 +19,7 @@ from decrescendo.training.loop.assumptions import (
     READ_AND_ENDED,
     READ_AND_SET,
     ROWS_CHANGED,
+    SCHEDULER_STEPS,
     SET,
     STEP_SKIPPED,
     TRAINED_SET,
@@ -27,6 +27,7 @@ from decrescendo.training.loop.assumptions import (
     named,
 )
 from decrescendo.training.loop.earlier_runs import EarlierRuns
+from decrescendo.training.loop.handed import Handed
 from decrescendo.training.loop.optimizers import around_step, assumed_of_optimizer, state_at_start
 from decrescendo.training.loop.schedulers import Settings, set_by_scheduler, settings_of, state_of, steps_of
 from decrescendo.training.processes.bits import fingerprint, fingerprints
@@ -63,13 +64,13 @@ class BetweenSteps:
         # Weights and settings after the last step; the drawn tensors by id; weights and settings before the pass.
         self._weights: dict[str, bytes] | None = None
         self._settings: Settings = []
-        self._handed: dict[int, tuple[object, bytes]] = {}
+        self._handed = Handed(None)
         self.is_straight = False  # batches go from the draw to the step: no code of a user is in between
         self._entered: tuple[dict[str, bytes], Settings] | None = None
         # For a loop that steps optimiser and scheduler itself (`filled`).
         self._scheduler, self._is_filled = scheduler, False
         # The scheduler as its last step left it; in a loop that steps it, how many steps it had taken.
-        self._scheduled, self._filled_at = "", -1
+        self._scheduled, self._numbers, self._filled_at = "", "", -1
         self._handles: list[Any] = []
 
     def begin(self) -> bool:
@@ -93,6 +94,7 @@ class BetweenSteps:
                 self._found.add(OPTIMIZER_STATE.format(named(held)))
             self.look_back()
             self._begun, self._scheduled = True, state_of(self._scheduler)
+            self._numbers = state_of(self._scheduler, counters=False)
             self._note()
         return begins
 
@@ -129,20 +131,12 @@ class BetweenSteps:
 
     def note_drawn(self, batch: Batch | None) -> None:
         """Note the batch that was drawn."""
-        self._handed = {id(part): (part, _code_of(part)) for part in self._parts_of(batch)}
+        self._handed = Handed(None if self.is_straight else batch)
 
     def check_given(self, batch: Batch | None) -> None:
         """Compare the batch given to a step with the drawn one."""
-        for part in self._parts_of(batch):
-            handed = self._handed.get(id(part))
-            if handed is None or handed[1] != _code_of(part):
-                self._found.add(ROWS_CHANGED)
-
-    def _parts_of(self, batch: Batch | None) -> list[object]:
-        """The tensors of a batch; of examples passed one by one also these, which may be objects of any kind."""
-        if batch is None or self.is_straight:
-            return []
-        return [*leaves_of(batch), *(batch.examples if isinstance(batch, OneByOne) else ())]
+        if batch is not None and not self.is_straight and self._handed.is_changed(batch):
+            self._found.add(ROWS_CHANGED)
 
     def look(self) -> tuple[dict[str, bytes], Settings]:
         """Check that weights and settings are as the last step left them, and the optimiser's class. Returns the
@@ -158,6 +152,8 @@ class BetweenSteps:
             if own is None or not set_by_scheduler(own, self._optimizer, self._settings, settings):
                 self._note_set()
         if self._begun and not self._is_filled and self._scheduled != state_of(self._scheduler):
+            self._note_set()
+        if self._is_filled and self._numbers != state_of(self._scheduler, counters=False):
             self._note_set()
         return now, settings
 
@@ -192,7 +188,7 @@ class BetweenSteps:
 
     def stepped(self) -> None:
         """Call after the optimiser has updated the weights."""
-        self._handed = {}
+        self._handed = Handed(None)
         self._note()
 
     def scheduled(self) -> None:
@@ -201,11 +197,11 @@ class BetweenSteps:
 
     def filled(self) -> None:
         """Call when the noisy mean is in every ``.grad``: the user's loop must then step its optimiser once."""
-        self._handed.clear()
+        self._handed = Handed(None)
         if self.waiting:
             self._found.add(STEP_SKIPPED)
         if self._is_filled and steps_of(self._scheduler) != self._filled_at + (self._scheduler is not None):
-            self._note_set()
+            self._found.add(SCHEDULER_STEPS)
         self._is_filled, self._filled_at = True, steps_of(self._scheduler)
         self._forget()
         gradients = self._gradients()
@@ -290,8 +286,3 @@ class BetweenSteps:
     def _gradients(self) -> bytes:
         found = [parameter.grad for parameter in trainable(self._model).values()]
         return fingerprint(*(value for value in found if value is not None))
-
-
-def _code_of(part: object) -> bytes:
-    """The fingerprint of a tensor; of another object nothing."""
-    return fingerprint(part) if isinstance(part, Tensor) else b""

@@ -47,10 +47,12 @@ def state_at_start(optimizer: torch.optim.Optimizer) -> list[str]:
     >>> (weight * torch.tensor([1.0, 2.0])).sum().backward()
     >>> optimizer.step()
     >>> before, state_at_start(optimizer)
-    ([], ['exp_avg', 'exp_avg_sq', 'step'])
+    ([], ['exp_avg', 'exp_avg_sq'])
     """
     states = [state for part in parts_of(inner(optimizer)) for state in inner(part).state.values()]
-    return sorted({name for state in states for name, value in state.items() if _has_seen(value)})
+    return sorted(
+        {name for state in states for name, value in state.items() if name != "step" and _has_seen(value)}
+    )
 
 
 def _has_seen(value: object) -> bool:

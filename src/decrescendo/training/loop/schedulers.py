@@ -117,9 +117,31 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
     ]
 
 
-def state_of(scheduler: LRScheduler | None) -> str:
-    """All that a scheduler holds, to see whether it is as its last step left it."""
-    return "" if scheduler is None else repr(sorted(scheduler.state_dict().items(), key=lambda item: item[0]))
+# What a scheduler's own steps move.
+_COUNTERS = (
+    "last_epoch",
+    "_step_count",
+    "_last_lr",
+    "T_cur",
+    "T_i",
+    "_get_lr_called_within_step",
+    "_is_initial",
+)
+
+
+def state_of(scheduler: object, *, counters: bool = True) -> str:
+    """All that a scheduler holds, to see whether it is as its last step left it; or all but what its steps move."""
+    if not isinstance(scheduler, LRScheduler):
+        return repr(scheduler)
+    held = {
+        name: value for name, value in vars(scheduler).items() if name != "optimizer" and not callable(value)
+    }
+    parts = [
+        (name, [state_of(one, counters=counters) for one in value] if name == "_schedulers" else repr(value))
+        for name, value in sorted(held.items())
+        if counters or name not in _COUNTERS
+    ]
+    return repr(parts)
 
 
 def steps_of(scheduler: LRScheduler | None) -> int:

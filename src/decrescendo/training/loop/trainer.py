@@ -218,6 +218,8 @@ class Trainer:
             if require_finite is not None:
                 check_instance("require_finite", require_finite, bool)
             is_new = data is not self._data
+            if self._unmoved is not None and beginning.are_same(data, self._data):
+                self._unmoved.check()
             known = self._known(data, collate_fn, num_workers, people)
             rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
             if is_new or not beginning.is_order_kept(self._source.sampling, self._run_state.taken):
