@@ -94,8 +94,9 @@ class Draws:
             return drawn
         self.count += 1
         size = drawn.numel() if isinstance(drawn, Tensor) else np.size(drawn)
-        self.few = self.few or size == 1
-        self.shapes.add(tuple(np.shape(drawn)))
+        shape = tuple(np.shape(drawn))
+        self.few = self.few or (size == 1 and shape not in self._watch.unclipped.shapes)
+        self.shapes.add(shape)
         self._early = self._early or (not self._states and 0 < self._watch.unclipped.numbers <= size)
         if self._watch.neighbours.role != "quiet":
             return drawn

@@ -26,6 +26,11 @@ class Unclipped:
             most = max(most, sum(int(p.numel()) for group in one.param_groups for p in group["params"]))
         return most
 
+    @property
+    def shapes(self) -> set[tuple[int, ...]]:
+        """Of the tensors that they train."""
+        return {tuple(p.shape) for one in self._made for group in one.param_groups for p in group["params"]}
+
     def add(self, optimizer: Any) -> None:
         """One was made."""
         self._made.add(optimizer)
