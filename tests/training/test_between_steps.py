@@ -421,11 +421,16 @@ def test_a_rule_of_ones_own_is_no_plateau(data: Data) -> None:
     trainer.step(next(batches))
     with pytest.raises(InvalidType, match="rule must be a Plateau, got function"):
         trainer.ends(cast("Any", lambda now: now.read().loss > 1))
-    for kind in (Plateau, ClipController):
-        with pytest.raises(
-            InvalidType, match=f"{kind.__name__} must be used as it is, got the subclass Mine"
-        ):
-            type("Mine", (kind,), {})
+    with pytest.raises(InvalidType, match="Plateau must be used as it is, got the subclass Mine"):
+        type("Mine", (Plateau,), {})
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_controller_of_ones_own_class_is_said(data: Data, own: bool) -> None:
+    kind: Any = type("Mine", (ClipController,), {}) if own else ClipController
+    model = make_model()
+    run = train(model, loss, data, kind(make_plan()), sgd(model), seed=0)
+    assert [one.code for one in run.assumptions] == ["own-policy"] * own
 
 
 def test_rows_that_are_overwritten_between_two_calls_of_batches_are_refused(data: Data) -> None:

@@ -11,7 +11,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import Sampling
 from decrescendo.training.loop.beginning import telemetry_of
 from decrescendo.training.loop.releasing import reading_of
-from decrescendo.training.steering.controller import ClipController
+from decrescendo.training.steering.controller import ClipController, assumed_of_controller
 from decrescendo.training.steering.reading import Reading, as_row, read
 
 # Of a run without telemetry.
@@ -32,6 +32,7 @@ class Readings:
 
     def __init__(self, plan: Plan | ClipController, telemetry: Telemetry | None) -> None:
         self._controller = plan if isinstance(plan, ClipController) else None
+        self.assumptions = assumed_of_controller(self._controller)
         self.telemetry, self.found = telemetry, list[Reading]()
         self._last: Reading | None = None  # written down, and not shown yet
         # The factor on the plan's clip norms, of each round whose predecessors have ended.

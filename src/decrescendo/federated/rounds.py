@@ -77,8 +77,8 @@ class Rounds:
         )
         self.readings = readings
         self.opened: Opened | None = None
-        assumptions = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
-        self._assumptions: tuple[Assumption, ...] = (*assumptions, *assumed_of_scheduler(scheduler))
+        told = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
+        self._assumptions = (*told, *assumed_of_scheduler(scheduler), *readings.assumptions)
 
     def begin(self, state: Mapping[str, Any] | None) -> None:
         """Be where the journal was, if it was anywhere; else reserve the plan in the store."""

@@ -21,6 +21,7 @@ from decrescendo.training.loop.progress import Spending
 from decrescendo.training.run import certify
 from decrescendo.training.steering import Adaptive, ClipController, Settings
 from decrescendo.training.steering.adaptive_run import AdaptiveRun
+from decrescendo.training.steering.controller import assumed_of_controller
 from decrescendo.training.steering.reading import Reading
 
 
@@ -108,9 +109,9 @@ class Planned:
     """The schedule of a plan; with a ``controller`` each C_t is multiplied by its factor."""
 
     stopped = ""
-    assumptions: tuple[Assumption, ...] = ()
 
     def __init__(self, plan: Plan, controller: ClipController | None = None, size: int = 0) -> None:
+        self.assumptions = assumed_of_controller(controller)
         self._controller, self._size, self._factors = controller, size, [1.0]
         self.controlled = "" if controller is None else controller.settings
         # Refuse a tiny clip norm here: the engine would do so only at its step.

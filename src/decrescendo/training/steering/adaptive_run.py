@@ -9,17 +9,17 @@ from torch import nn
 from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.accounting.filters import GdpFilter, RenyiFilter, ZcdpFilter
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import assumed, template
+from decrescendo.base.assumptions import template
 from decrescendo.errors import PlanViolation, check_instance, check_real
 from decrescendo.plans.strategy import Strategy
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
+from decrescendo.training.steering.controller import OWN_POLICY
 from decrescendo.training.steering.policies import FromSchedule
 from decrescendo.training.steering.reading import Reading
 
 # Listed by a run whose filter or policy is a class of the user's.
 OWN_FILTER = template("own-filter")
-OWN_POLICY = assumed("own-policy")
 
 
 @final

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NoReturn, final
+from typing import Literal, final
 
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.base.limits import SMALLEST_CLIP_NORM
-from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
+from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import Sampling
 from decrescendo.training.steering.reading import Reading
@@ -16,6 +18,7 @@ RULES: tuple[Rule, ...] = ("quantile", "clipped", "error")
 _MOST = 1e6
 # Shares of norms are taken to be between _LEAST and 1 - _LEAST.
 _LEAST = 1e-3
+OWN_POLICY = assumed("own-policy")
 
 
 @final
@@ -75,12 +78,6 @@ class ClipController:
     rescale_to_unit_norm: bool = False
     min_clip_norm: float = 0.0
     max_clip_norm: float = math.inf
-
-    def __init_subclass__(cls) -> NoReturn:
-        raise InvalidType(
-            f"ClipController must be used as it is, got the subclass {cls.__name__}: another rule may read what is "
-            "private. Write a policy, for Adaptive"
-        )
 
     def __post_init__(self) -> None:
         check_instance("plan", self.plan, Plan, "calibrate makes one")
@@ -153,3 +150,8 @@ def _balance(reading: Reading, coordinates: int) -> float:
     fall = max(math.log(beyond / clipped), -math.log(clipped) / bins)
     bias = clipped**2 * (1 - 1 / bins) / fall
     return (bias - noise) / (bias + noise)
+
+
+def assumed_of_controller(controller: ClipController | None) -> tuple[Assumption, ...]:
+    """What is assumed of a class of the user's own; nothing of this library's."""
+    return () if controller is None or type(controller) is ClipController else (OWN_POLICY,)
