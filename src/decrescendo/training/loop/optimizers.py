@@ -1,7 +1,7 @@
 """Helpers for torch optimisers: unwrap them, hook the next step, and tell the user's code from torch's."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -49,7 +49,8 @@ def state_at_start(optimizer: torch.optim.Optimizer) -> list[str]:
     >>> before, state_at_start(optimizer)
     ([], ['exp_avg', 'exp_avg_sq'])
     """
-    states = [state for part in parts_of(inner(optimizer)) for state in inner(part).state.values()]
+    held = [state for part in parts_of(inner(optimizer)) for state in inner(part).state.values()]
+    states = [state for state in held if isinstance(state, Mapping)]
     return sorted(
         {name for state in states for name, value in state.items() if name != "step" and _has_seen(value)}
     )
