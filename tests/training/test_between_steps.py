@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from decrescendo.base.batches import OneByOne
 from decrescendo.clipping import EngineSettings
@@ -367,9 +368,14 @@ def test_an_optimiser_that_has_seen_gradients_is_said_and_a_new_one_is_not(data:
 
 
 def test_other_data_in_the_midst_of_a_run_are_said_and_the_same_are_not(data: Data) -> None:
-    for other, codes in ((data, []), ((data[0], data[1]), []), ((data[0] * 2, data[1]), ["other-data"])):
+    cases: list[tuple[Any, Any, list[str]]] = [
+        (data, data, []), (data, (data[0], data[1]), []), (data, (data[0] * 2, data[1]), ["other-data"]),
+        (TensorDataset(*data), TensorDataset(*data), []),
+        (TensorDataset(*data), TensorDataset(data[0] * 2, data[1]), ["other-data"]),
+    ]  # fmt: skip
+    for first, other, codes in cases:
         trainer = a_trainer()
-        for at, batch in enumerate(trainer.batches(data)):
+        for at, batch in enumerate(trainer.batches(first)):
             trainer.step(batch)
             if at == 1:
                 break

@@ -1,6 +1,7 @@
 """Schedules tuned in each column: what is tried, the rule by which one is taken, and what the page says of it."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,21 @@ from decrescendo_papers.experiments.methods import DYNAMIC, END_CLIP, MEAN_CLIP
 from decrescendo_papers.experiments.pages.archive import Archive
 from decrescendo_papers.experiments.pages.tuned_page import tuned_in_brief, tuned_page
 from decrescendo_papers.experiments.reproduce import TABLES, requested
-from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.results import Result, save
 from decrescendo_papers.experiments.search import check_settings
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.stand_ins import check_untested, find_stand_in
 from decrescendo_papers.experiments.table import CERTIFIED
 from decrescendo_papers.experiments.tasks import find_task
-from decrescendo_papers.experiments.tuned import COLUMNS, CONSTANT, FIXED, MOVING, Evaluations, Tuned
+from decrescendo_papers.experiments.tuned import (
+    COLUMNS,
+    CONSTANT,
+    FIXED,
+    MOVING,
+    Evaluations,
+    Tuned,
+    read_tuned,
+)
 
 FIRST = COLUMNS[0]
 
@@ -111,6 +120,15 @@ def test_the_page_compares_what_was_chosen_with_what_was_chosen() -> None:
     assert cells[9] == "same"  # the first of the equal ones is the authors' pair
     assert "vanilla DP-SGD +10.00 points over 1 column and 3 seeds" in tuned_in_brief(archive)
     assert f"Trials are missing of {len(COLUMNS) - 1} columns" in page
+
+
+def test_the_choice_is_of_the_results_that_are_named(tmp_path: Path) -> None:
+    for result in scored(FIRST, [0.5] * 9).values():
+        save(tmp_path, result)
+    assert len(requested(["tuned"], 1, results=tmp_path)) == 4
+    assert not requested(["tuned"], 1, results=tmp_path / "other")
+    assert read_tuned(tmp_path).untried() == len(COLUMNS) - 1
+    assert read_tuned(tmp_path).untried(["mnist/0.4"]) == 0
 
 
 def test_trials_are_asked_for_by_column() -> None:

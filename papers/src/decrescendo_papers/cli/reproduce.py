@@ -46,6 +46,7 @@ def reproduce_command(
     from decrescendo_papers.experiments.hong import HONG, SEEDS
     from decrescendo_papers.experiments.reproduce import requested, requested_curves, requested_persons
     from decrescendo_papers.experiments.table import BLOCKS
+    from decrescendo_papers.experiments.tuned import read_tuned
 
     if HONG in names:
         if len(names) > 1 or cells or block:
@@ -54,12 +55,16 @@ def reproduce_command(
             )
         _hong(results, influence, seeds or SEEDS, jobs, device, dry_run)
         return
-    specs = requested(names, seeds or 5, cells=cells or (), blocks=block or BLOCKS)
+    specs = requested(names, seeds or 5, cells=cells or (), blocks=block or BLOCKS, results=results)
     todo = missing(specs, results)
     wanted = requested_curves(names)
     absent = [(spec, points) for spec, points in wanted if costs.find(curves, spec, points) is None]
     behind = [spec for spec in requested_persons(names) if persons.find(curves, spec) is None]
     say(f"{len(set(specs))} runs, {len(todo)} missing")
+    if "tuned" in names and (untried := read_tuned(results).untried(cells or ())):
+        say(
+            f"{untried} columns have no choice yet: run papers reproduce tuned-trials first, with the same --results"
+        )
     if wanted:
         say(f"{len(wanted)} cost curves, {len(absent)} missing")
     if dry_run:

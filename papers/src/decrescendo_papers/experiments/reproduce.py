@@ -1,6 +1,7 @@
 """The tables and figures by name, and which runs a request means."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from decrescendo.errors import InvalidValue
 from decrescendo_papers.experiments.figure import Exhibit, Figure
@@ -22,7 +23,7 @@ from decrescendo_papers.experiments.table2 import TABLE2, TABLE2_AT_64
 from decrescendo_papers.experiments.table3 import TABLE3
 from decrescendo_papers.experiments.table4 import TABLE4
 from decrescendo_papers.experiments.table5 import TABLE5
-from decrescendo_papers.experiments.tuned import Trials, read_tuned
+from decrescendo_papers.experiments.tuned import FOLDER, Trials, read_tuned
 
 TABLES: dict[str, Table] = {
     table.key: table for table in (TABLE1, TABLE2, TABLE2_AT_64, TABLE3, TABLE4, TABLE5)
@@ -32,7 +33,7 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def find_exhibit(name: str) -> Exhibit:
+def find_exhibit(name: str, results: Path = FOLDER) -> Exhibit:
     """The table or figure called ``name``; ``recipes``, or ``registered`` ones, of the folders for them; schedules
     ``tuned`` in each column, and ``tuned-trials`` that choose them.
 
@@ -41,7 +42,7 @@ def find_exhibit(name: str) -> Exhibit:
     """
     if name in ("recipes", "registered"):
         return read_recipes() if name == "recipes" else read_registered()
-    known: dict[str, Exhibit] = {**TABLES, **FIGURES, "tuned-trials": Trials(), "tuned": read_tuned()}
+    known: dict[str, Exhibit] = {**TABLES, **FIGURES, "tuned-trials": Trials(), "tuned": read_tuned(results)}
     if name not in known:
         raise InvalidValue(
             f"table or figure must be one of {', '.join(known)}, recipes, registered, hong, got {name!r}"
@@ -50,7 +51,12 @@ def find_exhibit(name: str) -> Exhibit:
 
 
 def requested(
-    names: Sequence[str], seeds: int, *, cells: Sequence[str] = (), blocks: Sequence[str] = BLOCKS
+    names: Sequence[str],
+    seeds: int,
+    *,
+    cells: Sequence[str] = (),
+    blocks: Sequence[str] = BLOCKS,
+    results: Path = FOLDER,
 ) -> list[Spec]:
     """The runs of some tables and figures, seed by seed over all of them.
 
@@ -59,6 +65,7 @@ def requested(
         seeds: how many, from 0.
         cells: see `Table.specs`.
         blocks: of `BLOCKS`; see `Table.specs`.
+        results: folder of finished runs, by which what is ``tuned`` was chosen.
 
     Raises:
         InvalidValue: an unknown name or block, or cells that fit nothing.
@@ -69,7 +76,7 @@ def requested(
     found: list[Spec] = []
     for seed in range(seeds):
         for name in names:
-            found += find_exhibit(name).specs([seed], blocks=blocks, only=cells)
+            found += find_exhibit(name, results).specs([seed], blocks=blocks, only=cells)
     return found
 
 

@@ -190,6 +190,10 @@ class Evaluations:
             for one in found.values()
         ]
 
+    def untried(self, only: Sequence[str] = ()) -> int:
+        """How many of these columns lack a trial."""
+        return sum(not self.candidates(column) for column in _wanted(only))
+
     def candidates(self, column: Tuned) -> dict[str, dict[str, Any]]:
         """What is compared in a column, by its role; empty as long as a trial is missing."""
         constant, moving = (column.chosen(among, self.result_of) for among in (CONSTANT, MOVING))

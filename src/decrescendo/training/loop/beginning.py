@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import TensorDataset
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.base.assumption import Assumption
@@ -57,7 +58,9 @@ def assumed_of_data(data: object, before: object, sampling: Sampling, taken: int
 
 
 def are_same(data: object, other: object) -> bool:
-    """Whether two data sets are one object, or tuples or dicts of the same objects."""
+    """Whether two data sets are one object, or tuples, dicts or `TensorDataset`s of the same objects."""
+    if type(data) is TensorDataset and type(other) is TensorDataset:
+        return are_same(data.tensors, other.tensors)
     if isinstance(data, tuple) and isinstance(other, tuple):
         ours, theirs = cast("tuple[object, ...]", data), cast("tuple[object, ...]", other)
         return len(ours) == len(theirs) and all(map(operator.is_, ours, theirs))
