@@ -7,7 +7,7 @@ import torch
 from hiding_models import HIDING, hooked
 from torch import nn
 
-from decrescendo.errors import UnsupportedModel
+from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated import Clients, Placement, Server, simulate
 from decrescendo.federated.rounds import REPLIES
 from decrescendo.training.loop.assumptions import STATE_SET
@@ -106,3 +106,12 @@ class TestBetweenRounds:
                 placement=Placement.CENTRAL, callback=callback,
             )  # fmt: skip
             assert outcome.assumptions == said
+
+    def test_a_layer_frozen_on_the_way_is_named(self) -> None:
+        model = make_model()
+        weight = next(model.parameters())
+        with pytest.raises(InvalidValue, match=r"got no '.*weight'.* must not change once the training has begun"):
+            simulate(
+                model, loss, Clients.equal(records(), records=1), make_plan(), sgd(model), seed=0,
+                placement=Placement.CENTRAL, callback=lambda _: weight.requires_grad_(False).requires_grad,
+            )  # fmt: skip

@@ -59,6 +59,7 @@ class Contents:
         ):
             raise InvalidValue(
                 "total must have the model's trainable parameters, each once, in their shapes, as dense real tensors"
+                f"{_unlike(found, self.shapes)}"
             )
         return _own(found)
 
@@ -80,6 +81,13 @@ class Contents:
             if tensor.shape != shape:
                 return Received(Verdict.SHAPES, f"{name} must be {tuple(shape)}, got {tuple(tensor.shape)}")
         return None
+
+
+def _unlike(found: Mapping[Any, Any], shapes: Mapping[str, torch.Size]) -> str:
+    """Which name there is too many or too few, and that no layer may be frozen on the way."""
+    names = sorted(map(str, set(found) ^ set(shapes)))
+    why = "Which parameters are trained must not change once the training has begun"
+    return f", got {'no ' if names[0] in shapes else ''}{names[0]!r}. {why}" if names else ""
 
 
 def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
