@@ -349,11 +349,11 @@ class TestManyRates:
         rate = np.geomspace(0.002, 0.02, self.STEPS)
         effort = Pld()._effort()
         steps = accountant._Steps.of(run_of(rate, np.linspace(2, 1, self.STEPS)), DELTA, effort, 1)
-        assert 8 < len(steps.groups) <= effort.rates
+        assert 8 < len(steps.groups) <= 1.25 * effort.rates  # the noise moves, too
         total = sum(float(part.mixtures.counts.sum()) for part in steps.above.parts[0])
         assert total == self.STEPS
 
-    @pytest.mark.parametrize(("smallest", "cells"), [(0.02, 40), (0.001, 74), (1e-6, 160)])
+    @pytest.mark.parametrize(("smallest", "cells"), [(0.02, 50), (0.001, 93), (1e-6, 200)])
     def test_rates_that_are_far_apart_get_more_cells(self, smallest: float, cells: int) -> None:
         rng = np.random.default_rng(0)
         rate = np.r_[smallest, 0.1, np.exp(rng.uniform(math.log(smallest), math.log(0.1), 400))]

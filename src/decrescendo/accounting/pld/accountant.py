@@ -51,8 +51,12 @@ class _Effort:
     kappa: float
     smoothing: float
 
-    def refined(self) -> "_Effort":
-        return _Effort(self.nodes * 2, self.rates * 2, self.kappa / 1.6, self.smoothing / 2.5)
+    def refined(self, excess: float) -> "_Effort":
+        """For a bracket ``excess`` > 1 times as wide as it may be: what nodes and cells add falls as their square."""
+        finer = min(2.0, max(1.25, 1.15 * math.sqrt(excess)))
+        return _Effort(
+            math.ceil(self.nodes * finer), math.ceil(self.rates * finer), self.kappa / 1.6, self.smoothing / 2.5
+        )
 
 
 _PILOT = _Effort(nodes=24, rates=16, kappa=0.08, smoothing=2e-3)
@@ -61,7 +65,8 @@ _SMOOTHING = 1.8e-4
 _SMALLEST_WIDTH = 1e-7
 _OF_RATES, _CELLS = 1e-2, 12  # of a group
 _WIDE = 0.4  # times as many cells, for each factor e of rates, of one record
-_OF_NODES = (0.2, 0.35)  # of the nodes that a cell has where all its steps' mu are as far apart as the run's
+_BOTH, _APART = 1.25, 0.2  # times as many cells where the noise moves by more than so many factors e, too
+_OF_NODES = (0.8, 1.6)  # of the nodes that a cell has where all its steps' mu are as far apart as the run's
 _SKIPPED = 5  # one point of a curve in so many has an inversion of its own
 _LARGE = 600.0  # an epsilon whose exponential is near the end of the floats
 _OF_A_CURVE = 1e-9  # the least delta that a whole curve is sharp at
@@ -129,6 +134,7 @@ class _Steps:
             for mass in (size * float(ledger.count @ ledger.sample_rate), float(ledger.steps))
         )
         rates = np.unique(ledger.sample_rate)
+        span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         cell: Int[np.ndarray, " n"] | None = None
         if rates.size > effort.rates:
             sampled = ledger.sample_rate < 1  # whoever is always drawn is in no cell
@@ -136,9 +142,9 @@ class _Steps:
             some = ledger.where(sampled)
             # What cells add to the bracket grows as their width squared; a refinement takes three times as long.
             wide = math.log(some.sample_rate.max() / some.sample_rate.min()) * _WIDE
-            number = math.ceil(effort.rates * (min(max(1.0, wide), 4.0) if size == 1 else _CELLS))
+            more = min(max(1.0, wide), 4.0) * (_BOTH if span > _APART else 1.0)
+            number = math.ceil(effort.rates * (more if size == 1 else _CELLS))
             cell[sampled] = cells(some.sample_rate, 1 / some.noise_multiplier, some.count, number)
-        span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         groups: list[_Group] = []
         for rows in _split(ledger, cell):
             mu, count, place = 1 / ledger.noise_multiplier[rows][::-1], ledger.count[rows][::-1], None
@@ -356,7 +362,7 @@ class Pld:
             if best[1] - best[0] > 0.8 * before:  # not for lack of effort: rounding, or a grid at its largest
                 break
             near = best[1]
-            effort = effort.refined()
+            effort = effort.refined((best[1] - best[0]) / max(rtol * best[1], _SMALLEST_WIDTH))
         raise AccountingError(
             f"the bracket of epsilon must be at most rtol={rtol:g} wide, got [{best[0]:.6g}, {best[1]:.6g}] "
             f"(relative width {(best[1] - best[0]) / best[1]:.2g}). Ask for a larger rtol"
