@@ -110,7 +110,9 @@ class TestBetweenRounds:
     def test_a_layer_frozen_on_the_way_is_named(self) -> None:
         model = make_model()
         weight = next(model.parameters())
-        with pytest.raises(InvalidValue, match=r"got no '.*weight'.* must not change once the training has begun"):
+        with pytest.raises(
+            InvalidValue, match=r"got no '.*weight'.* must not change once the training has begun"
+        ):
             simulate(
                 model, loss, Clients.equal(records(), records=1), make_plan(), sgd(model), seed=0,
                 placement=Placement.CENTRAL, callback=lambda _: weight.requires_grad_(False).requires_grad,

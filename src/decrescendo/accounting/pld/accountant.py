@@ -55,7 +55,10 @@ class _Effort:
         """For a bracket ``excess`` > 1 times as wide as it may be: what nodes and cells add falls as their square."""
         finer = min(2.0, max(1.25, 1.15 * math.sqrt(excess)))
         return _Effort(
-            math.ceil(self.nodes * finer), math.ceil(self.rates * finer), self.kappa / 1.6, self.smoothing / 2.5
+            math.ceil(self.nodes * finer),
+            math.ceil(self.rates * finer),
+            self.kappa / 1.6,
+            self.smoothing / 2.5,
         )
 
 
