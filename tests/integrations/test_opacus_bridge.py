@@ -449,6 +449,9 @@ def test_a_checkpoint_goes_on_in_the_plan_with_other_noise(data: tuple[Tensor, T
     epoch(model, optimizer, loader)
     assert len(engine.accountant) == 6
     assert 2.99 < engine.get_epsilon(DELTA) <= 3.0
+    run = engine.run
+    assert (run.steps, run.plan.steps, run.guarantee.epsilon) == (6, 6, engine.get_epsilon(DELTA))
+    assert "resumed-anew" in {one.code for one in run.assumptions}
     with pytest.raises(PlanViolation, match=r"epochs that it was calibrated for"):
         epoch(model, optimizer, loader)
 

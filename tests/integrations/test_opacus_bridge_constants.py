@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus import BatchMemoryManager, PrivacyEngine, schedulers
+from decrescendo.integrations.opacus.loop import MODES
 
 F: Any = torch.nn.functional
 ROWS, CLASSES, C = 24, 3, 0.5
@@ -33,11 +35,11 @@ class Scaled(nn.Module):
         self.aux: Any = None
         self.calls = 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, settings: Any = None) -> Tensor:
         found = self.layer(x)
         self.aux = found.square().mean()
         self.calls += 1
-        return found * self.c * self.k * self.settings["k"]
+        return found * self.c * self.k * self.settings["k"] * (1.0 if settings is None else settings.k)
 
 
 def loop(
@@ -317,6 +319,22 @@ def penalty_of_its_own(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int
     return F.cross_entropy(m(x), y)
 
 
+@leak
+def counter_of_the_passes(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    loss = F.cross_entropy(m(x), y)
+    if loss.item() > 0:
+        own.calls = 0
+    return loss
+
+
+@leak
+def object_given_to_the_model(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
+    settings = kept.setdefault("s", SimpleNamespace(k=1.0))
+    loss = F.cross_entropy(m(x, settings), y)
+    settings.k = 0.5 if loss.item() > 0 else 1.0
+    return loss
+
+
 # What a loop does with the batch of the step before, whose step is taken.
 def afterwards(make: Make) -> Make:
     def both(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Tensor:
@@ -369,6 +387,16 @@ def running_statistics_by_a_function(m: Any, own: Any, x: Tensor, y: Tensor, kep
 
 
 @afterwards
+def size_after_the_step(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    kept["k"] = torch.tensor(float(x.size(0)))
+
+
+@afterwards
+def classes_after_the_step(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
+    kept["k"] = torch.tensor(float(F.one_hot(y).shape[1]))
+
+
+@afterwards
 def statistics_of_the_model_itself(m: Any, own: Any, x: Tensor, y: Tensor, kept: Any, t: int) -> Any:
     F.batch_norm(m(x), own.c, torch.ones(CLASSES), training=True)
 
@@ -377,6 +405,76 @@ def statistics_of_the_model_itself(m: Any, own: Any, x: Tensor, y: Tensor, kept:
 def test_what_was_made_of_a_batch_does_not_come_back(name: str) -> None:
     with pytest.raises((UnsupportedModel, PlanViolation)):
         loop(LEAKS[name])
+
+
+def test_a_model_must_not_be_changed_by_what_was_read_before_the_first_step() -> None:
+    engine, model, optimizer, loader, module = _small()
+    with torch.no_grad():
+        share = sum(y.float().mean().item() for _, y in loader)
+        module.layer.bias.fill_(share)
+    with pytest.raises(UnsupportedModel, match=r"got layer\.bias, which the loop set after it had read"):
+        _steps(model, optimizer, loader)
+    assert engine.get_epsilon(1e-5) == 0.0
+
+
+def test_epochs_that_a_loop_leaves_are_not_public() -> None:
+    """``taus[epoch]`` after an epoch that was left when the loss was low."""
+    _, model, optimizer, loader, _ = _small(batch=8)
+    taus = torch.tensor([1.0, 0.1, 0.1])
+
+    def epoch(number: int, *, leaves: bool) -> None:
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x) * taus[number], y)
+            loss.backward()
+            optimizer.step()
+            if leaves and loss.item() > 0:
+                return
+
+    epoch(0, leaves=False)
+    epoch(1, leaves=True)
+    with pytest.raises(UnsupportedModel, match="another tensor in mul"):
+        epoch(2, leaves=False)
+
+
+def test_modes_that_a_loop_sets_after_it_has_read_are_listed() -> None:
+    engine, model, optimizer, loader, module = _small()
+    _steps(model, optimizer, loader)
+    before = engine.assumptions
+    module.layer.eval()
+    _steps(model, optimizer, loader)
+    assert [one for one in engine.assumptions if one not in before] == [str(MODES)]
+
+
+def test_what_an_earlier_training_of_the_engine_read_is_listed() -> None:
+    engine, model, optimizer, loader, _ = _small()
+    _steps(model, optimizer, loader)
+    _, model, optimizer, loader, _ = _small(engine=engine)
+    _steps(model, optimizer, loader)
+    codes = {one.code for one in engine.accountant.loops[-1].assumptions}
+    assert "read-earlier" in codes
+
+
+def _small(
+    *, engine: PrivacyEngine | None = None, batch: int = ROWS
+) -> tuple[PrivacyEngine, Any, Any, Any, Scaled]:
+    torch.manual_seed(0)
+    engine, module = engine or PrivacyEngine(secure_mode=True), Scaled()
+    data = TensorDataset(torch.randn(ROWS, 4), torch.randint(CLASSES, (ROWS,)))
+    made = engine.make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), max_grad_norm=C,
+        data_loader=DataLoader(data, batch_size=batch), noise_multiplier=1.0,
+    )  # fmt: skip
+    return engine, *made, module
+
+
+def _steps(model: Any, optimizer: Any, loader: Any) -> None:
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        assert loss.item() > 0
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,16 @@ _MODEL = (
          "an earlier run of this process trained a part of it without noise",
          "a run starts from weights that another run of the process trained without noise",
          "start from initial or public weights"),
+    Template("resumed-anew",
+         "nothing was released of steps that an earlier process took after the checkpoint that this run goes on from "
+         "(they are taken again with other batches and other noise)",
+         "`load_checkpoint` of `decrescendo.integrations.opacus`, or a loaded history, came before the run",
+         "give the loss to `dc.Trainer` with `checkpoints=`, which takes the same steps again"),
+    Template("read-earlier",
+         "numbers that the loop of an earlier training of this engine read of its batches (losses, scores) are in no "
+         "loss, model or data of this one",
+         "one `PrivacyEngine` trains several times, and an earlier loop read such numbers",
+         "do not read losses in the loop, or give them noise (`Telemetry`)"),
 )  # fmt: skip
 
 # About user code between steps, or in torch's hooks.

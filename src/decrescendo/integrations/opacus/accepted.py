@@ -20,6 +20,9 @@ class Accepted:
     def __init__(self, *, alone: bool) -> None:
         self._alone = alone
         self._clean: Program | None = None
+        self.other_modes = (
+            False  # the model is called in other modes than before, since a number of a batch was read
+        )
 
     def of(self, program: Program, seen: Knowledge, *, is_first: bool) -> Program:
         """The program to compute: the one that is kept, where this is equal to it.
@@ -35,6 +38,12 @@ class Accepted:
         """
         kept = self._clean
         difference = "" if kept is None else program.differs(kept)
+        if program.was_changed:
+            raise UnsupportedModel(
+                "an object that is given to the model, or to a function, must stay as it is until optimizer.step(), "
+                "got another number in it. Change it after the step, by public values"
+            )
+        self.other_modes = seen.read and kept is not None and not program.has_modes_of(kept)
         if kept is not None and not difference:
             return program if program.moves_on(kept) else kept
         if not is_first:

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from decrescendo.accounting import Ledger, Pld, Rdp, Release
+from decrescendo.base.assumption import Assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.integrations.opacus.loop import Loop
 
+RESUMED, READ = (assumed("resumed-anew"),), (assumed("read-earlier"),)
 _ACCOUNTANTS = {"prv": Pld, "rdp": Rdp}
 
 
@@ -31,6 +34,12 @@ class Accountant:
     def ledger(self) -> Ledger:
         """All releases."""
         return sum((loop.ledger for loop in self.loops), self.loaded)
+
+    @property
+    def before(self) -> tuple[Ledger, tuple[Assumption, ...]]:
+        """All releases before another training, and what is assumed of them."""
+        read = any(loop.has_read for loop in self.loops)
+        return self.ledger, (*RESUMED * bool(self.loaded.steps), *READ * read)
 
     @property
     def history(self) -> list[tuple[float, float, int]]:

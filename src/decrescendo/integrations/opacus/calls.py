@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from decrescendo.integrations.opacus.constants import Constant
+from decrescendo.integrations.opacus.outputs import tree_leaves
+from decrescendo.row_independence.tracing import Numbers, numbers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,41 @@ class Rows:
     number: int
 
 
+_KNOWN = (
+    Ref, Rows, Stale, Constant, Tensor, bool, int, float, complex, str, slice, type(None), type(...), torch.dtype,
+    torch.device, torch.layout, torch.memory_format, torch.Size,
+)  # fmt: skip
+
+
 class RowCount(int):
     """The number of rows of a batch, as a loop reads it from a shape: of another batch it is another number.
 
     What Python computes from it is a number like any other: whoever asks for it has read something of the batch.
     """
+
+
+def objects_in(tree: Any) -> list[Any]:
+    """Arguments of a call that are no tensors, numbers, names and the like."""
+    return [leaf for leaf in tree_leaves(tree) if not isinstance(leaf, _KNOWN)]
+
+
+def numbers_in(tree: Any) -> Numbers:
+    """The numbers and texts that such objects hold, by path; empty where there are none.
+
+    >>> numbers_in((1.0, slice(3)))
+    {}
+    """
+    objects = objects_in(tree)
+    return numbers_of(nn.Identity(), objects, choices=True) if objects else {}
+
+
+def modes_of(module: nn.Module) -> tuple[bool, ...]:
+    """Which of its modules are in training mode.
+
+    >>> modes_of(nn.Dropout().eval())
+    (False,)
+    """
+    return tuple(one.training for one in module.modules())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +84,8 @@ class Call:
         grad: whether gradients were recorded.
         numbers: copies of those outputs that are one number, as the loop may change them in place.
         random: the state of the CPU's random numbers before the model was called.
-        training: the mode that the model was in.
+        training: the modes that the model and its parts were in (`modes_of`).
+        held: numbers in objects among the arguments (`numbers_in`), at the time of the call.
         form: what the model returned, with a `Ref` to its place among the outputs for each tensor; ``None`` where
             the call may have done something else that can be seen.
     """
@@ -62,8 +97,9 @@ class Call:
     grad: bool
     numbers: dict[Ref, Tensor] = field(default_factory=dict[Ref, Tensor])
     random: Tensor | None = None
-    training: bool | None = None
+    training: tuple[bool, ...] | None = None
     form: Any = None
+    held: Numbers = field(default_factory=Numbers)
 
     @property
     def name(self) -> str:

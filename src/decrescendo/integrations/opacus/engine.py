@@ -129,7 +129,7 @@ class PrivacyEngine:
         )  # fmt: skip
         module, optimizer, sampling = self._prepared(module, optimizer, data_loader)
         loop = Loop(
-            module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.ledger,
+            module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.before,
             noise_multiplier=check_real("noise_multiplier", noise_multiplier, at_least=0),
             max_grad_norm=check_clip_norm("max_grad_norm", max_grad_norm), settings=settings,
         )  # fmt: skip
@@ -181,7 +181,7 @@ class PrivacyEngine:
             accountant=self.accountant.judge,
         )  # fmt: skip
         loop = Loop(
-            module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.ledger, plan=plan,
+            module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.before, plan=plan,
             settings=settings,
         )  # fmt: skip
         return self._returned(loop, module, optimizer, data_loader, criterion, grad_sample_mode)
@@ -209,7 +209,10 @@ class PrivacyEngine:
         grad_sample_mode: str,
     ) -> Any:
         self.accountant.loops.append(loop)
-        private = PrivateModule(module, Unsaved(lambda: loop.tape)), PrivateOptimizer(optimizer, loop)
+        private = (
+            PrivateModule(module, Unsaved(lambda: loop.tape), Unsaved(loop.evaluated)),
+            PrivateOptimizer(optimizer, loop),
+        )
         batches = PrivateLoader(loader, loop)
         return (*private, criterion, batches) if grad_sample_mode == "ghost" else (*private, batches)
 
@@ -247,7 +250,8 @@ class PrivacyEngine:
     ) -> None:
         """Model, optimiser, history and schedulers at ``path``, as Opacus writes them.
 
-        Who goes on from it draws other batches and other noise than before. ``checkpoint_dict`` is saved with them.
+        Who goes on from it draws other batches and other noise than before: steps after it that are taken again are
+        releases of their own, which its history does not count. ``checkpoint_dict`` is saved with them.
         """
         content = dict(checkpoint_dict or {})
         content["module_state_dict"] = module.state_dict(**(module_state_dict_kwargs or {}))

@@ -32,9 +32,13 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Run, Trainer
 from decrescendo.training.loop.beginning import seed_at
+from decrescendo.training.run import certify
 from decrescendo.training.steering import Settings
 
 RECORDED, EARLY = assumed("rows-recorded-loop"), (assumed("ended-early"),)
+MODES = assumed(
+    "declared", "the loop put the model, or a part of it, in train() or eval() mode by public values alone"
+)
 
 
 class Loop:
@@ -46,7 +50,7 @@ class Loop:
         loader: the user's loader: its data, collate function and workers.
         sampling: Poisson sampling at one over the length of the loader.
         seed: of batches, noise and masks.
-        earlier: what was released before this training's first batch is drawn.
+        earlier: what was released before this training's first batch is drawn, and what is assumed of that.
         noise_multiplier: z, where there is no plan.
         max_grad_norm: C, where there is no plan.
         plan: noise and clip norm of every step.
@@ -64,7 +68,7 @@ class Loop:
         loader: DataLoader[Any],
         sampling: PoissonSampling,
         seed: int | Secure,
-        earlier: Callable[[], Ledger],
+        earlier: Callable[[], tuple[Ledger, tuple[Assumption, ...]]],
         *,
         noise_multiplier: float = 0.0,
         max_grad_norm: float = 0.0,
@@ -73,6 +77,10 @@ class Loop:
     ) -> None:
         self._module, self._optimizer, self._loader = module, optimizer, loader
         self._sampling, self._seed, self._earlier, self.plan = sampling, seed, earlier, plan
+        self._whole, self._before = (
+            plan,
+            0,
+        )  # what was calibrated; how many of its steps an earlier training took
         self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
         self._loss, self._settings = LoopLoss(), settings or EngineSettings()
         self.trainer: Trainer | None = None
@@ -84,7 +92,7 @@ class Loop:
         self._program: Program | None = None
         self._is_first = self._is_last = True
         # What the loop may know of its batches; what it may compute.
-        self._seen, self._epochs, self._taken = Knowledge(), 0, 0
+        self._seen, self._epochs, self._taken, self._within = Knowledge(), 0, 0, False
         self._accepted = Accepted(alone=self._settings.one_example_a_pass)
         self._state = ModelState(module)
         self._once = OneForward(self._state, self._loss, self._before_step)
@@ -95,6 +103,15 @@ class Loop:
         return Ledger() if self.trainer is None else self.trainer.ledger
 
     @property
+    def has_read(self) -> bool:
+        """Whether the loop has read numbers made of a batch."""
+        return self._seen.read
+
+    def evaluated(self) -> None:
+        """The loop has called the model for something else than a step."""
+        self._state.note_pass()
+
+    @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What is assumed of this training so far."""
         early = EARLY if self.plan is not None and self.ledger.steps < self.plan.steps else ()
@@ -102,12 +119,21 @@ class Loop:
 
     @property
     def run(self) -> Run:
-        """The finished training, of one with a plan."""
-        if self.plan is None or self.trainer is None:
+        """The finished training, of one with a plan; with the steps of it that were taken earlier."""
+        plan = self._whole
+        if plan is None or self.trainer is None:
             raise PlanViolation(
                 "a run must have a plan and at least one step, got none. Take make_private_with_epsilon, and train"
             )
-        return self.trainer.finish()
+        run = self.trainer.finish()
+        if not self._before:
+            return run
+        ledger = plan.ledger.first(self._before + run.steps)
+        provenance = None if run.provenance is None else replace(run.provenance, resumed=(self._before,))
+        return replace(
+            run, plan=plan, ledger=ledger, guarantee=certify(plan.covered(ledger), plan.budget),
+            diagnostics=None, provenance=provenance,
+        )  # fmt: skip
 
     @property
     def expected_batch_size(self) -> float:
@@ -153,7 +179,8 @@ class Loop:
     def _begin(self) -> None:
         """Before the first draw: what was released earlier counts as the first steps of the plan, and its noise is not
         drawn again."""
-        earlier = self._earlier()
+        self._state.check(self._seen)
+        earlier, assumptions = self._earlier()
         if self.plan is None:
             plan: Any = OpenEnded(
                 self._sampling, lambda: Settings(self._noise_multiplier, self._max_grad_norm)
@@ -161,11 +188,13 @@ class Loop:
             self._source = plan
         else:
             plan = self.plan = rest_of(self.plan, earlier)
+            self._before = earlier.steps
         self.trainer = Trainer(
             self._module, self._loss, plan, self._optimizer, seed=seed_at(earlier.steps, self._seed),
             settings=self._settings,
         )  # fmt: skip
-        self.trainer.assume(RECORDED)
+        for assumption in (RECORDED, *assumptions):
+            self.trainer.assume(assumption)
         self._state.note()
         self._batches = self.trainer.batches(
             self._loader.dataset, self._collate, self._loader.num_workers, require_finite=False
@@ -187,11 +216,14 @@ class Loop:
         if not torch.is_grad_enabled():
             yield from all_rows(self._loader, self._collate, self._module, most, self._tape)
             return
-        self._epochs += 1
+        # An epoch that the loop left may have been left for what it read: the next one is not public then.
+        self._epochs += not (self._within and self._seen.read)
+        self._within = True
         for place in range(len(self._loader)):
             if place or not self._waiting:
                 self._draw()
             yield from self._parts(most)
+        self._within = False
 
     def _draw(self) -> None:
         if self._waiting:
@@ -264,6 +296,8 @@ class Loop:
                 )
             check_gradients(self._module)
             self._loss.take(self._accepted.of(program, self._seen, is_first=self._is_first))
+            if self._accepted.other_modes and self.trainer is not None:
+                self.trainer.assume(MODES)
         tape.close()
         self.tape = self._program = None
         if not tape.rows or self._is_last:

@@ -49,6 +49,7 @@ class ModelState:
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
         before = [(held, dict(held), _copies_in(held)) for held in self._held()]
         numbers = numbers or self._numbers_now()
+        self._by_loop |= set(changed_places(self._after, numbers))
         try:
             yield
         finally:
@@ -67,6 +68,11 @@ class ModelState:
                         buffer.data.copy_(kept)
             self._after = self._numbers_now()
             self._moving |= set(changed_places(numbers, self._after))
+
+    def note_pass(self) -> None:
+        """A pass without a batch of the loop's has changed what passes change."""
+        if self._moving:
+            self._after = self._numbers_now()
 
     @property
     def has_outputs(self) -> bool:
@@ -93,18 +99,27 @@ class ModelState:
             UnsupportedModel: the buffer or attribute.
         """
         self.restore()
-        numbers = self._check(seen)
+        numbers = self.check(seen)
         with self.forward(numbers):
             yield
         numbers = None if self._put else self._after
         self.restore()
         self.note(numbers)
 
-    def _check(self, seen: Knowledge) -> Numbers:
+    def check(self, seen: Knowledge) -> Numbers:
+        """Refuse what the loop may have put into the model; `numbers_of` it now.
+
+        Raises:
+            UnsupportedModel: the buffer or attribute.
+        """
         tensors = list(self._tensors())
         inside = [name for name, value in tensors if isinstance(value, Recorded) or seen.is_made(value)]
         numbers, codes = self._numbers_now(), self._codes_of(tensors)
-        changed = [place for place in changed_places(self._numbers, numbers) if place not in self._moving]
+        by_loop = self._by_loop | set(changed_places(self._after, numbers))
+        changed = [
+            place for place in changed_places(self._numbers, numbers)
+            if place not in self._moving or place in by_loop
+        ]  # fmt: skip
         changed += [
             name for name in codes.keys() | self._codes.keys() if codes.get(name) != self._codes.get(name)
         ]
@@ -122,6 +137,10 @@ class ModelState:
     def note(self, numbers: Numbers | None = None) -> None:
         """As it is now is how it may be; ``numbers`` as in `forward`."""
         self._numbers, self._codes = numbers or self._numbers_now(), self._codes_of(self._tensors())
+        self._after, self._by_loop = (
+            self._numbers,
+            set[str](),
+        )  # after the last pass; what was changed between passes
         held = (*self.module.parameters(), *self.module.buffers())
         self.tensors, self._memories = set(map(id, held)), set(map(_memory, held)) - {0}
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from decrescendo.base.batches import Batch
 from decrescendo.base.torch_private import tree_flatten
 from decrescendo.errors import PlanViolation
-from decrescendo.integrations.opacus.calls import Call, Ref
+from decrescendo.integrations.opacus.calls import Call, Ref, modes_of
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.model_state import ModelState
 from decrescendo.integrations.opacus.outputs import leaves, mapped, tree_leaves
@@ -73,7 +73,7 @@ class OneForward:
         if program is None or call is None or call.form is None:
             return None, None
         module = self._state.module
-        same = (call.training, call.grad) == (module.training, torch.is_grad_enabled())
+        same = (call.training, call.grad) == (modes_of(module), torch.is_grad_enabled())
         if not same or any(one.func is None or one.writes for one in calls):
             return None, None
         if any(map(_is_watched, module.modules())) or not _alike(given, call, calls, program, rows):

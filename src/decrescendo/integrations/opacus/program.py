@@ -13,15 +13,11 @@ from decrescendo.clipping.byproducts import note_byproducts
 from decrescendo.clipping.each_row import PerExample
 from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
-from decrescendo.integrations.opacus.calls import Call, Ref, Rows
+from decrescendo.integrations.opacus.calls import Call, Ref, Rows, modes_of, numbers_in, objects_in
 from decrescendo.integrations.opacus.constants import Constant
 from decrescendo.integrations.opacus.outputs import leaves, tree_leaves, tree_map
-from decrescendo.row_independence.tracing import Content
+from decrescendo.row_independence.tracing import Content, changed_places
 
-_KNOWN = (
-    Ref, Rows, Constant, Tensor, bool, int, float, complex, str, slice, type(None), type(...), torch.dtype,
-    torch.device, torch.layout, torch.memory_format, torch.Size,
-)  # fmt: skip
 # ``call``: as recorded; ``mean`` and ``sum``: over the places of each example; ``first``: the first argument, as it is.
 Kind: TypeAlias = Literal["call", "mean", "sum", "first"]
 
@@ -48,7 +44,7 @@ class Step:
                 return slice(*map(given, (value.start, value.stop, value.step)))
             return values[value] if isinstance(value, Ref) else rows if isinstance(value, Rows) else value
 
-        if self.call.training not in (None, model.training):
+        if self.call.training not in (None, modes_of(model)):
             raise PlanViolation(
                 "the model must be in the mode of its call until optimizer.step(), got train() or eval() between. "
                 "Evaluate after the step"
@@ -119,14 +115,24 @@ class Program(Content):
     @property
     def objects(self) -> list[Any]:
         """Arguments of its calls that are no tensors, numbers, names and the like."""
-        return [leaf for step in self.steps for leaf in step.given if not isinstance(leaf, _KNOWN)]
+        return [leaf for step in self.steps for leaf in objects_in(step.given)]
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether an object holds another number than when it was given to a function."""
+        given = [(step.call.held, (step.call.args, step.call.kwargs)) for step in self.steps]
+        return any(changed_places(held, numbers_in(tree)) for held, tree in given if held)
+
+    def has_modes_of(self, kept: "Program") -> bool:
+        """Whether the model is called in the modes of another program."""
+        own, other = ([step.call.training for step in program.steps] for program in (self, kept))
+        return own == other
 
     def moves_on(self, kept: "Program") -> bool:
         """Whether it is to be computed in the place of an equal one: for entries of a vector, which go on from step to
         step, and for the mode of the model."""
         tables = any(isinstance(leaf, Constant) and leaf.table for step in self.steps for leaf in step.given)
-        modes = ([step.call.training for step in program.steps] for program in (self, kept))
-        return tables or next(modes) != next(modes)
+        return tables or not self.has_modes_of(kept)
 
 
 def _run(step: Step, model: nn.Module, values: dict[Ref, Any], rows: int) -> None:
@@ -163,6 +169,8 @@ def _differs(one: Step, kept: Step, rows: int) -> str:
     (mine, form), (its, its_form) = tree_flatten((a.args, a.kwargs)), tree_flatten((b.args, b.kwargs))
     if form != its_form:
         return f"other arguments of {a.name}"
+    if changed_places(b.held, a.held):
+        return f"another number in an object that {a.name} is given"
     other = next((value for value, old in zip(mine, its, strict=True) if not is_same(value, old, rows)), Ref)
     return (
         "" if other is Ref else f"another {'tensor' if isinstance(other, Constant) else 'number'} in {a.name}"

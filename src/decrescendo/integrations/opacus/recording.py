@@ -12,7 +12,16 @@ from decrescendo.base.batches import Batch, leaves_of, map_rows
 from decrescendo.base.rng import seeded
 from decrescendo.base.torch_private import count_of_storage_users
 from decrescendo.errors import UnsupportedModel
-from decrescendo.integrations.opacus.calls import INSIDE, Call, Ref, RowCount, Rows, Stale
+from decrescendo.integrations.opacus.calls import (
+    INSIDE,
+    Call,
+    Ref,
+    RowCount,
+    Rows,
+    Stale,
+    modes_of,
+    numbers_in,
+)
 from decrescendo.integrations.opacus.constants import Constant, Knowledge
 from decrescendo.integrations.opacus.lasting import (
     BACKWARDS,
@@ -141,8 +150,10 @@ class LoopRecording:
             found = func(*tree_map(plain, args) if name in _WHOLE else args, **kwargs)
         for other in watched.written(name):
             given = self._written(other, given, constants.get(id(other)))
-        if func in _SHAPES and records:
-            return self._counted(found, args, kwargs)
+        if func in _SHAPES and not self._inside:
+            self.seen.counted = True
+            if records:
+                return self._counted(found, args, kwargs)
         leaves = tree_leaves(found)
         if not self._inside:
             self.seen.counted |= counts(name, args, kwargs)
@@ -242,7 +253,7 @@ class LoopRecording:
         if torch.is_grad_enabled():
             # So that the loop's own autograd functions show, which are no functions of torch's.
             found = mapped(followed, found)
-        return self._record(None, given, found, True, random, module.training, form)
+        return self._record(None, given, found, True, random, modes_of(module), form)
 
     def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Of no rows many models make nothing: what they make of one, without it.
@@ -263,16 +274,16 @@ class LoopRecording:
 
     def _record(
         self, func: Any, given: Any, found: Any, first: bool, random: Tensor | None = None,
-        training: bool | None = None, form: Any = None,
+        training: tuple[bool, ...] | None = None, form: Any = None,
     ) -> Any:  # fmt: skip
         found = mapped(lambda value: self._noted(value, first) if isinstance(value, Tensor) else value, found)
         made = [one for one in leaves(found) if isinstance(one, Recorded)]
         with plainly():
             numbers = {one.ref: one.detach().clone() for one in made if not one.dim()}
         outputs = tuple(one.ref for one in made)
-        self.calls.append(
-            Call(func, given[0], given[1], outputs, torch.is_grad_enabled(), numbers, random, training, form)
-        )
+        self.calls.append(Call(
+            func, given[0], given[1], outputs, torch.is_grad_enabled(), numbers, random, training, form, numbers_in(given),
+        ))  # fmt: skip
         return found
 
     def _noted(self, tensor: Tensor, first: bool = True) -> Recorded:
@@ -291,7 +302,6 @@ class LoopRecording:
 
     def _counted(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A shape, or one of its numbers, with the number of rows marked as such."""
-        self.seen.counted = True
         shape = tuple(plain(args[0]).shape)
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         if not shape or dim not in (0, -len(shape)) or shape[0] != self.rows or not args[0].rows_first:

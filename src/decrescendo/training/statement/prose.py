@@ -227,8 +227,9 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
         lines += [
             *_assumed(provenance["assumptions"], facts["mechanism"].get("row", facts["promise"]["unit"])),
             f"Random numbers: {random[provenance['random']]}.",
-            f"Resumed after step: {resumed}. A repeated step has the same batch and the same noise, so it is the "
-            "same release, and counts once.",
+            f"Resumed after step: {resumed}."
+            + " A repeated step has the same batch and the same noise, so it is the same release, and counts once."
+            * all(assumption["code"] != "resumed-anew" for assumption in provenance["assumptions"] or ()),
             f"Trust: {provenance['trust'] or 'the person who runs the training sees the raw data.'}",
             f"Ledger of the data set: {provenance['account'] or 'none'}.",
             *(
