@@ -71,9 +71,7 @@ def main() -> None:
     for rtol in (1e-2, 1e-3, 5e-4, 2e-4):
         seconds, bracket = timed(lambda rtol=rtol: Pld(rtol=rtol).bracket(ledger, DELTA))
         lower, upper = bracket  # type: ignore[misc]
-        widths.append(
-            {"rtol": rtol, "seconds": seconds, "lower": lower, "upper": upper, "width": upper / lower - 1}
-        )
+        widths.append({"rtol": rtol, "seconds": seconds, "lower": lower, "upper": upper, "width": upper / lower - 1})
     report["5,000 different steps, growing mu 2.5, delta 1/600,000"] = widths
     growth = []
     for steps in (500, 5_000, 50_000, 500_000, 1_000_000):

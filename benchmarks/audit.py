@@ -150,8 +150,7 @@ def measure() -> list[dict[str, Any]]:
 def results(found: list[dict[str, Any]]) -> dict[tuple[str, str, float], AuditResult]:
     """Read again by the class that wrote them, which checks every verdict."""
     return {
-        (row["audit"], row["build"], row["epsilon"]): AuditResult.from_json(json.dumps(row["result"]))
-        for row in found
+        (row["audit"], row["build"], row["epsilon"]): AuditResult.from_json(json.dumps(row["result"])) for row in found
     }
 
 
@@ -190,9 +189,7 @@ def draw(found: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure what is missing, then draw."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", action="store_true", help="figure and table only")
     draw(json.loads(RESULT.read_text())["audits"] if parser.parse_args().draw else measure())
 

@@ -48,9 +48,7 @@ def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], path: Path) -> 
         raise InvalidValue("marks must hold at least one audit, got none")
     epsilons = sorted({mark.certified for mark in marks})
     audits = list(dict.fromkeys(mark.audit for mark in marks))
-    figure, panels = new_figure(
-        columns=len(epsilons), width=3.0 + 2.9 * len(epsilons), height=0.75 * len(builds)
-    )
+    figure, panels = new_figure(columns=len(epsilons), width=3.0 + 2.9 * len(epsilons), height=0.75 * len(builds))
     for panel, epsilon in zip(panels, epsilons, strict=True):
         limit = 3.2 * epsilon
         panel.axvspan(epsilon, limit, color="0.93", linewidth=0)

@@ -58,9 +58,7 @@ class Setting:
 
 SETTINGS: dict[str, Setting] = {
     "IMDB": Setting(imdb_half, imdb_public, imdb_mlp, 1.0, 500, 500, 1.0, (1.0, 2.0, 3.0, 4.5, 6.75)),
-    "MNIST": Setting(
-        mnist, fashion_mnist, paper_cnn, 0.4, 300, 1_000, 1.5, (0.0375, 0.075, 0.15, 0.3, 0.6, 1.2)
-    ),
+    "MNIST": Setting(mnist, fashion_mnist, paper_cnn, 0.4, 300, 1_000, 1.5, (0.0375, 0.075, 0.15, 0.3, 0.6, 1.2)),
 }
 
 
@@ -108,9 +106,7 @@ def fill(found: dict[str, Any]) -> None:
                 scores = entry["accuracy"].setdefault(curve, [])
                 if len(scores) == seed:
                     scores.append(trained(setting, private, curve, entry["rate"][curve], seed))
-                    entry["z"][curve] = float(
-                        plan_for(setting, len(private.train[0]), curve).noise_multiplier[0]
-                    )
+                    entry["z"][curve] = float(plan_for(setting, len(private.train[0]), curve).noise_multiplier[0])
                     save(found)
 
 

@@ -35,9 +35,7 @@ WORKLOADS = {
 COLUMNS = ("moving", "equal columns", "jax-privacy", "opake", "opake, rates", "both")
 
 
-def equally(
-    budget: Budget, matrix: np.ndarray, sampling: dc.PoissonSampling = SAMPLING
-) -> tuple[Strategy, Guarantee]:
+def equally(budget: Budget, matrix: np.ndarray, sampling: dc.PoissonSampling = SAMPLING) -> tuple[Strategy, Guarantee]:
     """Columns of one norm, accounted as such, within the budget."""
     bands, steps = matrix.shape
     rates = np.full(steps, bands * sampling.sample_rate)
@@ -56,9 +54,7 @@ def toeplitz(coefficients: list[float], steps: int = STEPS) -> np.ndarray:
     return np.tile(np.array(coefficients)[:, None] / np.linalg.norm(coefficients), steps)
 
 
-def measured(
-    epsilon: float, workload: Workload, peers: dict[str, dict[str, list[float]]]
-) -> dict[str, object]:
+def measured(epsilon: float, workload: Workload, peers: dict[str, dict[str, list[float]]]) -> dict[str, object]:
     """Root mean square noise over iterates, relative to constant independent noise; bands of the best."""
     budget = Budget(epsilon, DELTA)
     even = workload.cost(dc.calibrate(budget, SAMPLING, steps=STEPS, clip=1.0).noise_multiplier)

@@ -87,9 +87,7 @@ def plans(setting: Setting, epsilon: float) -> dict[str, Plan]:
     }  # fmt: skip
 
 
-def peer(
-    budget: dc.Budget, sampling: dc.PoissonSampling, workload: Workload, steps: int, clip: float
-) -> Plan:
+def peer(budget: dc.Budget, sampling: dc.PoissonSampling, workload: Workload, steps: int, clip: float) -> Plan:
     """A peer's strategy, certified by `Pld`."""
     known = json.loads((RESULTS.parent / "correlated-peers.json").read_text(encoding="utf-8"))["jax-privacy"]
     found: list[Plan] = []
@@ -135,9 +133,7 @@ def chosen(setting: Setting, variants: dict[str, Plan], folder: Path, jobs: int)
     }
     print(rates, means, flush=True)
     kinds = dict.fromkeys(label.split(",")[0] for label in variants)
-    best = (
-        max((label for label in variants if label.startswith(kind)), key=means.__getitem__) for kind in kinds
-    )
+    best = (max((label for label in variants if label.startswith(kind)), key=means.__getitem__) for kind in kinds)
     return {label: rates[label] for label in best}
 
 

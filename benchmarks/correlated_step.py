@@ -55,9 +55,7 @@ def main() -> None:
     turns = [(seconds(one, data), seconds(many, data)) for _ in range(TURNS)]
     low, middle, high = statistics.quantiles([after / before for before, after in turns], n=4)
     print(f"independent {1e3 * statistics.median(before for before, _ in turns):.1f} ms a step")
-    print(
-        f"16 bands: {middle:.2f} times as long in the median of {TURNS} turns, quartiles {low:.2f} and {high:.2f}"
-    )
+    print(f"16 bands: {middle:.2f} times as long in the median of {TURNS} turns, quartiles {low:.2f} and {high:.2f}")
 
 
 if __name__ == "__main__":

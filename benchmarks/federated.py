@@ -50,9 +50,7 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def plan_of(clients: int, rounds: int, unit: Unit, cohort: int = 250) -> Plan:
     """A constant plan."""
     sampling = PoissonSampling(clients, cohort)
-    return calibrate(
-        Budget(2.0, 1e-7, unit), sampling, steps=rounds, privacy=constant(1.0), clip=constant(1.5)
-    )
+    return calibrate(Budget(2.0, 1e-7, unit), sampling, steps=rounds, privacy=constant(1.0), clip=constant(1.5))
 
 
 class Times:

@@ -34,9 +34,7 @@ def _uniform(budget: dc.Budget, compute: float) -> dc.Plan:
 
 
 def _noise(budget: dc.Budget, compute: float) -> dc.Plan:
-    return allocate(
-        budget, dc.PoissonSampling(ROWS, compute / STEPS), steps=STEPS, influence=INFLUENCE, clip=CLIP
-    )
+    return allocate(budget, dc.PoissonSampling(ROWS, compute / STEPS), steps=STEPS, influence=INFLUENCE, clip=CLIP)
 
 
 def _both(budget: dc.Budget, compute: float) -> dc.Plan:

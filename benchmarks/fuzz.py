@@ -106,9 +106,7 @@ def campaign(names: list[str], scale: float, seed: int) -> dict[str, Any]:
             ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             if not out.exists() or ended.returncode:
                 print(ended.stderr[:6000], file=sys.stderr)
-                raise SystemExit(
-                    f"{name} ended with {ended.returncode}: it crashed, hung, or had no memory left"
-                )
+                raise SystemExit(f"{name} ended with {ended.returncode}: it crashed, hung, or had no memory left")
             found[name] = json.loads(out.read_text())
         print(json.dumps({name: found[name]}), flush=True)
     return found
@@ -116,9 +114,7 @@ def campaign(names: list[str], scale: float, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """A campaign, or one target of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="times the usual number of inputs")
     parser.add_argument("--targets", default=",".join(INPUTS))
     parser.add_argument("--seed", type=int, default=1)
@@ -134,8 +130,7 @@ def main() -> None:
     before = json.loads(given.result.read_text()) if given.result.exists() else {}
     targets = before.get("targets", {}) | campaign(names, given.scale, given.seed)
     total = {
-        key: sum(target[key] for target in targets.values())
-        for key in ("inputs", "accepted", "refused", "failed")
+        key: sum(target[key] for target in targets.values()) for key in ("inputs", "accepted", "refused", "failed")
     }
     # What was found is history, kept by hand: see docs/explanation/fuzzing.md.
     content = {"total": total, "targets": targets, "found_and_fixed": before.get("found_and_fixed", {})}
@@ -163,8 +158,7 @@ def table(content: dict[str, Any]) -> str:
     memory = max(row["largest_memory_mb"] for row in content["targets"].values())
     engines = ", ".join(sorted({row["engine"] for row in content["targets"].values()}))
     return (
-        "\n".join(lines)
-        + f"\n\n{engines}; the slowest input took {seconds:.2f} s, the largest process {memory} MB.\n"
+        "\n".join(lines) + f"\n\n{engines}; the slowest input took {seconds:.2f} s, the largest process {memory} MB.\n"
     )
 
 

@@ -229,11 +229,7 @@ def noise(device: str, seconds: float) -> dict[str, Any]:
     sampling, words = PoissonSampling(1000, 10), Words(bytes(32), 5)
     block = on_device.chacha20(bytes(32), torch.tensor([0], device=device))[0, 0].item()
     sums = torch.randn(100_003, generator=torch.Generator().manual_seed(0))
-    same = (
-        on_device.add_gaussian(sums.to(device), 1.5, words)
-        .cpu()
-        .equal(on_device.add_gaussian(sums, 1.5, words))
-    )
+    same = on_device.add_gaussian(sums.to(device), 1.5, words).cpu().equal(on_device.add_gaussian(sums, 1.5, words))
     found: dict[str, Any] = {
         "ChaCha20 is RFC 8439's": block.to_bytes(8, "little", signed=True).hex() == "76b8e0ada0f13d90",
         "noise is the CPU's to the bit": same,
@@ -283,9 +279,7 @@ def engine(device: str, seconds: float) -> dict[str, Any]:
             done = subprocess.run(
                 command, cwd=ROOT, capture_output=True, text=True, timeout=end - time.monotonic(), check=False
             )
-            found[name] = [
-                line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()
-            ][-8:]
+            found[name] = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()][-8:]
         except subprocess.TimeoutExpired:
             found[name] = "no time left"
     return found
@@ -350,11 +344,7 @@ def main() -> None:
     if arguments.part:
         known = arguments.part
         backend = known.partition("-")[2]
-        found = (
-            rank(backend, arguments.device)
-            if backend
-            else PARTS[known][0](arguments.device, arguments.seconds)
-        )
+        found = rank(backend, arguments.device) if backend else PARTS[known][0](arguments.device, arguments.seconds)
         if found:
             print(json.dumps(found), flush=True)
         return

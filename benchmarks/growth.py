@@ -85,9 +85,7 @@ QUANTITIES = {"seconds": "time", "bytes": "peak memory"}
 def made(name: str, width: int, rows: int, way: str) -> Step:
     """A step of one way, ready to go."""
     family = FAMILIES[name]
-    workload = Workload(
-        name, name, family.sizes, lambda: family.build(width), family.draw(rows), rows, clip_norm=1.0
-    )
+    workload = Workload(name, name, family.sizes, lambda: family.build(width), family.draw(rows), rows, clip_norm=1.0)
     return CONTENDERS[WAYS[way]].make(Setting(workload, CPU))
 
 
@@ -178,9 +176,7 @@ def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
 def line_of(found: Mapping[str, Any], family: str, sweep: str) -> list[dict[str, Any]]:
     """The points of one family and sweep that were measured, from small to large."""
     return [
-        point
-        for point in found["points"]
-        if point["family"] == family and point["sweep"] == sweep and "plain" in point
+        point for point in found["points"] if point["family"] == family and point["sweep"] == sweep and "plain" in point
     ]
 
 

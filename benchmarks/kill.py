@@ -157,9 +157,7 @@ def measure(kills: int, steps: int, ranks: int, bands: int) -> dict[str, Any]:
             listed = entries[0].released.steps if entries else 0
             store.close()
             if listed < seen(rough) or listed < released or len(entries) > 2:
-                raise SystemExit(
-                    f"the store lists {listed} after {seen(rough)} were seen and {released} listed"
-                )
+                raise SystemExit(f"the store lists {listed} after {seen(rough)} were seen and {released} listed")
             released = listed
             moments.append(listed)
             print(f"kill {done} of {victims}: {listed} of {steps} steps", flush=True)

@@ -85,9 +85,7 @@ def main() -> None:
         drawn = [indices for indices in PoissonSampling(ROWS, BATCH).batches(STEPS, stream) if len(indices)]
 
         def plain(drawn: Any = drawn) -> float:
-            return waited(
-                DataLoader(Slow(), batch_sampler=[list(map(int, d)) for d in drawn], num_workers=WORKERS)
-            )
+            return waited(DataLoader(Slow(), batch_sampler=[list(map(int, d)) for d in drawn], num_workers=WORKERS))
 
         def private(drawn: Any = drawn, number: int = number) -> float:
             draws = iter([Draw(indices, number) for indices in drawn])

@@ -60,9 +60,7 @@ class Counts:
             self._add(name, float(np.dot(one, other)), len(one))
         spread = noise * noise - np.float32(1)
         for lag in (1, CHUNK):
-            self._add(
-                f"squares, lag {lag}", float(np.dot(spread[:-lag], spread[lag:])), 4 * (len(noise) - lag)
-            )
+            self._add(f"squares, lag {lag}", float(np.dot(spread[:-lag], spread[lag:])), 4 * (len(noise) - lag))
 
     def _add(self, name: str, total: float, variance: float) -> None:
         known = self.products.setdefault(name, [0.0, 0.0])
@@ -122,9 +120,7 @@ def judge(counts: Counts, *, std: float = 1.0, mean: float = 0.0, cut: float = m
 def power(counts: Counts) -> dict[str, float]:
     """The least p that the tests give the same counts when the law, or independence, is off by a little."""
     small = 8 / math.sqrt(counts.numbers)
-    related = Counts(
-        counts.numbers, counts.bins, counts.low, {"lag 1": [1.2 * small * counts.numbers, counts.numbers]}
-    )
+    related = Counts(counts.numbers, counts.bins, counts.low, {"lag 1": [1.2 * small * counts.numbers, counts.numbers]})
     uneven = counts.low.copy()
     uneven[::2] += int(2.5 * small * counts.numbers / LOW)
     odd = Counts(counts.numbers, counts.bins, uneven, counts.products)

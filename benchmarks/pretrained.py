@@ -131,8 +131,7 @@ class Xray:
         steps, clip, rate = self.settings[epsilon]
         model, run = self.example.train(self.train, self.plan_for(epsilon, steps, clip), rate, seed)
         right = [
-            self.example.accuracy(model, tuple(column[self.test[1] == kind] for column in self.test))
-            for kind in (0, 1)
+            self.example.accuracy(model, tuple(column[self.test[1] == kind] for column in self.test)) for kind in (0, 1)
         ]
         balanced = round(100 * statistics.mean(right), 3)
         return row_of(run, self.example.accuracy(model, self.test)) | {"balanced": balanced}
@@ -184,8 +183,7 @@ def cells(found: dict[str, Any], epsilons: tuple[float, ...]) -> list[str]:
 def settings(found: dict[str, Any], words: tuple[str, ...]) -> str:
     """One line of settings for each epsilon."""
     lines = [
-        f"- epsilon {epsilon}: "
-        + ", ".join(f"{word} {value:,g}" for word, value in zip(words, values, strict=True))
+        f"- epsilon {epsilon}: " + ", ".join(f"{word} {value:,g}" for word, value in zip(words, values, strict=True))
         for epsilon, values in found["settings"].items()
     ]
     return "\n".join(lines)
@@ -236,9 +234,7 @@ def xray_notes(xray: dict[str, Any]) -> str:
 
 def page() -> str:
     """The whole page from the finished rows."""
-    found = {
-        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))
-    }
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
     head, lora, short, xray = (found[kind] for kind in KINDS)
     reviews = table(
         ["IMDB", "epsilon 0.5", "1", "3", "scored on"],
@@ -281,20 +277,14 @@ def lora_words(short: dict[str, Any], lora: dict[str, Any]) -> str:
     found: list[str] = []
     shown = False
     for epsilon in sorted({row["epsilon"] for row in lora["rows"]}):
-        scores, others = (
-            [row["accuracy"] for row in of["rows"] if row["epsilon"] == epsilon] for of in (lora, short)
-        )
+        scores, others = ([row["accuracy"] for row in of["rows"] if row["epsilon"] == epsilon] for of in (lora, short))
         if others:
             gap = statistics.mean(scores) - statistics.mean(others)
-            shown |= gap > max(
-                map(statistics.stdev, (s for s in (scores, others) if len(s) > 1)), default=0.0
-            )
+            shown |= gap > max(map(statistics.stdev, (s for s in (scores, others) if len(s) > 1)), default=0.0)
             found.append(
                 f"at epsilon {epsilon:g} {gap:+.2f} points, {len(scores)} against {len(others)} {'seed' if len(others) == 1 else 'seeds'}"
             )
-    measured = (
-        "; ".join(found) if found else "not measured (`python -m benchmarks.pretrained imdb-lora --seeds 2`)"
-    )
+    measured = "; ".join(found) if found else "not measured (`python -m benchmarks.pretrained imdb-lora --seeds 2`)"
     return f"""{measured}.{"" if shown else WHY} The settings (80 steps of 1,024 expected reviews, clip norm 1, rate 0.1) are the best of five for the head alone on
   the public half, among those with batches that the adapters can afford: each review of a step is a forward and a backward pass through the layer (4
   core-minutes for 80 steps; the head takes seconds). They were looked for after a first guess, 40 steps at rate 0.02, had scored 78.04 with adapters and 78.12
@@ -304,9 +294,7 @@ def lora_words(short: dict[str, Any], lora: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure one kind, or write the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=[*KINDS, "xray-settings", "page"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--cache", type=Path, help="where the example keeps what it has read")

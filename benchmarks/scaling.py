@@ -125,9 +125,7 @@ def rank(folder: Path, batch: int, rounds: int) -> None:
             steps.append(sent() - before)
         in_parts = statistics.median(steps[2:])  # the first ones prove
     numbers = sum(parameter.numel() for parameter in model.parameters())
-    (folder / f"rank-{world.rank}.json").write_text(
-        json.dumps(found | {"numbers": numbers, "in_parts": in_parts})
-    )
+    (folder / f"rank-{world.rank}.json").write_text(json.dumps(found | {"numbers": numbers, "in_parts": in_parts}))
 
 
 def measure(rounds: int) -> dict[str, Any]:
@@ -138,13 +136,9 @@ def measure(rounds: int) -> dict[str, Any]:
         for size in SIZES:
             batch = together + each * size
             with tempfile.TemporaryDirectory() as name:
-                one = (
-                    f"{sys.executable} -m benchmarks.scaling --rank {name} --batch {batch} --rounds {rounds}"
-                )
+                one = f"{sys.executable} -m benchmarks.scaling --rank {name} --batch {batch} --rounds {rounds}"
                 lives = " ".join(f'RANK={rank} {one} & pids="$pids $!";' for rank in range(size))
-                script = (
-                    f"ip link set lo up 2>/dev/null; {lives} for pid in $pids; do wait $pid || exit 1; done"
-                )
+                script = f"ip link set lo up 2>/dev/null; {lives} for pid in $pids; do wait $pid || exit 1; done"
                 environment = os.environ | {
                     "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511",
                     "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
@@ -206,8 +200,7 @@ def page(found: dict[str, Any]) -> str:
     measured = [row for row in rows if row["kind"] == "strong" and row.get("in_parts")]
     ratios = [row["in_parts"] / (3 * WIDTH * row["numbers"] * (row["ranks"] - 1)) for row in measured]
     parts = ", ".join(
-        f"{ratio:.2f} times that with {row['ranks']} processes"
-        for ratio, row in zip(ratios, measured, strict=True)
+        f"{ratio:.2f} times that with {row['ranks']} processes" for ratio, row in zip(ratios, measured, strict=True)
     )
     return TEXT.format(
         parts=parts or "not in this run",

@@ -52,9 +52,7 @@ def draws(size: int) -> dict[str, Callable[[], object]]:
             torch.randn(size, dtype=torch.float64, generator=generator).add_(sums).div_(3.0).float()
         ),
         "a seed: exact": lambda: seeded.add_gaussian(sums.numpy(), 1.0, divisor=3.0, out=out),
-        "`Secure()`: exact, unpredictable": lambda: secure.add_gaussian(
-            sums.numpy(), 1.0, divisor=3.0, out=out
-        ),
+        "`Secure()`: exact, unpredictable": lambda: secure.add_gaussian(sums.numpy(), 1.0, divisor=3.0, out=out),
         "the same, without the compiled kernel": without_kernel,
     }
 
@@ -95,9 +93,7 @@ def measure(rounds: int) -> dict[str, Any]:
     for size in SIZES:
         ways, times = draws(size), max(1, 1_000_000 // size)
         rows = [{name: seconds(work, times) for name, work in ways.items()} for _ in range(rounds)]
-        found["draws"][str(size)] = {
-            name: size / statistics.median(row[name] for row in rows) for name in ways
-        }
+        found["draws"][str(size)] = {name: size / statistics.median(row[name] for row in rows) for name in ways}
     each = 20
     steps = {"seeded": trainer(0, each * (rounds + 1)), "secure": trainer(Secure(), each * (rounds + 1))}
     for work in steps.values():

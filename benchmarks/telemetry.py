@@ -176,9 +176,7 @@ def fill(task: str, seeds: int) -> None:
 
 def rows_of() -> list[tuple[str, str, float]]:
     """Name, rule and start of each contender; the first is what the others are compared with."""
-    begun = [
-        (f"{rule} from {start:g} C", rule, start) for rule in RULES if rule != AUTOMATIC for start in STARTS
-    ]
+    begun = [(f"{rule} from {start:g} C", rule, start) for rule in RULES if rule != AUTOMATIC for start in STARTS]
     return [("fixed", "fixed", 1.0), (AUTOMATIC, AUTOMATIC, 1.0), *begun]
 
 
@@ -260,9 +258,7 @@ are from after the last change.
 def page() -> str:
     """The page, from the files alone."""
     entries = {
-        task: json.loads(path_of(task).read_text(encoding="utf-8"))
-        for task in SETTINGS
-        if path_of(task).exists()
+        task: json.loads(path_of(task).read_text(encoding="utf-8")) for task in SETTINGS if path_of(task).exists()
     }
     within: dict[str, list[str]] = {rule: [] for rule in RULES}
     parts: list[str] = []
@@ -327,9 +323,7 @@ def main() -> None:
         found = timed()
         base = float(np.median(found["none"]))
         for name, seconds in found.items():
-            print(
-                f"{name}: {1e3 * np.median(seconds):.2f} ms a step, {100 * (np.median(seconds) / base - 1):+.1f} %"
-            )
+            print(f"{name}: {1e3 * np.median(seconds):.2f} ms a step, {100 * (np.median(seconds) / base - 1):+.1f} %")
         return
     asked = sys.argv[1:]
     seeds = int(asked.pop(asked.index("--seeds") + 1)) if "--seeds" in asked else SEEDS

@@ -114,9 +114,7 @@ def diamond_mlp(seed: int) -> nn.Module:
     """5,189 parameters."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, len(CUTS))
-        )
+        return nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, len(CUTS)))
 
 
 @contextmanager

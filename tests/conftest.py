@@ -59,9 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
             for of in quick:
                 of |= set() if id(of) in kept else {"slow"}
         metafunc._calls = [
-            one
-            for one, of in zip(calls, marks, strict=True)
-            if wanted.evaluate(lambda name, of=of, **_: name in of)
+            one for one, of in zip(calls, marks, strict=True) if wanted.evaluate(lambda name, of=of, **_: name in of)
         ] or calls[:1]
 
 

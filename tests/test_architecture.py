@@ -76,9 +76,7 @@ class TestSentence1:
     def test_nobody_asks_which_form_it_is(self) -> None:
         """One place does, by dispatch: where `train` takes a plan or an `Adaptive`."""
         asked = re.compile(r"isinstance\([^()]*\b(?:Plan|AdaptivePlan|Adaptive|AdaptiveRun|Pld)\b")
-        found = [
-            str(path) for path in LIBRARY.rglob("*.py") if asked.search(path.read_text(encoding="utf-8"))
-        ]
+        found = [str(path) for path in LIBRARY.rglob("*.py") if asked.search(path.read_text(encoding="utf-8"))]
         assert found == []
 
 
@@ -199,9 +197,7 @@ class TestSentence5:
         """That the papers use public names only: papers/tests/test_public_only.py."""
         named: set[str] = set()
         for path in LIBRARY.rglob("*.py"):
-            named |= set(
-                re.findall(r"^\s*(?:from|import) +([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-            )
+            named |= set(re.findall(r"^\s*(?:from|import) +([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE))
         assert "decrescendo.plans.plan" in named
         assert not {name for name in named if name.startswith("decrescendo_papers")}
 
@@ -276,12 +272,8 @@ def test_files_and_functions_are_short() -> None:
                     functions.add(f"{name}: {node.name}")
     assert files <= LONG_FILES
     assert functions <= LONG_FUNCTIONS
-    sources = [
-        path for path in LIBRARY.rglob("*.*") if path.suffix in (".py", ".js", ".c", ".h", ".css", ".html")
-    ]
-    waived = [
-        path for path in sources if "Longer than most files: " in path.read_text(encoding="utf-8")[:1500]
-    ]
+    sources = [path for path in LIBRARY.rglob("*.*") if path.suffix in (".py", ".js", ".c", ".h", ".css", ".html")]
+    waived = [path for path in sources if "Longer than most files: " in path.read_text(encoding="utf-8")[:1500]]
     assert len(waived) <= WAIVERS
 
 
@@ -289,9 +281,7 @@ def test_no_import_goes_round_in_a_circle() -> None:
     """Files, not rooms only; an import that waits for a call counts too, one for the type checker does not."""
     for package in ("decrescendo", "decrescendo_papers"):
         graph = grimp.build_graph(package, cache_dir=None, exclude_type_checking_imports=True)
-        TopologicalSorter(
-            {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
-        ).prepare()
+        TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
     with pytest.raises(CycleError):
         TopologicalSorter({"one": ["other"], "other": ["one"]}).prepare()
 

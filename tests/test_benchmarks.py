@@ -93,9 +93,7 @@ def test_the_page_of_growth_says_what_is_left_out(tmp_path: Path) -> None:
     benchmark = importlib.import_module("benchmarks.growth")
     sizes = {"batch": benchmark.BATCHES, "parameters": (10**4, 10**5, 10**6, 10**7, 10**8)}
     points: list[dict[str, Any]] = [
-        {"family": family, "sweep": sweep, "batch": 16, "parameters": 10**6}
-        | {sweep: size}
-        | growing(size, 1.3)
+        {"family": family, "sweep": sweep, "batch": 16, "parameters": 10**6} | {sweep: size} | growing(size, 1.3)
         for family in benchmark.FAMILIES
         for sweep in benchmark.SWEEPS
         for size in sizes[sweep]
@@ -108,10 +106,7 @@ def test_the_page_of_growth_says_what_is_left_out(tmp_path: Path) -> None:
         "minutes": 12.0, "points": points,
     }  # fmt: skip
     page = " ".join(benchmark.render(found).split())
-    assert (
-        "Of 16 slopes 0 are plain training's within 10 %, 0 are flatter and 16 steeper. 1 size is left out"
-        in page
-    )
+    assert "Of 16 slopes 0 are plain training's within 10 %, 0 are flatter and 16 steeper. 1 size is left out" in page
     assert "| 100,000,000 | about 31 s a step |" in page
     assert "measured at commit 1a2b3c4 on 2026-11-24, on a processor" in page
     benchmark.draw(found, tmp_path / "growth.png")

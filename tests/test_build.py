@@ -74,9 +74,7 @@ def test_each_library_is_compiled_and_the_wheel_is_for_this_platform(hook: Any) 
     assert not hook.said
 
 
-@pytest.mark.parametrize(
-    "command", ["false", "true", "no-such-compiler -g", "'/no tools/gcc' -m32", "'unclosed"]
-)
+@pytest.mark.parametrize("command", ["false", "true", "no-such-compiler -g", "'/no tools/gcc' -m32", "'unclosed"])
 def test_a_compiler_that_fails_leaves_a_package_without_it(
     hook: Any, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,9 +115,7 @@ def a_wheel(folder: Path, tag: str, library: bytes) -> Path:
             wheel.write(source, source.relative_to(ROOT / "src").as_posix())
         for source in release.SOURCES:
             there = Path("decrescendo", source)
-            wheel.writestr(
-                there.with_name(f"_{there.stem}.so").as_posix(), library + release.symbol(wheel, source)
-            )
+            wheel.writestr(there.with_name(f"_{there.stem}.so").as_posix(), library + release.symbol(wheel, source))
     return path
 
 

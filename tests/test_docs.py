@@ -18,9 +18,7 @@ from decrescendo.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (ROOT / "docs", ROOT / "papers/docs")
-PAGES = sorted(
-    [*ROOT.glob("*.md"), ROOT / "papers/README.md", *(p for f in FOLDERS for p in f.rglob("*.md"))]
-)
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "papers/README.md", *(p for f in FOLDERS for p in f.rglob("*.md"))])
 NAMED_TEST = re.compile(r"((?:papers/)?tests/[\w/]+\.py)((?:::\w+)+)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1\s*$", re.DOTALL | re.MULTILINE)
@@ -49,11 +47,7 @@ def names_in(path: Path) -> set[str]:
 
 def missing_tests(text: str) -> list[str]:
     named = NAMED_TEST.findall(text)
-    return [
-        path + name
-        for path, name in named
-        if not (ROOT / path).is_file() or name not in names_in(ROOT / path)
-    ]
+    return [path + name for path, name in named if not (ROOT / path).is_file() or name not in names_in(ROOT / path)]
 
 
 def anchors(text: str) -> set[str]:
@@ -82,9 +76,7 @@ def broken_links(page: Path, text: str) -> list[str]:
 
 def toctree(page: Path) -> list[Path]:
     """The pages that a page's tables of contents name."""
-    bodies = [
-        body for _, kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind == "{toctree}"
-    ]
+    bodies = [body for _, kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind == "{toctree}"]
     entries = [line for body in bodies for line in body.splitlines() if line and not line.startswith(":")]
     named = [page.parent / f"{entry}.md" for entry in entries if not generated(page.parent / entry)]
     return [found.resolve() for file in named for found in sorted(file.parent.glob(file.name)) or [file]]
@@ -96,9 +88,7 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 def test_every_test_named_in_a_page_exists() -> None:
-    assert (
-        len(NAMED_TEST.findall((ROOT / "docs/reference/pitfall-tests.md").read_text(encoding="utf-8"))) > 40
-    )
+    assert len(NAMED_TEST.findall((ROOT / "docs/reference/pitfall-tests.md").read_text(encoding="utf-8"))) > 40
     for page in PAGES:
         assert missing_tests(page.read_text(encoding="utf-8")) == [], page.name
 
@@ -129,9 +119,7 @@ def test_every_pitfall_has_a_test() -> None:
 
 
 def test_links_inside_the_repository_lead_somewhere() -> None:
-    found = {
-        str(page.relative_to(ROOT)): broken_links(page, page.read_text(encoding="utf-8")) for page in PAGES
-    }
+    found = {str(page.relative_to(ROOT)): broken_links(page, page.read_text(encoding="utf-8")) for page in PAGES}
     assert {name: links for name, links in found.items() if links} == {}
 
 
@@ -174,9 +162,7 @@ def understood(line: str) -> str | None:
 
 
 def test_every_command_in_a_page_is_one_that_the_command_line_understands() -> None:
-    refused = {
-        line: understood(line) for page in PAGES for line in commands(page.read_text(encoding="utf-8"))
-    }
+    refused = {line: understood(line) for page in PAGES for line in commands(page.read_text(encoding="utf-8"))}
     assert {line: why for line, why in refused.items() if why} == {}
 
 
@@ -187,9 +173,7 @@ def test_a_command_that_is_not_understood_is_found() -> None:
 
 
 def test_every_public_name_is_in_the_glossary_or_the_readme() -> None:
-    text = "".join(
-        (ROOT / page).read_text(encoding="utf-8") for page in ("docs/reference/glossary.md", "README.md")
-    )
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("docs/reference/glossary.md", "README.md"))
     assert [name for name in dir(dc) if not re.search(rf"\bdc\.{name}\b", text)] == []
 
 
@@ -238,9 +222,7 @@ def test_every_concept_has_a_place_that_exists() -> None:
     section = text[text.index("## Where the papers' concepts live") : text.index("## Seams")]
     named = re.findall(r"`([\w/]+(?:\.py|/))`", section)
     assert len(named) > 12
-    assert [
-        name for name in named if not any((of / name).exists() for of in (ROOT, ROOT / "src/decrescendo"))
-    ] == []
+    assert [name for name in named if not any((of / name).exists() for of in (ROOT, ROOT / "src/decrescendo"))] == []
     for name in re.findall(r"`curves\.(\w+)`", section):
         assert hasattr(dc.curves, name), name
 
@@ -258,13 +240,9 @@ def test_every_public_name_is_in_the_index_with_its_file() -> None:
         things = {key: getattr(room, key) for key in room.__all__}
         public |= {key for key, thing in things.items() if not inspect.ismodule(thing)}
         for key, thing in things.items():
-            home = (
-                getattr(thing, "__module__", "") if inspect.isroutine(thing) or inspect.isclass(thing) else ""
-            )
+            home = getattr(thing, "__module__", "") if inspect.isroutine(thing) or inspect.isclass(thing) else ""
             assert not home.startswith("decrescendo.") or key in found.get(home, ()), (key, home)
-    rest = {
-        name for file, names in found.items() if not re.search(r"\.(flower|hf)\.", file) for name in names
-    }
+    rest = {name for file, names in found.items() if not re.search(r"\.(flower|hf)\.", file) for name in names}
     assert public == rest
 
 
@@ -295,11 +273,7 @@ def test_every_file_that_the_architecture_speaks_of_exists() -> None:
         above = [(ROOT if one.startswith("papers/") else library) / one for one in folders] or [library]
         places = above if len(above) == 1 else [above[0].parent]
         for name in names:
-            missing += (
-                [name]
-                if not any((at / f"{name}{end}").exists() for at in places for end in ("", ".py"))
-                else []
-            )
+            missing += [name] if not any((at / f"{name}{end}").exists() for at in places for end in ("", ".py")) else []
     assert missing == []
 
 
@@ -307,10 +281,7 @@ def test_every_package_of_the_library_is_in_the_architecture() -> None:
     library = ROOT / "src/decrescendo"
     folders = {folder for found, _ in packages_in_the_architecture() for folder in found}
     inner = {
-        f"{found[0]}/{name}".rstrip("/")
-        for found, names in packages_in_the_architecture()
-        for name in names
-        if found
+        f"{found[0]}/{name}".rstrip("/") for found, names in packages_in_the_architecture() for name in names if found
     }
     direct = {name.rstrip("/") for _, names in packages_in_the_architecture() for name in names}
     packages = {str(path.parent.relative_to(library)) for path in library.rglob("*/__init__.py")}

@@ -58,9 +58,7 @@ def test_what_rows_were_filled_in_with_is_not_seen() -> None:
     rows, labels = torch.randn(30, 4), torch.arange(30) % 3
     rows[3, 1] = torch.nan
     filled = torch.where(torch.isnan(rows), rows.nanmean(0), rows)
-    plan = calibrate(
-        Budget(2.0, 1e-3), PoissonSampling(30, 10), steps=2, privacy=constant(1.0), clip=constant(1.0)
-    )
+    plan = calibrate(Budget(2.0, 1e-3), PoissonSampling(30, 10), steps=2, privacy=constant(1.0), clip=constant(1.0))
     model = nn.Linear(4, 3)
     trainer = Trainer(model, _loss, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
     for batch in trainer.batches((filled, labels)):
@@ -88,9 +86,7 @@ def test_a_journal_that_is_copied_goes_on_twice_with_the_same_noise(tmp_path: Pa
 
 def test_a_folder_of_checkpoints_that_is_copied_goes_on_twice_with_the_same_noise(tmp_path: Path) -> None:
     """On other data in the copy: the difference of the two releases is that of two sums, without noise."""
-    plan = calibrate(
-        Budget(1.0, 1e-5), PoissonSampling(20, 20), steps=2, privacy=constant(1.0), clip=constant(1.0)
-    )
+    plan = calibrate(Budget(1.0, 1e-5), PoissonSampling(20, 20), steps=2, privacy=constant(1.0), clip=constant(1.0))
     rows = torch.linspace(-1.0, 1.0, 20)[:, None]
 
     def step(folder: Path, data: Tensor) -> tuple[Tensor, Tensor]:

@@ -86,9 +86,7 @@ def test_of_a_long_review_the_beginning_and_the_end_are_read(scripts: SimpleName
     ]
 
 
-def test_what_is_kept_of_a_review_does_not_depend_on_the_others(
-    scripts: SimpleNamespace, bert: BertModel
-) -> None:
+def test_what_is_kept_of_a_review_does_not_depend_on_the_others(scripts: SimpleNamespace, bert: BertModel) -> None:
     rows, _ = texts()
     found = columns(scripts, bert)
     for number in (0, 1, 2, 3):
@@ -130,9 +128,9 @@ def test_reviews_are_learnt_within_the_budget(
     plan = scripts.imdb.plan_for(500.0, ROWS, 30, 1.0)
     run = scripts.imdb.fine_tune(model, data, plan, 0.3, 0)
     # That the frozen base is public is all that is assumed.
-    assert [
-        text.startswith("Assumed: the frozen parameters layer.") for text in map(str, run.assumptions)
-    ] == [True] * lora
+    assert [text.startswith("Assumed: the frozen parameters layer.") for text in map(str, run.assumptions)] == [
+        True
+    ] * lora
     assert run.guarantee.epsilon <= 500.0
     assert scripts.imdb.accuracy(model, data) > 0.8  # guessing: 0.5
 

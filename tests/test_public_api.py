@@ -191,9 +191,7 @@ def test_no_public_signature_swallows_unknown_keywords() -> None:
         # A Protocol's own constructor is typing's, and nobody calls it.
         called = [] if WITHOUT_EXAMPLE.get(name) == "a Protocol" else [thing]
         if inspect.isclass(thing):
-            called += [
-                value for key, value in vars(thing).items() if callable(value) and not key.startswith("_")
-            ]
+            called += [value for key, value in vars(thing).items() if callable(value) and not key.startswith("_")]
         for function in called:
             kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
             assert inspect.Parameter.VAR_KEYWORD not in kinds, function
@@ -236,9 +234,7 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
 )
 def test_the_accounting_half_loads_nothing_slow(code: str) -> None:
     # Not this process: it has torch already. The type-checking hook of the tests must be off there.
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("JAXTYPING", "PYTEST"))
-    }
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("JAXTYPING", "PYTEST"))}
     done = subprocess.run(
         [
             sys.executable,

@@ -51,9 +51,7 @@ def used(tree: ast.Module, *, door: bool) -> Iterator[str]:
 
 def unused(sources: dict[Path, str], pages: str) -> list[str]:
     trees = {path: parsed(text) for path, text in sources.items()}
-    uses = Counter(
-        name for path, tree in trees.items() for name in used(tree, door=path.name == "__init__.py")
-    )
+    uses = Counter(name for path, tree in trees.items() for name in used(tree, door=path.name == "__init__.py"))
     fences = re.findall(r"^```.*?^```", pages, re.DOTALL | re.MULTILINE)
     for text in (
         *fences,
@@ -78,8 +76,6 @@ def test_every_name_is_used_by_the_library_its_clients_or_its_pages() -> None:
 
 def test_a_name_that_nobody_uses_is_found() -> None:
     here = ROOT / "src/x.py"
-    text = (
-        "def spare(): ...\nclass Kept:\n    def lonely(self): ...\n    def asked(self): ...\nKept().asked()\n"
-    )
+    text = "def spare(): ...\nclass Kept:\n    def lonely(self): ...\n    def asked(self): ...\nKept().asked()\n"
     assert unused({here: text}, "") == ["x.py: spare", "x.py: lonely"]
     assert unused({here: text, ROOT / "benchmarks/y.py": "print(f'{spare()}')"}, "`x.lonely()`") == []

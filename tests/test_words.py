@@ -72,9 +72,7 @@ def prose_of(path: Path) -> str:
     if path.suffix == ".py":
         texts = [one.value for one in nodes(parsed(text)) if isinstance(one, ast.Constant)]
         text = "\n".join(one for one in texts if isinstance(one, str) and " " in one)
-        text = re.sub(
-            r"^ *(?:>>>|\.\.\. |\w+:).*$", lambda one: one[0].partition(": ")[2], text, flags=re.MULTILINE
-        )
+        text = re.sub(r"^ *(?:>>>|\.\.\. |\w+:).*$", lambda one: one[0].partition(": ")[2], text, flags=re.MULTILINE)
     else:
         text = re.sub(r"^(```+).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
     for kept in KEPT_PROSE:
@@ -153,14 +151,9 @@ def test_no_page_docstring_or_message_has_a_retired_turn_of_phrase(package: Path
 
 
 def test_a_retired_turn_of_phrase_is_found() -> None:
-    text = (
-        "The answer hangs on the step. It is supposed that a pass done again is no other for other examples."
-    )
+    text = "The answer hangs on the step. It is supposed that a pass done again is no other for other examples."
     assert len(retired_prose(text)) == 4
-    assert (
-        retired_prose("It depends on the step, is assumed, and is replayed; the trials stand 0.1 apart.")
-        == []
-    )
+    assert retired_prose("It depends on the step, is assumed, and is replayed; the trials stand 0.1 apart.") == []
 
 
 def test_weights_are_parameters_only() -> None:
@@ -170,9 +163,7 @@ def test_weights_are_parameters_only() -> None:
             # (numpy's own arguments, the nodes and weights of a quadrature, and torch's weight decay are their authors'
             # words.)
             found = names_of(path.read_text(encoding="utf-8"), "weight")
-            assert found <= (
-                {"weights", "weight"} if path.stem == "gaussian" else {"weights", "weight_decay"}
-            ), path
+            assert found <= ({"weights", "weight"} if path.stem == "gaussian" else {"weights", "weight_decay"}), path
 
 
 def test_a_retired_word_is_found() -> None:

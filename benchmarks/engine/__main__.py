@@ -56,9 +56,7 @@ def main() -> None:
             show(name, _chosen(arguments.contenders, list(CONTENDERS)), device, arguments.rows)
 
 
-def run(
-    arguments: argparse.Namespace, device: torch.device, chosen: list[str], contenders: list[str]
-) -> None:
+def run(arguments: argparse.Namespace, device: torch.device, chosen: list[str], contenders: list[str]) -> None:
     """Each workload in a fresh process; what has a result is left alone."""
     threads = arguments.threads or torch.get_num_threads()
     done = read(arguments.results, device.type)
@@ -76,9 +74,7 @@ def run(
 
 def one(arguments: argparse.Namespace, device: torch.device) -> None:
     """One workload: time in this process, memory in one process a contender."""
-    warnings.simplefilter(
-        "ignore"
-    )  # what libraries say about their own hooks and slow paths shows in the times
+    warnings.simplefilter("ignore")  # what libraries say about their own hooks and slow paths shows in the times
     torch.set_num_threads(arguments.threads)
     setting = Setting(workloads(device)[arguments.workload], device)
     workload = setting.workload
@@ -87,9 +83,7 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
         # First, since a contender that hangs is noticed here: what runs in this process cannot be stopped.
         surroundings = environment(arguments.threads)
         names = list(dict.fromkeys(("plain", *arguments.contenders)))
-        commands = [
-            ["benchmarks.engine", "memory", workload.name, name, "--device", str(device)] for name in names
-        ]
+        commands = [["benchmarks.engine", "memory", workload.name, name, "--device", str(device)] for name in names]
         # What a process holds does not depend on others. On a GPU all at once: torch itself counts.
         with ThreadPoolExecutor(len(names) if device.type == "cuda" else 2) as pool:
             for name, found in zip(
@@ -134,11 +128,7 @@ def _print(report: dict) -> None:
         held = entry.get("memory", {}).get("device bytes", entry.get("memory", {}).get("host bytes"))
         memory = "" if held is None else f" {held / 2**20:8.0f} MiB"
         error = entry.get("relative error")
-        note = (
-            ""
-            if error is None
-            else f"  error {error:.0e}" + ("" if entry["same work"] else ", NOT THE SAME WORK")
-        )
+        note = "" if error is None else f"  error {error:.0e}" + ("" if entry["same work"] else ", NOT THE SAME WORK")
         rewritten = f"  rewritten: {entry['rewritten']}" if "rewritten" in entry else ""
         way = f"  {entry['passes'].split(':')[0]}" if "passes" in entry else ""
         print(
@@ -164,9 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--contenders", nargs="+", help="names; all without it")
         command.add_argument("--device", default="auto", help="cpu, cuda, or auto: cuda where there is one")
         command.add_argument("--rounds", type=int, default=21)
-        command.add_argument(
-            "--seconds", type=float, default=180.0, help="of rounds for each workload, about"
-        )
+        command.add_argument("--seconds", type=float, default=180.0, help="of rounds for each workload, about")
         command.add_argument("--threads", type=int, default=None, help="torch's own choice without it")
         command.add_argument("--no-memory", action="store_true")
     memory = commands.add_parser("memory", help="peak memory of one contender in this process")

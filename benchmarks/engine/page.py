@@ -117,9 +117,7 @@ def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, 
     lines = ["", f"## {title}", "", *_machine(reports), "", f"![times plain training]({stem}.png)", ""]
     lines += _summary(counted)
     aside = [
-        f"{_label(report)} {_cell(report, OURS, _times)}"
-        for name, report in reports.items()
-        if name not in counted
+        f"{_label(report)} {_cell(report, OURS, _times)}" for name, report in reports.items() if name not in counted
     ]
     if aside:
         lines.append(f"Not counted in these, as variants of others: {', '.join(aside)}.")
@@ -209,9 +207,7 @@ def _machine(reports: Mapping[str, Report]) -> list[str]:
     found: dict[str, list[str]] = {}
     for report in reports.values():
         machine = report["machine"]
-        where = (
-            f"{machine['cpu']}, {machine['cores']} cores, {report['threads']} threads, {machine['system']}"
-        )
+        where = f"{machine['cpu']}, {machine['cores']} cores, {report['threads']} threads, {machine['system']}"
         if "gpu" in machine:
             where = f"{machine['gpu']} (CUDA {machine['cuda']}); {where}"
         versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
@@ -228,12 +224,10 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
         for name in (OURS, QUIET, LOW)
     }
     held = {
-        name: [ratio for r in reports.values() if (ratio := _memory_ratio(r, name)) is not None]
-        for name in (OURS, LOW)
+        name: [ratio for r in reports.values() if (ratio := _memory_ratio(r, name)) is not None] for name in (OURS, LOW)
     }
     noise, python = (
-        [found for r in reports.values() if (found := _against(r, name)) is not None]
-        for name in (QUIET, IN_PYTHON)
+        [found for r in reports.values() if (found := _against(r, name)) is not None] for name in (QUIET, IN_PYTHON)
     )
     leads = [lead for lead in map(_lead, reports.values()) if lead is not None]
     lines: list[str] = []
@@ -389,9 +383,7 @@ def _remarks(reports: Mapping[str, Report], absent: list[str]) -> list[str]:
             if "rewritten" in entry:
                 said.setdefault(f"rewritten: {entry['rewritten']}", []).append(report["title"])
             if not entry.get("same work", True):
-                said.setdefault(f"≠, relative error {entry['relative error']:.1g}", []).append(
-                    report["title"]
-                )
+                said.setdefault(f"≠, relative error {entry['relative error']:.1g}", []).append(report["title"])
             if entry.get("status") in {"refused", "failed", "too slow"}:
                 reason = " ".join(entry["reason"].split())[:300]
                 said.setdefault(f"{entry['status']}: {reason}", []).append(report["title"])

@@ -96,9 +96,7 @@ def _ready(name: str, setting: Setting, expected: Mapping[str, Any]) -> Entry:
     except Refused as error:
         return Entry("refused", str(error))
     except Exception as error:  # a peer may fail in any way; the table says how, and the others go on
-        return Entry(
-            "failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-        )
+        return Entry("failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
     return Entry("ready", "", step, error, first, last)
 
 
@@ -156,9 +154,7 @@ def _report(entry: Entry, seconds: list[float] | None, plain: list[float], *, on
         report["first step, seconds"] = entry.first
     if seconds:
         ratios = [own / base for own, base in zip(seconds, plain[: len(seconds)], strict=True)]
-        low, _, high = (
-            statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-        )
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         report |= {
             "median, ms": 1e3 * statistics.median(seconds),
             "times plain": statistics.median(ratios),

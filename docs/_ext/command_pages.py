@@ -35,8 +35,7 @@ def _section(name: str, command: Any) -> str:
 
 def _prose(text: str) -> str:
     paragraphs = [
-        " ".join(part.split())
-        for part in _MARKUP.sub("", text).replace("\b", "").replace("\f", "").split("\n\n")
+        " ".join(part.split()) for part in _MARKUP.sub("", text).replace("\b", "").replace("\f", "").split("\n\n")
     ]
     shown = []
     for part in paragraphs:
@@ -48,11 +47,7 @@ def _prose(text: str) -> str:
 def _row(parameter: Any) -> str:
     names = ", ".join(f"`{name}`" for name in parameter.opts)
     choices = getattr(parameter.type, "choices", None)
-    takes = (
-        ", ".join(str(getattr(choice, "value", choice)) for choice in choices)
-        if choices
-        else parameter.type.name
-    )
+    takes = ", ".join(str(getattr(choice, "value", choice)) for choice in choices) if choices else parameter.type.name
     if getattr(parameter, "is_flag", False):
         takes = ""
     help_text = " ".join((getattr(parameter, "help", "") or "").split())

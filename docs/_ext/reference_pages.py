@@ -74,9 +74,7 @@ def _documented(mocked: list[str]) -> tuple[dict[str, list[tuple[str, object]]],
     homes: dict[str, str] = {}
     found = list({room.__name__: room for room in rooms(mocked)}.values())  # one may be reached in two ways
     curves = f"{PACKAGE}.curves"  # the papers' curves belong together, however short the way to each
-    for room in sorted(
-        found, key=lambda room: room.__name__ != curves and room.__name__ != "decrescendo.plans.curves"
-    ):
+    for room in sorted(found, key=lambda room: room.__name__ != curves and room.__name__ != "decrescendo.plans.curves"):
         for name in public_names(room):
             value = getattr(room, name)
             key = identity(value)
@@ -120,11 +118,7 @@ def write(folder: Path, mocked: list[str]) -> dict[str, str]:
         short = "dc" if room == PACKAGE else room.replace(PACKAGE, "dc", 1)
         title = f"``{room}``" if room != PACKAGE else f"``{PACKAGE}``, the names of a run"
         lines = [title, "=" * len(title), "", f".. automodule:: {room}", "   :no-members:", ""]
-        here = [
-            (name, value)
-            for name, value in pages[room]
-            if _home(room, name, value, homes) == f"{room}.{name}"
-        ]
+        here = [(name, value) for name, value in pages[room] if _home(room, name, value, homes) == f"{room}.{name}"]
         away = [(name, value) for name, value in pages[room] if (name, value) not in here]
         for name, value in here:
             lines += [_entry(room, name, value), ""]
@@ -208,17 +202,14 @@ def readable(lines: list[str]) -> None:
     """
     end = next((at for at, line in enumerate(lines) if line.lstrip().startswith(">>>")), len(lines))
     lines[:end] = [
-        re.sub(r"``.*?``|\\?\|", lambda found: "\\|" if found[0] == "|" else found[0], line)
-        for line in lines[:end]
+        re.sub(r"``.*?``|\\?\|", lambda found: "\\|" if found[0] == "|" else found[0], line) for line in lines[:end]
     ]
     for start, line in enumerate(lines[:end]):
         if line.strip() not in ("Guarantee:", "Edge cases:"):
             continue
         depth = len(line) - len(line.lstrip())
         stop = start + 1
-        while stop < end and (
-            not lines[stop].strip() or len(lines[stop]) - len(lines[stop].lstrip()) > depth
-        ):
+        while stop < end and (not lines[stop].strip() or len(lines[stop]) - len(lines[stop].lstrip()) > depth):
             stop += 1
         body = [text for text in lines[start + 1 : stop] if text.strip()]
         if not body or any(text.lstrip().startswith("- ") for text in body):
@@ -227,8 +218,7 @@ def readable(lines: list[str]) -> None:
         if all(len(text) - len(text.lstrip()) == first for text in body):
             continue
         items = [
-            " " * first + ("- " if len(text) - len(text.lstrip()) == first else "  ") + text.strip()
-            for text in body
+            " " * first + ("- " if len(text) - len(text.lstrip()) == first else "  ") + text.strip() for text in body
         ]
         lines[start + 1 : stop] = [*items, *[""] * (stop - start - 1 - len(items))]
 

@@ -42,9 +42,7 @@ def rewritten(text: str, file: str, document: str, is_page: Any, repository: str
         page = _DOCUMENT_OF.get(path)
         if page is None and path.startswith("docs/"):
             inside = path.removeprefix("docs/")
-            page = next(
-                (name for name in (inside.removesuffix(".md"), f"{inside}/index") if is_page(name)), None
-            )
+            page = next((name for name in (inside.removesuffix(".md"), f"{inside}/index") if is_page(name)), None)
         if page is not None and page.startswith("reference/api/"):  # reST: reached by name, not by file
             return f"{{doc}}`{words} <{relpath(page, here)}>`"
         if page is not None:

@@ -33,9 +33,7 @@ def rows(part: str, cache: Path, lora: bool) -> Batch:
     name = "train" if part == "train" else "test"
     columns = ("labels", "means", "lengths", "states") if lora else ("labels", "means")
     half = {"train": slice(None), "public": slice(PUBLIC), "test": slice(PUBLIC, None)}[part]
-    return {
-        key: torch.from_numpy(np.load(cache / f"{name}-{key}.npy", mmap_mode="c")[half]) for key in columns
-    }
+    return {key: torch.from_numpy(np.load(cache / f"{name}-{key}.npy", mmap_mode="c")[half]) for key in columns}
 
 
 class Head(nn.Module):
@@ -100,9 +98,7 @@ def accuracy(model: nn.Module, data: Batch) -> float:
 
 def fine_tune(model: nn.Module, data: Batch, plan: dc.Plan, rate: float, seed: int | dc.Secure) -> dc.Run:
     """Train by the plan, the learning rate falling to nothing along a cosine."""
-    optimizer = torch.optim.Adam(
-        [weights for weights in model.parameters() if weights.requires_grad], lr=rate
-    )
+    optimizer = torch.optim.Adam([weights for weights in model.parameters() if weights.requires_grad], lr=rate)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
     return dc.train(
         model.eval(), loss, data, plan, optimizer, seed=seed, scheduler=falling,
@@ -112,9 +108,7 @@ def fine_tune(model: nn.Module, data: Batch, plan: dc.Plan, rate: float, seed: i
 
 def main() -> None:
     """Train once and score once."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilon", type=float, choices=sorted(HEAD), default=1.0)
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--cache", type=Path, default=minilm.CACHE)

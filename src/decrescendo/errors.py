@@ -193,9 +193,7 @@ def check_array(
             raise TypeError(f"dtype {given.dtype}")
         array = given.astype(np.float64)
     except (TypeError, ValueError, RuntimeError) as error:  # the latter: a tensor that requires a gradient
-        raise InvalidType(
-            f"{name} must be an array of numbers, got {type(value).__name__} ({error}){tail}"
-        ) from None
+        raise InvalidType(f"{name} must be an array of numbers, got {type(value).__name__} ({error}){tail}") from None
     if array.ndim != 1:
         raise InvalidValue(f"{name} must have one dimension, got shape {array.shape}{tail}")
     if length is not None and array.size != length:
@@ -228,9 +226,7 @@ def uninherited(why: str) -> Callable[[_Kind], _Kind]:
 
     def seal(kind: _Kind) -> _Kind:
         def refuse(other: type) -> NoReturn:
-            raise InvalidType(
-                f"{kind.__name__} must be used as it is, got a class of its own, {other.__name__}. {why}"
-            )
+            raise InvalidType(f"{kind.__name__} must be used as it is, got a class of its own, {other.__name__}. {why}")
 
         kind.__init_subclass__ = classmethod(refuse)  # pyrefly: ignore[method-assign, bad-assignment]
         return kind

@@ -161,9 +161,7 @@ def test_a_divergence_beyond_all_floats_is_infinite() -> None:
 # --- policies that choose by each answer -----------------------------------------------------------------------------
 
 
-def granted_to_a_policy(
-    draw: Callable[..., object], filter: Filter, rates: st.SearchStrategy[float]
-) -> list[Release]:
+def granted_to_a_policy(draw: Callable[..., object], filter: Filter, rates: st.SearchStrategy[float]) -> list[Release]:
     """Tries to get more than it should: moves are chosen after each answer, and may depend on all of them."""
     granted: list[Release] = []
     refused: list[Release] = []
@@ -171,9 +169,7 @@ def granted_to_a_policy(
         rate = draw(rates, label="rate")
         edge = filter.smallest_noise_multiplier(rate, draw(st.integers(1, 5), label="of"))
         edge = edge if math.isfinite(edge) else 1e9
-        move = draw(
-            st.sampled_from(["edge", "below", "share", "any", "tiny cost", "again", "undo"]), label="move"
-        )
+        move = draw(st.sampled_from(["edge", "below", "share", "any", "tiny cost", "again", "undo"]), label="move")
         noise = {
             "edge": edge,
             "below": math.nextafter(edge, 0),
@@ -215,9 +211,7 @@ def test_no_policy_gets_more_than_the_budget_in_gaussian_dp(data: st.DataObject,
 
 
 @given(data=st.data(), order=st.sampled_from([4, 16, 40]), epsilon=st.floats(0.5, 10))
-def test_no_policy_gets_more_than_the_budget_at_an_order(
-    data: st.DataObject, order: int, epsilon: float
-) -> None:
+def test_no_policy_gets_more_than_the_budget_at_an_order(data: st.DataObject, order: int, epsilon: float) -> None:
     budget = Budget(epsilon, 1e-5 if order > 4 else 0.4)
     if renyi_limit(budget, order) <= 0:
         return
@@ -266,9 +260,7 @@ def test_equality_fits_and_the_strict_inequality_of_the_paper_would_lose_a_step(
 
 @pytest.mark.parametrize("steps", [1, 3, 150, 1_000])
 @pytest.mark.parametrize("budget", [Budget(4.0, 1e-8), Budget(0.4, 1 / 600_000)])
-def test_an_equal_schedule_that_spends_everything_is_admitted_up_to_a_hair(
-    steps: int, budget: Budget
-) -> None:
+def test_an_equal_schedule_that_spends_everything_is_admitted_up_to_a_hair(steps: int, budget: Budget) -> None:
     """With the textbook's z times 1 + 1e-13 all steps are; with the textbook's own rounded z perhaps one is not."""
     hair = 1 + 2 * SAFE
     cases = (
@@ -284,16 +276,12 @@ def test_an_equal_schedule_that_spends_everything_is_admitted_up_to_a_hair(
 def test_calibrated_plans_are_admitted_whole() -> None:
     budget, full = Budget(3.0, 1e-6), PoissonSampling(100, 100)
     for accountant, filter in ((Zcdp(), ZcdpFilter(budget)), (Gaussian(), GdpFilter(budget))):
-        plan = calibrate(
-            budget, full, steps=200, privacy=growing_mu(3.0), clip=growing_mu(1.0), accountant=accountant
-        )
+        plan = calibrate(budget, full, steps=200, privacy=growing_mu(3.0), clip=growing_mu(1.0), accountant=accountant)
         assert all(filter.request(release) for release in plan.ledger)
         assert filter.remaining < 2e-4 * filter.limit
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 400), st.floats(1.0, 1.3)), min_size=1, max_size=5), st.integers(2, 60)
-)
+@given(st.lists(st.tuples(st.integers(1, 400), st.floats(1.0, 1.3)), min_size=1, max_size=5), st.integers(2, 60))
 def test_a_run_that_spends_its_filter_exactly_is_granted_again_in_one_go(
     parts: list[tuple[int, float]], last: int
 ) -> None:
@@ -465,9 +453,7 @@ def test_a_forked_process_does_not_spend_the_budget_again(monkeypatch: pytest.Mo
 def test_a_filter_out_of_a_pickle_is_asked_where_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool of processes pickles what it is given: each was granted the whole budget."""
     filter = RenyiFilter(Budget(1.0, 1e-4), order=16)
-    assert pickle.loads(pickle.dumps(filter)).request(
-        Release(0.1, 2.0)
-    )  # (in the process that made it: a copy)
+    assert pickle.loads(pickle.dumps(filter)).request(Release(0.1, 2.0))  # (in the process that made it: a copy)
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(InvalidValue, match="in the process that made it, got another one"):
         pickle.loads(pickle.dumps(filter)).request(Release(0.1, 2.0))

@@ -22,9 +22,7 @@ def exact_log_delta(epsilon: float, mu: float) -> mpmath.mpf:
 
 
 @given(st.floats(-12, 1.3), st.floats(0, 12), st.booleans())
-def test_log_delta_is_exact_where_the_printed_form_cancels(
-    log_mu: float, deviations: float, shifted: bool
-) -> None:
+def test_log_delta_is_exact_where_the_printed_form_cancels(log_mu: float, deviations: float, shifted: bool) -> None:
     mu = 10**log_mu
     epsilon = deviations * mu + (mu**2 / 2 if shifted else 0.0)
     error = float(mpmath.mpf(float(log_delta(epsilon, mu))) - exact_log_delta(epsilon, mu))

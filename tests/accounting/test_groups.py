@@ -36,18 +36,14 @@ def composed_elsewhere(ledger: Ledger, size: int, delta: float, grid: float) -> 
     """By dp-accounting, each release as its mixture of Gaussians, pessimistically."""
     total = None
     for release in ledger.distinct():
-        one = composed(
-            BinomialMixture(size, release.sample_rate, release.noise_multiplier), grid, release.count
-        )
+        one = composed(BinomialMixture(size, release.sample_rate, release.noise_multiplier), grid, release.count)
         total = one if total is None else total.compose(one)
     assert total is not None
     return float(total.get_epsilon_for_delta(delta))
 
 
 class TestOneStep:
-    @pytest.mark.parametrize(
-        ("size", "p", "mu"), [(2, 0.1, 0.5), (3, 0.004, 1.0), (8, 0.3, 0.05), (20, 0.02, 0.7)]
-    )
+    @pytest.mark.parametrize(("size", "p", "mu"), [(2, 0.1, 0.5), (3, 0.004, 1.0), (8, 0.3, 0.05), (20, 0.02, 0.7)])
     def test_values_equal_many_digits_in_both_tails(self, size: int, p: float, mu: float) -> None:
         group = Group(size, p)
         e = np.array([-6.0, -1.5, -0.01, 0.0, 0.01, 1.5, 6.0]) * mu
@@ -75,9 +71,7 @@ class TestOneStep:
 
     @pytest.mark.slow
     @given(st.integers(2, 6), st.floats(0.01, 0.6), st.floats(0.5, 4.0), st.floats(0.0, 3.0))
-    def test_one_release_is_the_integral_of_the_mixture(
-        self, size: int, p: float, z: float, epsilon: float
-    ) -> None:
+    def test_one_release_is_the_integral_of_the_mixture(self, size: int, p: float, z: float, epsilon: float) -> None:
         lower, upper = Pld(group=size).delta_bracket(Ledger.of([z], p), epsilon)
         exact = curve(size, p, z, epsilon)
         assert lower - 1e-9 <= exact <= upper + 1e-9
@@ -102,9 +96,7 @@ class TestOneStep:
         assert (below.q >= -1e-13).all()
         assert below.infinite.max() == 0
 
-    @given(
-        st.integers(2, 30), st.floats(-3, -0.1), st.floats(-2, 0.3), st.floats(0.01, 0.5), st.floats(-6, 6)
-    )
+    @given(st.integers(2, 30), st.floats(-3, -0.1), st.floats(-2, 0.3), st.floats(0.01, 0.5), st.floats(-6, 6))
     def test_curves_are_convex_in_the_total_variation_of_the_bend(
         self, size: int, log_p: float, log_mu: float, step: float, place: float
     ) -> None:
@@ -126,9 +118,7 @@ class TestRuns:
             (Ledger([Release(0.02, 1.0, 50)]), 3),
             pytest.param(Ledger([Release(0.02, 1.0, 50)]), 10, marks=pytest.mark.slow),
             (Ledger([Release(0.01, 4.0, 300), Release(0.02, 3.0, 100)]), 5),
-            pytest.param(
-                Ledger.of(np.linspace(1.4, 1.1, 5), np.linspace(0.01, 0.02, 5)), 2, marks=pytest.mark.slow
-            ),
+            pytest.param(Ledger.of(np.linspace(1.4, 1.1, 5), np.linspace(0.01, 0.02, 5)), 2, marks=pytest.mark.slow),
         ],
     )
     def test_the_bracket_holds_what_dp_accounting_says_step_by_step(self, ledger: Ledger, size: int) -> None:

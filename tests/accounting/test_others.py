@@ -78,9 +78,7 @@ def test_zcdp_of_disjoint_batches_counts_the_dearest_of_each_epoch() -> None:
     ("rate", "noise", "condition"),
     [(0.01, 1.0, r"1/\(2 z\^2\) <= 0.1"), (0.2, 10.0, "sample_rate <= 0.1")],
 )
-def test_tcdp_refuses_by_name_what_its_theorem_does_not_cover(
-    rate: float, noise: float, condition: str
-) -> None:
+def test_tcdp_refuses_by_name_what_its_theorem_does_not_cover(rate: float, noise: float, condition: str) -> None:
     good = Release(0.01, 20.0)
     with pytest.raises(AccountingError, match=condition + r".*release 2 of 2"):
         Tcdp().epsilon(Ledger([good, Release(rate, noise)]), 1e-5)

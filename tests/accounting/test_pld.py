@@ -81,9 +81,7 @@ def two_steps_exactly(first: Release, second: Release, epsilon: float) -> float:
         pytest.param(Release(0.6, 0.7), Release(0.6, 1.5), 2.0, marks=pytest.mark.slow),
     ],
 )
-def test_two_different_steps_against_the_exact_integral(
-    first: Release, second: Release, epsilon: float
-) -> None:
+def test_two_different_steps_against_the_exact_integral(first: Release, second: Release, epsilon: float) -> None:
     exact = two_steps_exactly(first, second, epsilon)
     lower, upper = Pld(rtol=1e-4).delta_bracket(Ledger([first, second]), epsilon)
     assert lower <= exact <= upper
@@ -157,9 +155,7 @@ def test_different_steps_against_an_independent_library_step_by_step(ledger: Led
 
 
 def at_effort(ledger: Ledger, delta: float, effort: _Effort, near: float) -> tuple[float, float]:
-    bounds = _Steps.of(ledger.distinct(), delta, effort, 1).bounds(
-        near, delta, effort.smoothing * near, lower=True
-    )
+    bounds = _Steps.of(ledger.distinct(), delta, effort, 1).bounds(near, delta, effort.smoothing * near, lower=True)
     return bounds.epsilons(delta, near)
 
 
@@ -235,9 +231,7 @@ class TestEdges:
             (0.02, 0.5, 5_000, 1e-15), (P, 1.0, 1_000_000, 1e-6), (0.999, 50.0, 100, 1e-4), (1e-4, 1.0, 50, 1e-8),
         ],
     )  # fmt: skip
-    def test_corners_of_the_range_are_bracketed(
-        self, rate: float, noise: float, steps: int, delta: float
-    ) -> None:
+    def test_corners_of_the_range_are_bracketed(self, rate: float, noise: float, steps: int, delta: float) -> None:
         lower, upper = Pld().bracket(Ledger([Release(rate, noise, steps)]), delta)
         assert 0 < lower <= upper
         assert upper - lower <= 1e-3 * upper
@@ -245,11 +239,7 @@ class TestEdges:
     @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 10.0, 50.0])
     def test_epsilons_from_a_hundredth_to_fifty(self, epsilon: float) -> None:
         mu = float(
-            np.exp(
-                np.interp(
-                    np.log(epsilon), np.log([0.01, 0.1, 1, 10, 50]), np.log([0.003, 0.024, 0.2, 1.6, 5.4])
-                )
-            )
+            np.exp(np.interp(np.log(epsilon), np.log([0.01, 0.1, 1, 10, 50]), np.log([0.003, 0.024, 0.2, 1.6, 5.4])))
         )
         ledger = Ledger.of(np.linspace(1.2, 1.0, 200) * 0.1 * math.sqrt(200) / mu, 0.1)
         lower, upper = Pld().bracket(ledger, 1e-6)
@@ -264,9 +254,7 @@ class TestEdges:
 
     def test_clip_norms_do_not_enter_and_order_does_not_matter(self) -> None:
         noise = np.linspace(2.0, 1.0, 500)
-        assert Pld().bracket(Ledger.of(noise, 0.01), 1e-6) == Pld().bracket(
-            Ledger.of(noise[::-1], 0.01), 1e-6
-        )
+        assert Pld().bracket(Ledger.of(noise, 0.01), 1e-6) == Pld().bracket(Ledger.of(noise[::-1], 0.01), 1e-6)
 
     @pytest.mark.slow
     def test_more_accuracy_narrows(self) -> None:

@@ -80,9 +80,7 @@ def test_deltas_that_cancelled(z: float, epsilon: float) -> None:
 @example(log_z=0.0, rate=1.0, deviations=9.5, at="loss")
 @example(log_z=0.0, rate=0.5, deviations=1.0, at="end of added")
 @example(log_z=-0.5, rate=1 - 2.0**-53, deviations=3.0, at="end of added")
-def test_one_release_against_its_closed_form_anywhere(
-    log_z: float, rate: float, deviations: float, at: str
-) -> None:
+def test_one_release_against_its_closed_form_anywhere(log_z: float, rate: float, deviations: float, at: str) -> None:
     """Near epsilon = -log(1 - p) as well, where adding a record stops to show, at a logarithm of nearly 0."""
     z = 10.0**log_z
     loss = max(0.0, (0.5 / z + deviations) / z)
@@ -118,9 +116,7 @@ def test_epsilon_of_the_smallest_deltas(delta: float) -> None:
     lower, upper = Pld().bracket(Ledger([Release(1.0, 2.0)]), delta)
     assert upper - lower < 1e-10 * upper
     with mp.workdps(700):
-        assert (
-            exact_gaussian(mp.mpf(upper), mp.mpf(0.5)) <= delta <= exact_gaussian(mp.mpf(lower), mp.mpf(0.5))
-        )
+        assert exact_gaussian(mp.mpf(upper), mp.mpf(0.5)) <= delta <= exact_gaussian(mp.mpf(lower), mp.mpf(0.5))
 
 
 # --- several releases -----------------------------------------------------------------------------------------------
@@ -136,12 +132,9 @@ def convolved(release: Release, epsilons: list[float], grid: float) -> list[tupl
     first = math.floor(math.log1p(-p) / grid) + 1
     inner = np.arange(first, math.ceil(math.log1p(p * math.expm1(16 / z)) / grid)) * grid
     places = z * z * np.log((np.exp(inner) - (1 - p)) / p) + 0.5
-    masses = sum(
-        weight * -np.diff(norm.sf((places - mean) / z)) for weight, mean in (((1 - p), 0.0), (p, 1.0))
-    )
+    masses = sum(weight * -np.diff(norm.sf((places - mean) / z)) for weight, mean in (((1 - p), 0.0), (p, 1.0)))
     low_end, top_end = (
-        (1 - p) * cut(places[at] / z) + p * cut((places[at] - 1) / z)
-        for at, cut in ((0, norm.cdf), (-1, norm.sf))
+        (1 - p) * cut(places[at] / z) + p * cut((places[at] - 1) / z) for at, cut in ((0, norm.cdf), (-1, norm.sf))
     )
     ends: list[list[float]] = []
     for cells, start, infinite in (
@@ -203,10 +196,7 @@ def test_no_upper_end_is_below_its_lower_end(parts: list[Release], epsilon: floa
     assert 0 <= lower <= upper <= 1
     assert upper > 0
     for part in parts:
-        assert (
-            Pld().delta_bracket(Ledger([Release(part.sample_rate, part.noise_multiplier)]), epsilon)[0]
-            <= upper
-        )
+        assert Pld().delta_bracket(Ledger([Release(part.sample_rate, part.noise_multiplier)]), epsilon)[0] <= upper
 
 
 @pytest.mark.parametrize("z", [1e2, 1e8, 1e12, 1e20, 1e200])
@@ -254,12 +244,7 @@ def test_a_release_without_noise_beside_one_with_it(rate: float, epsilon: float)
         exact = max(remove, add)
     lower, upper = Pld().delta_bracket(Ledger([Release(rate, 0.0), Release(1.0, z)]), epsilon)
     assert lower <= exact <= upper
-    assert (
-        upper
-        <= rate
-        + (1 - rate) * Gaussian().delta(Ledger([Release(1.0, z)]), epsilon).value * (1 + 1e-10)
-        + 1e-14
-    )
+    assert upper <= rate + (1 - rate) * Gaussian().delta(Ledger([Release(1.0, z)]), epsilon).value * (1 + 1e-10) + 1e-14
 
 
 def test_the_probability_of_being_laid_open_is_bracketed() -> None:

@@ -38,9 +38,7 @@ def curve_of(loss_grid: LossGrid, q: np.ndarray, infinite: float, e: np.ndarray)
 
 def between(loss_grid: LossGrid) -> np.ndarray:
     """The grid points, points between them, and points beyond."""
-    inner = np.concatenate(
-        [loss_grid.e[:-1] + share * np.diff(loss_grid.e) for share in (0.0, 0.13, 0.5, 0.87)]
-    )
+    inner = np.concatenate([loss_grid.e[:-1] + share * np.diff(loss_grid.e) for share in (0.0, 0.13, 0.5, 0.87)])
     return np.sort(np.r_[inner, loss_grid.e[0] - 1, loss_grid.e[-1], loss_grid.e[-1] + 1])
 
 
@@ -115,9 +113,7 @@ def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: fl
         g = group_above[i]
         w = min(max(share(i, g), 0.0), 1.0) - 0.5
         infinite = above.base_infinite[g] + w * above.difference_infinite[g]
-        assert np.all(
-            curve_of(nodes.loss_grid, above.base[g] + w * above.difference[g], infinite, e) >= exact - NOISE
-        )
+        assert np.all(curve_of(nodes.loss_grid, above.base[g] + w * above.difference[g], infinite, e) >= exact - NOISE)
         g = group_below[i]
         w = max(share(i, g) - 1, 0.0) if below.largest[g] > 0 else 0.0
         masses = below.base[g] + w * below.difference[g]

@@ -106,8 +106,7 @@ def test_a_cells_product_and_gap_are_plain_sums_within_their_own_errors(
     assert np.all(product.real <= found.log_magnitude + 1e-9)
     assert np.all(np.abs(found.gap - gap)[known] <= found.gap_error[known] + 1e-11)
     assert np.all(
-        np.abs(np.exp(product) * gap)
-        <= np.exp(found.log_magnitude) * (np.abs(found.gap) + found.gap_error) + 1e-9
+        np.abs(np.exp(product) * gap) <= np.exp(found.log_magnitude) * (np.abs(found.gap) + found.gap_error) + 1e-9
     )
     assert log_mgfs([[part]], direction, [c])[0, 0] >= product[0].real - 1e-12
     assert found.relative[1] < 1e-3
@@ -218,9 +217,7 @@ def test_two_rates_in_a_cell_against_the_exact_integral(
         (np.linspace(0.3, 0.7, 16), np.linspace(6.0, 4.0, 16)),
     ],
 )
-def test_different_rates_against_an_independent_library_step_by_step(
-    rate: np.ndarray, noise: np.ndarray
-) -> None:
+def test_different_rates_against_an_independent_library_step_by_step(rate: np.ndarray, noise: np.ndarray) -> None:
     ledger = run_of(rate, noise)
     finer, coarser = (composed_elsewhere(ledger, grid) for grid in (2e-4, 4e-4))
     for delta in (1e-5, 1e-8):

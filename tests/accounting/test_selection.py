@@ -46,8 +46,7 @@ def epsilon_by_hand(releases: list[Release], trials: Trials, delta: float) -> fl
     """Theorems 2 and 6 at the whole orders of the accountant, each evaluated directly."""
     orders = [*range(2, 64), 80, 96, 128, 192, 256]
     one = {
-        a: sum(r.count * sampled_gaussian_rdp(a, r.sample_rate, r.noise_multiplier) for r in releases)
-        for a in orders
+        a: sum(r.count * sampled_gaussian_rdp(a, r.sample_rate, r.noise_multiplier) for r in releases) for a in orders
     }
     mean, eta = trials.mean, trials.shape
     best = INF

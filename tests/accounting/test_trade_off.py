@@ -34,9 +34,7 @@ def test_it_is_the_curve_of_a_test(releases: list[tuple[float, float]]) -> None:
     slopes = np.diff(found) / np.diff(ALARMS)
     assert (np.diff(slopes) >= -1e-6 * np.abs(slopes[1:])).all()
     weaker = trade_off(ledger + Ledger([Release(0.1, 1.0)]), ALARMS)
-    assert (
-        weaker <= found + 0.02
-    ).all()  # another release never helps to hide, up to the lines that were left out
+    assert (weaker <= found + 0.02).all()  # another release never helps to hide, up to the lines that were left out
 
 
 def test_the_edges() -> None:

@@ -92,9 +92,7 @@ def test_two_releases_are_within_the_bound(epsilon: float) -> None:
 
 def test_the_price_is_the_sum_of_binomial_tails_at_every_steps_own_rate() -> None:
     ledger = Ledger.of([1.0, 2.0, 1.0], [0.1, 0.2, 0.1])
-    tau = sum(
-        p * sum(math.comb(50, k) * p**k * (1 - p) ** (50 - k) for k in range(9, 51)) for p in (0.1, 0.2, 0.1)
-    )
+    tau = sum(p * sum(math.comb(50, k) * p**k * (1 - p) ** (50 - k) for k in range(9, 51)) for p in (0.1, 0.2, 0.1))
     assert overflow_of(ledger.cut(50, 9)) == pytest.approx(tau, rel=1e-7)
     assert overflow_of(ledger.cut(50, 9)) >= tau
     assert overflow_of(ledger.cut(50, 51)) == 0
@@ -116,9 +114,7 @@ def theirs(ledger: Ledger, others: int, cap: int, delta: float) -> float:
     """dp-accounting's truncated event; its data set is the larger one."""
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     for release in ledger:
-        event = TruncatedSubsampledGaussianDpEvent(
-            others + 1, release.sample_rate, cap, release.noise_multiplier
-        )
+        event = TruncatedSubsampledGaussianDpEvent(others + 1, release.sample_rate, cap, release.noise_multiplier)
         accountant.compose(event, release.count)
     return accountant.get_epsilon(delta)
 
@@ -153,8 +149,7 @@ def test_of_moving_noise_and_batches_it_lies_between_what_bounds_them() -> None:
     rates = np.linspace(80, 100, 60) / 1_000
     moving = Ledger.of(np.geomspace(2.0, 1.0, 60), rates).cut(1_000, 130)
     best, worst = (
-        Truncated().epsilon(Ledger.of([z] * 60, p).cut(1_000, 130), 1e-5).value
-        for z, p in ((2.0, 0.08), (1.0, 0.1))
+        Truncated().epsilon(Ledger.of([z] * 60, p).cut(1_000, 130), 1e-5).value for z, p in ((2.0, 0.08), (1.0, 0.1))
     )
     found = Truncated().epsilon(moving, 1e-5).value
     assert best < found < worst
@@ -302,9 +297,7 @@ def test_a_ledger_keeps_what_its_batches_overflow_by() -> None:
     cap=st.integers(1, 60),
     at=st.integers(0, 8),
 )
-def test_splitting_and_ordering_releases_change_no_price(
-    noise: list[float], rate: float, cap: int, at: int
-) -> None:
+def test_splitting_and_ordering_releases_change_no_price(noise: list[float], rate: float, cap: int, at: int) -> None:
     whole = Ledger.of(noise, rate).cut(50, cap)
     parts = whole.first(min(at, len(whole)))
     rest = Ledger(list(whole)[min(at, len(whole)) :])
@@ -365,9 +358,7 @@ class TestBatches:
     @pytest.mark.parametrize(
         "rng", [np.random.default_rng(5), SecureStream(bytes(range(32)))], ids=["seeded", "secure"]
     )
-    def test_rows_over_the_cap_are_left_out_by_an_even_choice(
-        self, rng: np.random.Generator | SecureStream
-    ) -> None:
+    def test_rows_over_the_cap_are_left_out_by_an_even_choice(self, rng: np.random.Generator | SecureStream) -> None:
         assert not self.far_off(self.sets(rng), 3)
 
     def test_the_test_sees_a_cap_that_is_ignored_and_a_choice_of_the_first_rows(self) -> None:

@@ -152,9 +152,7 @@ def test_the_independent_library_takes_the_mean_too() -> None:
     found = verify_epsilon(ledger, Guarantee(epsilon, 1e-4, Unit.EXAMPLE, "Pld", "upper"))
     assert found.lower <= epsilon
     assert found.upper == pytest.approx(epsilon, rel=3e-3)
-    assert not verify_epsilon(
-        ledger, Guarantee(0.98 * epsilon, 1e-4, Unit.EXAMPLE, "Pld", "upper")
-    ).consistent
+    assert not verify_epsilon(ledger, Guarantee(0.98 * epsilon, 1e-4, Unit.EXAMPLE, "Pld", "upper")).consistent
 
 
 # The mechanism itself: S^-1 xi beside an adaptive record, in two coordinates.
@@ -172,9 +170,7 @@ def square(matrix: np.ndarray) -> np.ndarray:
     return found
 
 
-def losses(
-    strategy: np.ndarray, rates: np.ndarray, turns: np.ndarray, *, bands: int, present: bool
-) -> np.ndarray:
+def losses(strategy: np.ndarray, rates: np.ndarray, turns: np.ndarray, *, bands: int, present: bool) -> np.ndarray:
     """log-likelihood ratios of each group, shape (bands, draws), of runs with or without the record.
 
     At each step the record's direction follows from the outputs so far, and so does a sum of others. ``turns``: shape
@@ -253,16 +249,12 @@ class TestSimulatedMechanism:
         return np.random.default_rng(5).integers(2, size=DRAWS)
 
     @staticmethod
-    def attack(
-        strategy: np.ndarray, rates: np.ndarray, turns: np.ndarray
-    ) -> dict[float, tuple[float, float]]:
+    def attack(strategy: np.ndarray, rates: np.ndarray, turns: np.ndarray) -> dict[float, tuple[float, float]]:
         each = losses(strategy, rates, turns, bands=2, present=True)
         ratio = np.logaddexp(each[0], each[1]) - np.log(2)
         return {epsilon: hockey_stick(ratio, epsilon) for epsilon in EPSILONS}
 
-    def refuted(
-        self, ledger: Ledger, group: int, turns: np.ndarray, strategy: np.ndarray, rates: np.ndarray
-    ) -> bool:
+    def refuted(self, ledger: Ledger, group: int, turns: np.ndarray, strategy: np.ndarray, rates: np.ndarray) -> bool:
         """Whether runs of somebody known to be in ``group`` beat what the ledger says of that group."""
         own = losses(strategy, rates, turns, bands=2, present=True)[group]
         return any(

@@ -31,11 +31,7 @@ CONFIDENCE = 0.95
 def largest_chance(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Of ``correct`` right guesses, over *all* (epsilon, delta)-DP mechanisms: a linear program in their tables."""
     coins = list(itertools.product((-1, 1), repeat=canaries))
-    outputs = [
-        answer
-        for answer in itertools.product((-1, 0, 1), repeat=canaries)
-        if sum(map(abs, answer)) <= guesses
-    ]
+    outputs = [answer for answer in itertools.product((-1, 0, 1), repeat=canaries) if sum(map(abs, answer)) <= guesses]
     pairs = [
         (i, j)
         for i, j in itertools.permutations(range(len(coins)), 2)
@@ -159,9 +155,7 @@ class TestOneRun:
     def test_the_worst_luck_by_a_linear_program(self) -> None:
         """The largest Pr[A + F >= v] over all joint laws with A as W and E[F] <= m delta."""
         m, r, v, epsilon, delta = 40, 12, 11, 1.0, 2e-3
-        law = np.array(
-            [math.comb(r, k) * math.exp(epsilon * k) / (1 + math.exp(epsilon)) ** r for k in range(r + 1)]
-        )
+        law = np.array([math.comb(r, k) * math.exp(epsilon * k) / (1 + math.exp(epsilon)) ** r for k in range(r + 1)])
         # Variables: mass of A = k that is lifted to v.
         prices = np.maximum(v - np.arange(r + 1), 0.0)
         found = linprog(-np.ones(r + 1), [prices], [m * delta], bounds=[(0, mass) for mass in law])
@@ -278,9 +272,7 @@ class TestCurve:
         assert epsilon_of(1e-5, 1.0) < 0.85 * epsilon_of(1e-5, 2.0) < found <= epsilon_of(1e-5, 2.0)
 
     def test_errors_that_show_nothing_give_zero(self) -> None:
-        assert (
-            PrivacyCurve(Ledger.of([1.0], 1.0)).epsilon(ErrorRates(50, 100, 50, 100), 1e-5, CONFIDENCE) == 0
-        )
+        assert PrivacyCurve(Ledger.of([1.0], 1.0)).epsilon(ErrorRates(50, 100, 50, 100), 1e-5, CONFIDENCE) == 0
         assert delta_of(0.0, 1.0) > 0.3
 
 
@@ -292,9 +284,7 @@ class TestNoise:
         def p_of(factor: float) -> float:
             return noise_p_value(factor**2 * rng.chisquare(coordinates, size=steps), coordinates)
 
-        assert (
-            sum(p_of(1.0) < 0.05 for _ in range(200)) <= 22
-        )  # 10 expected at most; 22 has a chance below 1e-3
+        assert sum(p_of(1.0) < 0.05 for _ in range(200)) <= 22  # 10 expected at most; 22 has a chance below 1e-3
         assert all(p_of(factor) < 1e-3 for factor in (0.98, 1.02))
 
     def test_one_step_that_is_off_is_seen(self) -> None:
@@ -308,9 +298,7 @@ class TestNoise:
             noise_p_value(np.array([10.0, math.nan]), 10)
 
 
-RESULT = AuditResult(
-    "one run", "canaries", 2.0, 1e-5, 0.95, 1, 100, 0.5, 1.5, {"guesses": 10, "right": 9}, 0.4, 3
-)
+RESULT = AuditResult("one run", "canaries", 2.0, 1e-5, 0.95, 1, 100, 0.5, 1.5, {"guesses": 10, "right": 9}, 0.4, 3)
 
 
 class TestResult:

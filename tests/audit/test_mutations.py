@@ -89,9 +89,7 @@ class TestOneRun:
     @pytest.mark.slow
     def test_unpredictable_noise_is_audited_too(self) -> None:
         plan = make_plan(4.0, ROWS, 200, 10)
-        result = one_run(
-            nn.Linear(4, 1), squares, DATA, plan, sgd, canaries=CANARIES, seed=Secure(), confidence=0.9999
-        )
+        result = one_run(nn.Linear(4, 1), squares, DATA, plan, sgd, canaries=CANARIES, seed=Secure(), confidence=0.9999)
         # 1 in 10,000 of healthy runs may fail here.
         assert result.caught_by == ()
         with BROKEN["noise for the next clip norm"](plan):

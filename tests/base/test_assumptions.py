@@ -40,9 +40,7 @@ def test_a_sentence_says_what_must_be_true(one: object) -> None:
 def test_each_code_is_used_and_no_other() -> None:
     """A code that nothing assumes any more goes out of the table, and off the page."""
     text = "\n".join(
-        path.read_text(encoding="utf-8")
-        for path in SOURCE.rglob("*.py")
-        if path.name not in ("assumption.py",)
+        path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py") if path.name not in ("assumption.py",)
     )
     used = set(re.findall(r'\b(?:assumed|template)\(\s*"([a-z0-9-]+)"', text))
     assert used == {one.code for one in TEMPLATES}

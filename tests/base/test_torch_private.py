@@ -24,9 +24,7 @@ def names_in(text: str) -> list[str]:
     every = list(nodes(tree))
     for node in every:
         if isinstance(node, ast.Import):
-            found += [
-                name.name for name in node.names if name.name.startswith("torch.") and "._" in name.name
-            ]
+            found += [name.name for name in node.names if name.name.startswith("torch.") and "._" in name.name]
             roots |= {(name.asname or "torch") for name in node.names if name.name.split(".")[0] == "torch"}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
             named = [f"{node.module}.{name.name}" for name in node.names]

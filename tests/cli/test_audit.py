@@ -52,9 +52,7 @@ def test_a_broken_library_is_caught_with_exit_code_1(invoke: Invoke, plan_file: 
 
 @pytest.mark.slow
 def test_an_attack_of_many_runs(invoke: Invoke) -> None:
-    result = invoke(
-        "audit", *SMALL, "--attack", "batch-size", "--runs", 20, "--confidence", 0.9, "--json", *QUICK
-    )
+    result = invoke("audit", *SMALL, "--attack", "batch-size", "--runs", 20, "--confidence", 0.9, "--json", *QUICK)
     assert result.exit_code == 0, result.output
     assert (facts(result)["method"], facts(result)["runs"]) == ("many runs", 20)
 
@@ -107,9 +105,7 @@ def test_made_up_rows_are_in_no_ledger(invoke: Invoke, plan_file: Path) -> None:
         ([*SMALL, "--store", "s.db", *QUICK], "s.db"),
     ],
 )
-def test_what_cannot_be_audited_is_refused_in_one_line(
-    invoke: Invoke, arguments: list[object], words: str
-) -> None:
+def test_what_cannot_be_audited_is_refused_in_one_line(invoke: Invoke, arguments: list[object], words: str) -> None:
     result = invoke("audit", *arguments)
     assert result.exit_code == 2
     assert words in result.output
@@ -138,9 +134,7 @@ def texts():
 """
 
 
-def test_a_task_of_texts_is_audited_where_they_are_padded_to_one_length(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_a_task_of_texts_is_audited_where_they_are_padded_to_one_length(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "padded_texts.py").write_text(TEXTS.replace("WIDTH", "4"))
     (tmp_path / "ragged_texts.py").write_text(TEXTS.replace("WIDTH", "1"))
     asked = ["--epsilon", 4, "--delta", 1e-3, "--steps", 2, "--canaries", 20, *QUICK]

@@ -46,9 +46,7 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
 
 
 def test_a_plan_meets_its_budget_and_is_saved(invoke: Invoke, tmp_path: Path) -> None:
-    result = invoke(
-        "plan", *SMALL, "--schedule", "dynamic", "--save", "plan.json", "--plot", "plan.png", "--json"
-    )
+    result = invoke("plan", *SMALL, "--schedule", "dynamic", "--save", "plan.json", "--plot", "plan.png", "--json")
     assert result.exit_code == 0, result.output
     found = facts(result)
     plan = Plan.load(tmp_path / "plan.json")
@@ -105,9 +103,7 @@ def test_a_plan_for_clients_counts_clients_and_no_other_command_takes_it_for_exa
         assert refused.exit_code == 2
         assert "must protect examples or people, got unit=client in clients.json" in refused.stderr
     # Of the same numbers a plan for examples has the same noise, and another promise.
-    rows = facts(
-        invoke("plan", "--epsilon", 2, "--dataset-size", 1000, "--batch", 100, "--steps", 3, "--json")
-    )
+    rows = facts(invoke("plan", "--epsilon", 2, "--dataset-size", 1000, "--batch", 100, "--steps", 3, "--json"))
     assert rows["noise_multiplier"] == facts(result)["noise_multiplier"]
     assert rows["budget"]["unit"] == rows["guarantee"]["unit"] == "example"
 
@@ -121,9 +117,7 @@ def test_a_plan_file_is_verified(invoke: Invoke, plan_file: Path) -> None:
     assert lines[-1] == "verified"
 
 
-def test_a_guarantee_that_is_too_good_is_not_verified(
-    invoke: Invoke, plan_file: Path, tmp_path: Path
-) -> None:
+def test_a_guarantee_that_is_too_good_is_not_verified(invoke: Invoke, plan_file: Path, tmp_path: Path) -> None:
     plan = Plan.load(plan_file)
     better = replace(plan.guarantee, epsilon=0.97 * plan.guarantee.epsilon, epsilon_lower=None)
     replace(plan, guarantee=better).save(tmp_path / "boast.json")
@@ -145,9 +139,7 @@ def test_training_by_a_plan_file_saves_a_run(invoke: Invoke, plan_file: Path, tm
 
 
 @pytest.mark.slow
-def test_the_seed_decides_and_without_one_nothing_repeats(
-    invoke: Invoke, plan_file: Path, tmp_path: Path
-) -> None:
+def test_the_seed_decides_and_without_one_nothing_repeats(invoke: Invoke, plan_file: Path, tmp_path: Path) -> None:
     def weights(*arguments: Any) -> bytes:
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         result = invoke("train", "digits", "--plan", plan_file, "--out", folder, *arguments)
@@ -271,9 +263,7 @@ def test_a_function_of_ones_own_is_trained_and_audited(
 
 @pytest.mark.slow
 def test_the_accountant_of_a_plan_can_be_chosen(invoke: Invoke) -> None:
-    found = {
-        name: facts(invoke("plan", *SMALL, "--accountant", name, "--json")) for name in ("pld", "rdp", "clt")
-    }
+    found = {name: facts(invoke("plan", *SMALL, "--accountant", name, "--json")) for name in ("pld", "rdp", "clt")}
     assert {name: one["guarantee"]["kind"] for name, one in found.items()} == {
         "pld": "upper", "rdp": "upper", "clt": "estimate",
     }  # fmt: skip
@@ -293,14 +283,10 @@ def test_a_moving_batch_is_trained_with(invoke: Invoke) -> None:
 
 
 @pytest.mark.slow
-def test_batches_of_at_most_so_many_rows_are_planned_verified_and_trained(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_batches_of_at_most_so_many_rows_are_planned_verified_and_trained(invoke: Invoke, tmp_path: Path) -> None:
     asked = ["--epsilon", 2, "--batch", 50, "--steps", 4]
     file = tmp_path / "plan.json"
-    made = invoke(
-        "plan", *asked, "--dataset-size", 1438, "--max-batch-size", "auto", "--save", file, "--json"
-    )
+    made = invoke("plan", *asked, "--dataset-size", 1438, "--max-batch-size", "auto", "--save", file, "--json")
     cap = facts(made)["max_batch_size"]
     drawn = Ledger.of([1.0] * 4, 50 / 1438)
     assert cap == smallest_cap(drawn, 1438, 2.0, 1 / 14_380)
@@ -311,9 +297,7 @@ def test_batches_of_at_most_so_many_rows_are_planned_verified_and_trained(
     assert account["accountants"][0]["bound"]["value"] == facts(made)["guarantee"]["epsilon"]
     run = facts(invoke("train", "digits", "--plan", file, "--seed", 1, "--json"))
     assert run["guarantee"] == facts(made)["guarantee"]
-    moving = invoke(
-        "train", "digits", *asked, "--batch-end", 90, "--max-batch-size", "auto", "--seed", 1, "--json"
-    )
+    moving = invoke("train", "digits", *asked, "--batch-end", 90, "--max-batch-size", "auto", "--seed", 1, "--json")
     assert facts(moving)["max_batch_size"] > cap
     for wrong, words in (
         ("many", "a whole number or auto"),
@@ -349,9 +333,7 @@ def test_each_example_once_an_epoch_is_planned_verified_and_trained(invoke: Invo
     assert account["accountants"][0]["bound"]["value"] == made["guarantee"]["epsilon"]
     run = facts(invoke("train", "digits", "--plan", file, "--seed", 1, "--json"))
     assert run["guarantee"] == made["guarantee"]
-    again = facts(
-        invoke("train", "digits", *asked, "--epochs", 2, "--delta", 1 / 14_380, "--seed", 1, "--json")
-    )
+    again = facts(invoke("train", "digits", *asked, "--epochs", 2, "--delta", 1 / 14_380, "--seed", 1, "--json"))
     assert again["steps_per_epoch"] == 14
     for more, words in (
         (["--steps", 20], "whole epochs of 14 steps, got --steps=20"),
@@ -409,8 +391,7 @@ def test_account_says_what_batches_that_are_cut_cost(invoke: Invoke, tmp_path: P
     assert cut["accountants"][0]["lower"] is None
     assert "max_batch_size" not in whole
     assert (
-        "truncated to at most 155 of 1000 rows"
-        in invoke(*given[:-1], "--max-batch-size", 155, "--rows", 1000).stdout
+        "truncated to at most 155 of 1000 rows" in invoke(*given[:-1], "--max-batch-size", 155, "--rows", 1000).stdout
     )
     for alone in (["--rows", 1000], ["--max-batch-size", 155]):
         refused = invoke(*given, *alone)
@@ -459,9 +440,7 @@ def test_account_names_what_is_a_bound(invoke: Invoke, plan_file: Path) -> None:
         ("z.csv", "\ufeff2.0\r\n\r\n1.5\r\n1.5\r\n", 0.1),
     ],
 )
-def test_every_form_of_a_ledger_is_the_same_ledger(
-    tmp_path: Path, name: str, text: str, rate: float | None
-) -> None:
+def test_every_form_of_a_ledger_is_the_same_ledger(tmp_path: Path, name: str, text: str, rate: float | None) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     ledger, delta = read_ledger(tmp_path / name, sample_rate=rate)
     assert ledger.distinct() == Ledger.of([2.0, 1.5, 1.5], 0.1).distinct()
@@ -658,15 +637,11 @@ def test_planning_needs_no_torch_and_help_no_numpy(tmp_path: Path, arguments: li
         f"try: app({arguments!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
         f"assert {absent!r} not in sys.modules"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_whose_noise_was_decided_on_the_way_is_verified_by_its_filter(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_a_run_whose_noise_was_decided_on_the_way_is_verified_by_its_filter(invoke: Invoke, tmp_path: Path) -> None:
     plan = Adaptive(
         PoissonSampling(40, 8),
         RenyiFilter(Budget(8.0, 1e-5), 4),

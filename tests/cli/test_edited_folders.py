@@ -37,9 +37,7 @@ def saved(plan: Plan, folder: Path, says: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", SAYS)
-def test_a_run_says_no_better_than_its_plan(
-    invoke: Invoke, plan_file: Path, tmp_path: Path, kind: str
-) -> None:
+def test_a_run_says_no_better_than_its_plan(invoke: Invoke, plan_file: Path, tmp_path: Path, kind: str) -> None:
     """`verify` judged the plan and said *verified*; `statement` wrote what the run said: (0.5, ..) of (2, ..)."""
     saved(Plan.load(plan_file), tmp_path / "run", SAYS[kind])
     for command in ("verify", "statement", "account"):
@@ -231,9 +229,7 @@ def test_a_search_on_the_task_itself_is_not_free(
 
 
 def toy(data: Any, **more: Any) -> Task:
-    return Task(
-        model=torch.nn.Linear(2, 2), loss=cross_entropy, data=data, score=lambda model: {"zero": 0.0}, **more
-    )
+    return Task(model=torch.nn.Linear(2, 2), loss=cross_entropy, data=data, score=lambda model: {"zero": 0.0}, **more)
 
 
 def test_rows_are_told_apart_and_not_their_names() -> None:
@@ -258,9 +254,7 @@ def test_rows_are_told_apart_and_not_their_names() -> None:
         assert tune(task, public, budget, default_space(task).changed({}, fixed), trials=1).score == 0.0
 
 
-def test_a_folder_of_checkpoints_that_is_taken_is_called_by_its_option(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_a_folder_of_checkpoints_that_is_taken_is_called_by_its_option(invoke: Invoke, tmp_path: Path) -> None:
     """It said that --out must be new, and to pass resume=True."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "something").touch()
@@ -276,9 +270,7 @@ def test_weights_lost_after_the_last_step_are_made_again(
 ) -> None:
     """A full disk, once the store called the run finished: its whole epsilon was gone."""
     options = ["--epsilon", 1, "--steps", 2, "--store", "s.db", "--checkpoints", "kept", "--out", "run"]
-    assert (
-        invoke("ledger", "s.db", "--create", "--epsilon", 1, "--delta", 1e-3, "--rows", 1438).exit_code == 0
-    )
+    assert invoke("ledger", "s.db", "--create", "--epsilon", 1, "--delta", 1e-3, "--rows", 1438).exit_code == 0
 
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -316,9 +308,7 @@ def test_a_score_that_fails_costs_no_budget_and_later_no_weights(
     assert dict(Run.load(tmp_path / "run").metrics) == {}
 
 
-def test_an_audit_that_would_count_nothing_is_refused_before_it_trains(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_an_audit_that_would_count_nothing_is_refused_before_it_trains(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke("audit", "digits", "--epsilon", 1, "--steps", 2, "--canaries", 5)
     assert result.exit_code == 2
     assert "--canaries must be >= 20, got --canaries=5" in result.stderr
@@ -327,9 +317,7 @@ def test_an_audit_that_would_count_nothing_is_refused_before_it_trains(
 
 
 @pytest.mark.parametrize("where", [".", "", "/proc/nowhere", "/dev/null/run"])
-def test_a_place_that_a_run_cannot_be_saved_in_is_refused_before_the_training(
-    invoke: Invoke, where: str
-) -> None:
+def test_a_place_that_a_run_cannot_be_saved_in_is_refused_before_the_training(invoke: Invoke, where: str) -> None:
     """The training was done, its epsilon spent, and its weights lost."""
     result = invoke("train", "digits", "--epsilon", 1, "--steps", 1, "--out", where)
     assert result.exit_code == 2
@@ -342,9 +330,7 @@ def test_checkpoints_in_a_file_are_called_so(invoke: Invoke) -> None:
     assert "--checkpoints must be in a folder, got a file" in result.stderr
 
 
-def test_a_run_that_released_nothing_is_given_back_by_name(
-    invoke: Invoke, plan_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_released_nothing_is_given_back_by_name(invoke: Invoke, plan_file: Path, tmp_path: Path) -> None:
     made = ["ledger", "s.db", "--create", "--epsilon", 2, "--delta", 1e-3, "--rows", 1438]
     assert invoke(*made).exit_code == 0
     with closing(Store(tmp_path / "s.db")) as store:

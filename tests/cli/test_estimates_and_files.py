@@ -30,9 +30,7 @@ def asked(*words: str) -> str:
 def an_estimate(steps: int = 4) -> dc.Plan:
     """By the central limit theorem: 2 is asked for, and more is spent."""
     one, sampling = dc.curves.constant(1.0), dc.PoissonSampling(40, 8)
-    return dc.calibrate(
-        dc.Budget(2.0, 1e-3), sampling, steps=steps, privacy=one, clip=one, accountant=GdpClt()
-    )
+    return dc.calibrate(dc.Budget(2.0, 1e-3), sampling, steps=steps, privacy=one, clip=one, accountant=GdpClt())
 
 
 class TestAnEstimateIsNoPromise:

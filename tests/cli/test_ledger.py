@@ -18,9 +18,7 @@ from .conftest import Invoke
 @pytest.fixture
 def store(invoke: Invoke, tmp_path: Path) -> Path:
     path = tmp_path / "digits.db"
-    result = invoke(
-        "ledger", path, "--create", "--epsilon", 3, "--delta", 1e-4, "--rows", 1000, "--dataset", "digits"
-    )
+    result = invoke("ledger", path, "--create", "--epsilon", 3, "--delta", 1e-4, "--rows", 1000, "--dataset", "digits")
     assert result.exit_code == 0, result.output
     return path
 
@@ -40,9 +38,7 @@ def test_a_new_store_has_its_budget(invoke: Invoke, store: Path) -> None:
 
 
 def test_a_store_of_clients_takes_plans_for_clients_alone(invoke: Invoke, tmp_path: Path) -> None:
-    made = invoke(
-        "ledger", "c.db", "--create", "--epsilon", 3, "--delta", 1e-4, "--rows", 1438, "--unit", "client"
-    )
+    made = invoke("ledger", "c.db", "--create", "--epsilon", 3, "--delta", 1e-4, "--rows", 1438, "--unit", "client")
     assert made.exit_code == 0, made.output
     assert "one client protected" in made.output
     assert Store(tmp_path / "c.db").budget.unit is Unit.CLIENT
@@ -125,9 +121,7 @@ def test_a_training_is_written_into_its_ledger_and_can_be_resumed(
 
 def test_the_time_of_a_start_is_whole_in_a_narrow_table(invoke: Invoke, store: Path) -> None:
     opened = Store(store)
-    plan = calibrate(
-        Budget(1.0, 1e-5), PoissonSampling(1000, 100), steps=2, privacy=constant(1.0), clip=constant(1.0)
-    )
+    plan = calibrate(Budget(1.0, 1e-5), PoissonSampling(1000, 100), steps=2, privacy=constant(1.0), clip=constant(1.0))
     opened.start(plan)
     (entry,) = opened.entries()
     shown = invoke("ledger", store).output

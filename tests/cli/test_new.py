@@ -53,9 +53,7 @@ def test_a_script_for_other_data_runs_on_as_many_made_up_rows() -> None:
     made: dict[str, Any] = {}
     exec(script(code, rows=300), made)
     task, model = made["task"](), made["build"]()
-    run = dc.train(
-        model, task.loss, task.load(), made["plan"](), torch.optim.SGD(model.parameters(), lr=0.1), seed=0
-    )
+    run = dc.train(model, task.loss, task.load(), made["plan"](), torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
     assert (task.count, run.steps, run.assumptions) == (300, 2, ())
     assert 0 <= task.scores(model)["test_accuracy"] <= 1
 
@@ -90,9 +88,7 @@ def test_errors_name_the_option_that_was_typed(invoke: Invoke, arguments: list[s
     assert words in " ".join(result.stderr.split())
 
 
-def test_a_wrong_name_lists_the_right_ones(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_name_lists_the_right_ones(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nearby.py").write_text("def task(): ...\ndef other(): ...\ndef loss(model, batch): ...\n")
     monkeypatch.delitem(sys.modules, "nearby", raising=False)
     said = {

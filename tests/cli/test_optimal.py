@@ -92,9 +92,7 @@ def test_the_plan_is_the_best_for_what_is_known(
     assert asked["steps"] == 4
     assert list(asked["influence"] / asked["influence"][-1]) == pytest.approx(influence)
     assert list(best.clip_norm) == list(even.clip_norm)
-    assert found["noise_term_over_uniform"] == pytest.approx(
-        noise_cost(plan, influence) / noise_cost(even, influence)
-    )
+    assert found["noise_term_over_uniform"] == pytest.approx(noise_cost(plan, influence) / noise_cost(even, influence))
     assert found["rests_on"] == known(lr_schedule=Decay.LINEAR).rests_on()
 
 
@@ -130,9 +128,7 @@ def test_the_noise_is_drawn_beside_uniform_noise_and_says_what_it_rests_on(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr(
-        "decrescendo.report.figure.draw_schedules", lambda plans, path: shown.append(dict(plans))
-    )
+    monkeypatch.setattr("decrescendo.report.figure.draw_schedules", lambda plans, path: shown.append(dict(plans)))
     result = invoke(*OPTIMAL, "--lr-schedule", "cosine", "--plot", "p.png")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()

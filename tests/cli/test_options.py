@@ -22,9 +22,7 @@ COMMANDS = {
 
 def declared(path: Path) -> list[str]:
     """The help of every option and argument that a file declares."""
-    calls = [
-        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
-    ]
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     return [
         ast.unparse(word.value)
         for call in calls

@@ -100,12 +100,8 @@ def outcomes(dynamic: list[float], constant: list[float], control: list[float]) 
 
 def test_a_tie_is_called_a_tie() -> None:
     # Paired differences of +1, -1, +1 points: mean 0.33, standard error 0.67.
-    first, second = demo.conclusion(
-        outcomes([0.91, 0.89, 0.91], [0.90, 0.90, 0.90], [0.80, 0.79, 0.805])
-    ).splitlines()
-    assert (
-        first == f"{DYNAMIC} against {CONSTANT}: +0.3 points, standard error 0.7 over 3 paired seeds: a tie"
-    )
+    first, second = demo.conclusion(outcomes([0.91, 0.89, 0.91], [0.90, 0.90, 0.90], [0.80, 0.79, 0.805])).splitlines()
+    assert first == f"{DYNAMIC} against {CONSTANT}: +0.3 points, standard error 0.7 over 3 paired seeds: a tie"
     assert second.endswith("better here")
 
 

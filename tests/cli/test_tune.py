@@ -104,9 +104,7 @@ def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: In
         ),
     ],
 )
-def test_wrong_requests_are_refused_in_one_line(
-    invoke: Invoke, here: Path, arguments: list[Any], words: str
-) -> None:
+def test_wrong_requests_are_refused_in_one_line(invoke: Invoke, here: Path, arguments: list[Any], words: str) -> None:
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert words in result.output
@@ -120,9 +118,7 @@ def test_a_budget_for_people_is_searched_and_trained_for_people(
 ) -> None:
     """The search died, and a recipe's plan was one for examples."""
     (tmp_path / "mine.py").write_text(
-        MINE.replace(
-            "data=closed, rows=700", "data=digits.digits()[0], people=[row // 2 for row in range(1438)]"
-        )
+        MINE.replace("data=closed, rows=700", "data=digits.digits()[0], people=[row // 2 for row in range(1438)]")
     )
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     on = "decrescendo.training.digits:task"
@@ -183,9 +179,7 @@ def test_views_of_the_private_rows_are_not_public() -> None:
     rows = torch.rand(60, 2), torch.zeros(60).long()
 
     def toy(data: Any) -> Task:
-        return Task(
-            model=torch.nn.Linear(2, 2), loss=cross_entropy, data=data, score=lambda model: {"zero": 0.0}
-        )
+        return Task(model=torch.nn.Linear(2, 2), loss=cross_entropy, data=data, score=lambda model: {"zero": 0.0})
 
     task = toy(rows)
     shared = (

@@ -44,9 +44,7 @@ def test_a_folder_that_cannot_be_written_to_is_found_before_the_work(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", fails)
-    monkeypatch.setattr(
-        "decrescendo.audit.one_run", lambda *_, **__: pytest.fail("it worked before it looked")
-    )
+    monkeypatch.setattr("decrescendo.audit.one_run", lambda *_, **__: pytest.fail("it worked before it looked"))
     for command in (
         ["audit", "digits", "--epsilon", 1, "--steps", 2, "--out", "a.json"],
         ["tune", "digits", "--epsilon", 1, "--on", "digits:digits", "--trials", 1, "--out", "r.json"],
@@ -92,9 +90,7 @@ def test_arrays_are_called_by_what_they_are_of(privacy: object, clip: object, wo
         )
 
 
-def test_only_what_is_named_is_searched(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_named_is_searched(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two schedules were compared under batches, rates and clip norms of their own, which nobody had named."""
     task = digits.task()
     images, classes = task.load()

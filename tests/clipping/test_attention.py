@@ -54,9 +54,7 @@ def test_one_example_adds_at_most_the_clip_norm_whatever_is_kept(settings: dict[
     nn.init.zeros_(model.out.weight)  # gradients that are zero in the compared passes hide nothing
     engine.clipped_sum((x, y), 1.0)
     nn.init.constant_(model.out.weight, 3.0)
-    norms = [
-        norm(dict(engine.clipped_sum((x[at : at + 1], y[at : at + 1]), 1.0).gradients)) for at in range(ROWS)
-    ]
+    norms = [norm(dict(engine.clipped_sum((x[at : at + 1], y[at : at + 1]), 1.0).gradients)) for at in range(ROWS)]
     assert max(norms) <= 1.0
     assert max(norms) > 0.99  # there is something to clip
 
@@ -107,9 +105,7 @@ def test_it_is_clipped_under_autocast_too() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return squares(model, rows).float()
 
-    found = Engine(model, cast, EngineSettings(cache_bytes=0), seeds=lambda: 7).clipped_sum(
-        (x[:1], y[:1]), 1.0
-    )
+    found = Engine(model, cast, EngineSettings(cache_bytes=0), seeds=lambda: 7).clipped_sum((x[:1], y[:1]), 1.0)
     assert 0.9 < norm(dict(found.gradients)) <= 1.0
 
 

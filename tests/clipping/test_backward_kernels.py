@@ -100,8 +100,6 @@ def test_a_mean_whose_gradient_divides_by_itself_is_refused(name: str, target: T
         return model(x + torch.autograd.grad(found, inner)[0]).sum(1)
 
     model, x = nn.Linear(4, 1), torch.randn(ROWS, 4)
-    assert (
-        Engine(model, functools.partial(loss, reduction="sum")).clipped_sum(x, 1.0).diagnostics.examples == 8
-    )
+    assert Engine(model, functools.partial(loss, reduction="sum")).clipped_sum(x, 1.0).diagnostics.examples == 8
     with pytest.raises(UnsupportedModel, match="mean over the batch"):
         Engine(model, functools.partial(loss, reduction="mean")).clipped_sum(x, 1.0)

@@ -63,9 +63,7 @@ CHANGES = (
 
 @settings(deadline=None)
 @given(changes=st.lists(st.sampled_from(CHANGES), min_size=6, max_size=10), rows=st.integers(2, 40))
-def test_the_sum_is_that_of_a_pass_in_python_whatever_happens_before_the_step(
-    changes: list[str], rows: int
-) -> None:
+def test_the_sum_is_that_of_a_pass_in_python_whatever_happens_before_the_step(changes: list[str], rows: int) -> None:
     model = Net()
     quick = Engine(model, loss, EngineSettings(capture=True))
     plain = Engine(model, loss, EngineSettings(capture=False))

@@ -418,9 +418,7 @@ def in_a_module_by_its_function() -> tuple[Any, Callable[[float], None]]:
 def in_a_local_of_a_thread() -> tuple[Any, Callable[[float], None]]:
     local = threading.local()
     local.weight = 1.0
-    return lambda model, batch: local.weight * loss(model, batch), lambda value: setattr(
-        local, "weight", value
-    )
+    return lambda model, batch: local.weight * loss(model, batch), lambda value: setattr(local, "weight", value)
 
 
 def on_a_tensor() -> tuple[Any, Callable[[float], None]]:
@@ -489,9 +487,7 @@ def test_a_hook_that_comes_between_steps_is_followed(*, everywhere: bool) -> Non
                     [nn.modules.module.register_module_forward_hook(hook)]
                     if everywhere
                     else [
-                        next(m for m in model.modules() if isinstance(m, nn.Linear)).register_forward_hook(
-                            hook
-                        )
+                        next(m for m in model.modules() if isinstance(m, nn.Linear)).register_forward_hook(hook)
                         for model in models
                     ]
                 )
@@ -602,9 +598,7 @@ def turned(model: Any, batch: Any) -> Tensor:
     unused = (batch[0] * 2).exp()
     unused[:, 1:].mul_(3.0)
     batch[0].sin()
-    return (
-        functional.cross_entropy(model[3](model[2](model[1](features))), batch[1], reduction="none") * factor
-    )
+    return functional.cross_entropy(model[3](model[2](model[1](features))), batch[1], reduction="none") * factor
 
 
 def test_tensors_that_are_turned_and_what_nobody_uses() -> None:
@@ -1093,9 +1087,7 @@ def test_a_number_of_the_processor_s_is_compared_where_a_graph_has_read_it(devic
     assert not engine._captures._done
 
 
-def test_a_generator_is_as_before_where_a_graph_breaks_off(
-    device: Dice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_generator_is_as_before_where_a_graph_breaks_off(device: Dice, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def broken(graph: Memory, **_: Any) -> Generator[None]:
         del graph

@@ -167,9 +167,7 @@ def test_no_more_sizes_are_captured_than_pay(replays_win: None) -> None:
 
 
 @settings(max_examples=4, deadline=None)
-@given(
-    st.lists(st.sampled_from([1, 2, 7, 8, 33, 34, 35, 37, 61, 62]), min_size=8, max_size=16), st.booleans()
-)
+@given(st.lists(st.sampled_from([1, 2, 7, 8, 33, 34, 35, 37, 61, 62]), min_size=8, max_size=16), st.booleans())
 def test_sums_are_the_same_for_any_sizes(sizes: list[int], wins: bool) -> None:
     """Filled up, captured or not, whatever the clock says."""
     engine, plain = engine_of(network(), loss), engine_of(network(), loss, PYTHON)
@@ -294,9 +292,7 @@ def in_a_tensor_in_its_place() -> Changing:
 
 def in_a_new_tensor() -> Changing:
     held = SimpleNamespace(weight=torch.ones(1))
-    return lambda m, b: held.weight * loss(m, b), lambda value: setattr(
-        held, "weight", torch.full((1,), value)
-    )
+    return lambda m, b: held.weight * loss(m, b), lambda value: setattr(held, "weight", torch.full((1,), value))
 
 
 def in_another_model_s_parameter() -> Changing:
@@ -352,9 +348,7 @@ def test_what_changes_once_is_followed(where: Callable[[], Changing], replays_wi
 
 
 @pytest.mark.parametrize("where", some(PLACES, 5))
-def test_what_changes_in_each_step_is_followed_quietly(
-    where: Callable[[], Changing], replays_win: None
-) -> None:
+def test_what_changes_in_each_step_is_followed_quietly(where: Callable[[], Changing], replays_win: None) -> None:
     del replays_win
     weighed, change = where()
     engine, plain = engine_of(network(), weighed), engine_of(network(), weighed, PYTHON)
@@ -418,9 +412,7 @@ def test_a_look_at_a_generator_differs_once_it_has_drawn_and_at_what_cannot_be_s
     def changes(move: Callable[[], object]) -> list[str]:
         before = numbers_of(model, held, identities=True)
         move()
-        return [
-            name.split(".")[1] for name in changed_places(before, numbers_of(model, held, identities=True))
-        ]
+        return [name.split(".")[1] for name in changed_places(before, numbers_of(model, held, identities=True))]
 
     for _ in range(20):
         assert changes(int) == ["turns"]
@@ -507,9 +499,7 @@ def test_what_cannot_be_captured_runs_in_python_without_a_word(
     assert engine.assumptions == ()
 
 
-def test_what_no_replay_can_see_is_assumed_and_found_out(
-    monkeypatch: pytest.MonkeyPatch, replays_win: None
-) -> None:
+def test_what_no_replay_can_see_is_assumed_and_found_out(monkeypatch: pytest.MonkeyPatch, replays_win: None) -> None:
     import os
 
     del replays_win
@@ -526,9 +516,7 @@ def test_what_no_replay_can_see_is_assumed_and_found_out(
     assert engine.passes == capture_choice.CHANGES
 
 
-def test_where_no_memory_is_left_passes_run_in_python(
-    monkeypatch: pytest.MonkeyPatch, replays_win: None
-) -> None:
+def test_where_no_memory_is_left_passes_run_in_python(monkeypatch: pytest.MonkeyPatch, replays_win: None) -> None:
     def full(self: object, found: object, allowed: object) -> None:
         raise torch.cuda.OutOfMemoryError("none left")
 
@@ -573,9 +561,7 @@ def _run(chosen: EngineSettings | None) -> dc.Run:
     return dc.train(model, loss, (x, (x[:, 0] > 0).long()), plan, optimizer, seed=4, settings=chosen)
 
 
-def test_a_run_does_not_say_how_its_passes_were_done_and_has_the_same_weights(
-    replays_win: None, tmp_path: Any
-) -> None:
+def test_a_run_does_not_say_how_its_passes_were_done_and_has_the_same_weights(replays_win: None, tmp_path: Any) -> None:
     """Whether a pass came again hangs on the records' lengths: one record decided it where each had its own."""
     del replays_win
     auto, python = _run(None), _run(PYTHON)

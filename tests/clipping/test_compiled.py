@@ -182,9 +182,7 @@ def test_a_compiled_function_called_in_the_model_is_followed() -> None:
 
 def scripted(function: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", r".torch\.jit\.script. is deprecated"
-        )  # of another category in torch 2.14
+        warnings.filterwarnings("ignore", r".torch\.jit\.script. is deprecated")  # of another category in torch 2.14
         return torch.jit.script(function)
 
 

@@ -135,9 +135,7 @@ def test_honest_arrays_are_taken_and_may_change_between_passes() -> None:
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         inside = torch.from_numpy(np.arange(3, dtype=np.float32))
-        many = torch.tensor(
-            list(range(100)), dtype=torch.float32
-        )  # torch's own memory: the data may go there
+        many = torch.tensor(list(range(100)), dtype=torch.float32)  # torch's own memory: the data may go there
         many[:3] += 0.0
         total = torch.zeros(ROWS if len(x) == ROWS else len(x))
         total += x.sum(1)

@@ -20,9 +20,7 @@ from decrescendo.clipping import Engine
 from decrescendo.errors import DecrescendoError
 
 HOSTILE_PROGRAMS, BENIGN_PROGRAMS = programs("hostile"), programs("benign")
-BY_NAME = {
-    p.name: p for families in (HOSTILE_PROGRAMS, BENIGN_PROGRAMS) for f in families.values() for p in f
-}
+BY_NAME = {p.name: p for families in (HOSTILE_PROGRAMS, BENIGN_PROGRAMS) for f in families.values() for p in f}
 
 
 @cache
@@ -112,9 +110,7 @@ class _Slow:
     def __call__(self, model: nn.Module, loss: Any) -> Any:
         def run(batch: Any, limit: float) -> Mapping[str, Tensor]:
             n = count(batch)
-            parts = torch.stack(
-                [gradient(model, loss(model, rows(batch, slice(i, i + 1)))) for i in range(n)]
-            )
+            parts = torch.stack([gradient(model, loss(model, rows(batch, slice(i, i + 1)))) for i in range(n)])
             total = clipped(parts, limit) * (1.01 if n == self.wrong_at else 1.0)
             return _by_name(model, total)
 

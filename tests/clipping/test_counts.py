@@ -40,9 +40,7 @@ BENIGN: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "a view of heads": put_back(lambda m, s: m.layer(s).view(s.size(0), 1, 2).sum((1, 2))),
     "skipped where there are none": put_back(lambda m, s: m.layer(s).sum(1) if s.shape[0] > 0 else s.sum(1)),
     "none at all": put_back(lambda m, s: s.sum(1) if s.numel() == 0 else m.layer(s).sum(1)),
-    "as many as others": put_back(
-        lambda m, s: m.layer(s).sum(1) if m.layer(s).shape[0] == s.shape[0] else s.sum(1)
-    ),
+    "as many as others": put_back(lambda m, s: m.layer(s).sum(1) if m.layer(s).shape[0] == s.shape[0] else s.sum(1)),
     "a constant for each": put_back(
         lambda m, s: (m.layer(s) * torch.tensor([[1.0, 2.0]]).expand(s.shape[0], 2)).square().sum(1)
     ),

@@ -45,9 +45,7 @@ def test_the_page_is_what_the_probes_say() -> None:
     "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=["float64", "float32"]
 )
 @pytest.mark.parametrize("name", some(FORMS, 6))
-def test_a_module_equals_the_reference_or_is_refused_by_name_with_a_remedy(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_a_module_equals_the_reference_or_is_refused_by_name_with_a_remedy(name: str, dtype: torch.dtype) -> None:
     probe: Probe = FORMS[name]
     model, x = probe.make(dtype, 6)
     error = refusal(model, x)

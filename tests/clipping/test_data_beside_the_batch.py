@@ -146,9 +146,7 @@ def test_a_model_of_which_a_task_trains_a_copy() -> None:
     x = torch.rand(12, 3)
     model = nn.Linear(3, 2)
     model.register_buffer("bank", x)
-    task = dc.training.Task(
-        model=model, loss=lambda m, b: m(b[0]).square().sum(1), data=(x, torch.zeros(12)), rows=12
-    )
+    task = dc.training.Task(model=model, loss=lambda m, b: m(b[0]).square().sum(1), data=(x, torch.zeros(12)), rows=12)
     with pytest.raises(UnsupportedModel, match="bank"):
         task.fresh(0, task.load())
 
@@ -217,9 +215,7 @@ def test_an_array_and_its_tensor_are_both_withheld(order: int) -> None:
 
 class TestHonestData:
     @pytest.mark.parametrize("make", [lambda a: a[::-1], lambda a: a[:, ::-1], lambda a: a.astype(">f4")])
-    def test_arrays_that_torch_cannot_share_are_copied(
-        self, make: Callable[[np.ndarray], np.ndarray]
-    ) -> None:
+    def test_arrays_that_torch_cannot_share_are_copied(self, make: Callable[[np.ndarray], np.ndarray]) -> None:
         array = make(np.random.default_rng(0).normal(size=(12, 3)).astype("float32"))
         found = _train((array, torch.zeros(12)), lambda m, b: m(b[0]).square().sum(1))
         plain = torch.from_numpy(np.array(array, dtype="float32"))

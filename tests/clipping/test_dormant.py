@@ -54,9 +54,7 @@ def draw(*, mask: float = 1.0, rows: int = ROWS) -> tuple[Tensor, ...]:
 def error(engine: Engine, model: nn.Module, batch: tuple[Tensor, ...]) -> float:
     found = engine.clipped_sum(batch, 0.1).gradients
     expected = Reference(model, loss).clipped_sum(batch, 0.1).gradients
-    return max(
-        float((found[name] - gradient).norm() / gradient.norm()) for name, gradient in expected.items()
-    )
+    return max(float((found[name] - gradient).norm() / gradient.norm()) for name, gradient in expected.items())
 
 
 ENGINES = {

@@ -207,9 +207,7 @@ def test_functional_call_of_the_models_own_parameters() -> None:
 
 def test_an_activation_in_place_after_a_linear_layer_on_sequences() -> None:
     """A linear layer gives a view there; writing into it must not hide the layer."""
-    model = nn.Sequential(
-        nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3), nn.ELU(inplace=True)
-    ).double()
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3), nn.ELU(inplace=True)).double()
     check_equal(model, rows(6, 5, 4), torch.float64, EngineSettings())
 
 

@@ -139,9 +139,7 @@ def case(missing, places, features, version):
 @built
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:
-    cases = [
-        (0, places, features, v) for places in (1, 33, 64) for features in (3, 64, 300) for v in VERSIONS
-    ]
+    cases = [(0, places, features, v) for places in (1, 33, 64) for features in (3, 64, 300) for v in VERSIONS]
     done = walled(CASE, *cases)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     # And the walls do stop one.

@@ -22,9 +22,7 @@ def test_whether_tokens_are_special_ones_is_each_examples_own() -> None:
     found, expected = (kind(model, loss).clipped_sum(tokens, 0.5) for kind in (Engine, Reference))
     torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"])
     with pytest.raises(UnsupportedModel, match="no example's loss may depend on another"):
-        Engine(model, lambda model, x: model(x).sum((1, 2)) * torch.isin(special, x).sum()).clipped_sum(
-            tokens, 0.5
-        )
+        Engine(model, lambda model, x: model(x).sum((1, 2)) * torch.isin(special, x).sum()).clipped_sum(tokens, 0.5)
 
 
 def test_ids_that_are_said_to_be_unique_are_compared_with_those_of_others() -> None:
@@ -36,8 +34,6 @@ def test_ids_that_are_said_to_be_unique_are_compared_with_those_of_others() -> N
 
     batch = torch.ones(ROWS, 1), torch.arange(8 * ROWS).reshape(ROWS, 8)
     model = nn.Linear(1, 1)
-    assert (
-        Engine(model, functools.partial(loss, unique=False)).clipped_sum(batch, 1.0).diagnostics.examples == 8
-    )
+    assert Engine(model, functools.partial(loss, unique=False)).clipped_sum(batch, 1.0).diagnostics.examples == 8
     with pytest.raises(UnsupportedModel, match="said to be unique"):
         Engine(model, functools.partial(loss, unique=True)).clipped_sum(batch, 1.0)

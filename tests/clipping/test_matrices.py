@@ -262,9 +262,7 @@ def test_nothing_is_read_or_written_beyond_the_ends() -> None:
     assert walled(CASE, (1, 64, 2)).returncode == -signal.SIGSEGV
 
 
-@pytest.mark.parametrize(
-    "name", some(["deep", "transformer layer", "tied embedding", "self attention", "conv2d"], 2)
-)
+@pytest.mark.parametrize("name", some(["deep", "transformer layer", "tied embedding", "self attention", "conv2d"], 2))
 def test_without_it_the_other_forms_do_the_same(name: str) -> None:
     with mock.patch.object(matrices, "library", return_value=None):
         for rank in range(3):

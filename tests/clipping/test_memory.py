@@ -21,9 +21,7 @@ from decrescendo.errors import InvalidValue, OutOfMemory
 
 MESSAGES = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:116] . DefaultCPUAllocator: not enough memory: you tried to"
-    ),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:116] . DefaultCPUAllocator: not enough memory: you tried to"),
     MemoryError(),
 ]
 
@@ -201,8 +199,7 @@ def test_low_memory_cuts_what_other_settings_leave_and_parts_of_other_shapes_no_
     assert passed(EngineSettings(memory="low", capture=False), rows) == [12, 12]
     assert passed(EngineSettings(memory="low", capture=False, microbatch_size=8), rows) == [8, 8, 8]
     short, long = (
-        (torch.randn(n, places, 4), torch.zeros(n, places, dtype=torch.long))
-        for n, places in ((4, 2), (20, 3))
+        (torch.randn(n, places, 4), torch.zeros(n, places, dtype=torch.long)) for n, places in ((4, 2), (20, 3))
     )
 
     def texts(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -210,9 +207,7 @@ def test_low_memory_cuts_what_other_settings_leave_and_parts_of_other_shapes_no_
         return nn.functional.cross_entropy(model(batch[0]).mT, batch[1], reduction="none").mean(1)
 
     engine = Engine(nn.Linear(4, 3), texts, EngineSettings(memory="low", capture=False))
-    ragged = joined(
-        [tuple(t[i : i + 1] for t in part) for part in (short, long) for i in range(len(part[0]))]
-    )
+    ragged = joined([tuple(t[i : i + 1] for t in part) for part in (short, long) for i in range(len(part[0]))])
     engine.clipped_sum(ragged, 0.1)
     sizes.clear()
     engine.clipped_sum(ragged, 0.1)
@@ -336,9 +331,7 @@ def test_no_more_is_kept_than_was_said_and_nothing_twice(like: Tensor) -> None:
         assert one.left >= 0
         assert 600 < sum(taken) <= 1000 - one.left
         if like.device.type == "cpu":
-            spans = sorted(
-                (piece.data_ptr(), piece.data_ptr() + piece.nbytes) for piece in found if piece is not None
-            )
+            spans = sorted((piece.data_ptr(), piece.data_ptr() + piece.nbytes) for piece in found if piece is not None)
             assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 

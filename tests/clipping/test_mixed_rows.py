@@ -123,8 +123,7 @@ def test_one_example_a_pass_warns_once_that_another_loss_is_trained(form: str) -
     engine = Engine(model(), MIXED["class weights"], EngineSettings(one_example_a_pass=True))
     rows = [batch(seed) for seed in range(4)]
     given: list[Any] = [
-        part if form == "rows" else OneByOne(tuple(slice_rows(part, at, at + 1) for at in range(8)))
-        for part in rows
+        part if form == "rows" else OneByOne(tuple(slice_rows(part, at, at + 1) for at in range(8))) for part in rows
     ]
     with pytest.warns(UserWarning, match=r"trains another loss.*divide weights and masks by a constant"):
         engine.clipped_sum(given[0], 1.0)

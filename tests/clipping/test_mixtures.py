@@ -217,11 +217,7 @@ class MixedFew(nn.Module):
                 parameter.requires_grad_(not frozen)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = (
-            self.table(x)
-            if self.table is not None
-            else functional.one_hot(x, 9)[..., :WIDTH].to(self.head.weight)
-        )
+        hidden = self.table(x) if self.table is not None else functional.one_hot(x, 9)[..., :WIDTH].to(self.head.weight)
         for block, (_, _, again, residual) in zip(self.blocks, self.plan, strict=True):
             before = hidden
             hidden = block(hidden + 0)
@@ -232,9 +228,7 @@ class MixedFew(nn.Module):
         return self.head(hidden)
 
 
-few_plans = st.lists(
-    st.tuples(st.sampled_from(sorted(FEW)), st.booleans(), st.booleans(), st.booleans()), max_size=6
-)
+few_plans = st.lists(st.tuples(st.sampled_from(sorted(FEW)), st.booleans(), st.booleans(), st.booleans()), max_size=6)
 
 
 @pytest.mark.slow

@@ -157,9 +157,7 @@ def _ctc(m: Any, x: Tensor) -> Tensor:
     n = len(x)
     scores = torch.stack([x * m.scale, -x * m.scale, x * 0], 2).transpose(0, 1).log_softmax(2)
     targets = (torch.arange(1)[None] + torch.ones(n, 1)).long()
-    return fn.ctc_loss(
-        scores, targets, tuple(4 if i % 2 else 1 for i in range(n)), (1,) * n, reduction="none"
-    )
+    return fn.ctc_loss(scores, targets, tuple(4 if i % 2 else 1 for i in range(n)), (1,) * n, reduction="none")
 
 
 def _hook(m: Any, x: Tensor) -> Tensor:
@@ -248,9 +246,7 @@ SHOWN: dict[str, Callable[[Tensor], Tensor]] = {
     "written over": lambda x: _lost(x).fill_(1.0),
     "copied over": lambda x: _lost(x).copy_(torch.ones(1)),
     "resized": lambda x: torch.zeros(1).resize_as_(_lost(x)).fill_(1.0),
-    "like a constant": lambda x: torch.ones_like(
-        torch.ones(len(x)).cumsum(0)[:1].clone().repeat(max(len(x), 3))
-    ),
+    "like a constant": lambda x: torch.ones_like(torch.ones(len(x)).cumsum(0)[:1].clone().repeat(max(len(x), 3))),
 }
 
 
@@ -258,9 +254,7 @@ SHOWN: dict[str, Callable[[Tensor], Tensor]] = {
 def test_the_shape_of_what_reaches_no_loss_is_compared(name: str) -> None:
     """One example more turned the sign of all others: 6 C at eight rows, and the run was proven."""
     torch.manual_seed(0)
-    engine = Engine(
-        nn.Linear(6, 1), lambda m, x: m(x).squeeze(1) * (3 - 2 * SHOWN[name](x).sum()), seeds=lambda: 0
-    )
+    engine = Engine(nn.Linear(6, 1), lambda m, x: m(x).squeeze(1) * (3 - 2 * SHOWN[name](x).sum()), seeds=lambda: 0)
     engine.clipped_sum(torch.randn(3, 6), 0.1)
     with pytest.raises(UnsupportedModel):
         [engine.clipped_sum(torch.randn(rows, 6), 0.1) for rows in (4, 5, 8)]

@@ -40,9 +40,7 @@ FIRST: dict[str, Callable[[Tensor], Tensor]] = {
     "truth values of old": lambda b: torch.BoolTensor([b[0, 0] > 1]).float(),
     "floats of old": lambda b: torch.FloatTensor([1.5, b[0, 0]]).sum(),
     "a tensor of old": lambda b: torch.Tensor([1.5, b[0, 0]]).sum(),
-    "inside of a gradient": lambda b: torch.func.grad(lambda r: (r * torch.tensor([b[0, 0]])).sum())(
-        b[:, :1]
-    ),
+    "inside of a gradient": lambda b: torch.func.grad(lambda r: (r * torch.tensor([b[0, 0]])).sum())(b[:, :1]),
     "a queue": lambda b: torch.tensor(deque([b[0, 0]])),
     "a list of Python's": lambda b: torch.tensor(UserList([b[0, 0]])),
     "a tuple with names": lambda b: torch.tensor(ONE(b[0, 0])),

@@ -39,9 +39,7 @@ def _never_written(m: Shared, x: Tensor) -> Tensor:
     return m(x - torch.zeros(1).resize_as_(torch.empty(1, 6))).squeeze(1)
 
 
-@pytest.mark.parametrize(
-    "program", [_parity, _from_numpy, _zero_dimensional, _never_written], ids=lambda p: p.__name__
-)
+@pytest.mark.parametrize("program", [_parity, _from_numpy, _zero_dimensional, _never_written], ids=lambda p: p.__name__)
 def test_numbers_that_numpy_made_of_the_batchs_length_are_refused(
     program: Callable[[Any, Tensor], Tensor],
 ) -> None:

@@ -67,9 +67,7 @@ def test_a_layer_or_operation_equals_the_reference(name: str, dtype: torch.dtype
     for size in (6, 1, 4):
         model, batch = SINGLE_CASES[name].make(dtype, size, seed=size)
         with torch.device(DEVICE):
-            check_equal(
-                model.to(DEVICE), there(batch), dtype, EngineSettings(), widened=dtype == torch.float32
-            )
+            check_equal(model.to(DEVICE), there(batch), dtype, EngineSettings(), widened=dtype == torch.float32)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -77,9 +75,7 @@ def test_an_architecture_equals_the_reference(name: str) -> None:
     architecture = FAMILIES[name]
     model, batch = architecture.make(torch.float32, 5)
     model.to(DEVICE).eval()
-    check_equal(
-        model, there(batch), torch.float32, EngineSettings(), architecture.loss, widened=name != "Mamba"
-    )
+    check_equal(model, there(batch), torch.float32, EngineSettings(), architecture.loss, widened=name != "Mamba")
 
 
 CAPTURE = EngineSettings(capture=True)
@@ -145,9 +141,7 @@ def test_autocast_is_followed(name: str, kind: torch.dtype) -> None:
 
     model, batch = architecture.make(torch.float32, 5)
     model.to(DEVICE)
-    found, expected = (
-        build(model, cast).per_example_norms(there(batch)).cpu() for build in (Engine, Reference)
-    )
+    found, expected = (build(model, cast).per_example_norms(there(batch)).cpu() for build in (Engine, Reference))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=3e-2, atol=1e-3)
 
@@ -295,9 +289,7 @@ def test_a_benign_program_is_taken_and_exact(program: Program) -> None:
 def test_a_stated_limit_of_memory_is_kept_and_used() -> None:
     torch.manual_seed(0)
     limit = 64_000_000
-    model = nn.Sequential(
-        nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 3)
-    )
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 3))
     model.to(DEVICE)
     batch = there((torch.randn(20_000, 256), torch.randint(3, (20_000,))))
     engine = Engine(model, loss, EngineSettings(memory_limit=limit))

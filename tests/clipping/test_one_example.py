@@ -68,9 +68,7 @@ def test_adding_an_example_moves_the_sum_by_its_own_clipped_gradient_alone(make:
     first = OneByOne(batch.examples[:1])
     limit = float(Engine(model, loss, ONE, seeds=lambda: 5).per_example_norms(first)) / 2
     whole = Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(batch, limit).gradients
-    rest = (
-        Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(OneByOne(batch.examples[1:]), limit).gradients
-    )
+    rest = Engine(model, loss, ONE, seeds=lambda: 5).clipped_sum(OneByOne(batch.examples[1:]), limit).gradients
     moved = torch.cat([(whole[name] - rest[name]).flatten() for name in whole]).norm()
     assert float(moved) == pytest.approx(limit, rel=1e-3)
 
@@ -97,9 +95,7 @@ def test_sums_in_float64_and_automatic_clipping() -> None:
     found = Engine(model, squares, wide).clipped_sum(x, 1.0)
     expected = Reference(model, squares, gamma=0.1).clipped_sum(x, 1.0)
     assert found.gradients["weight"].dtype == torch.float64
-    torch.testing.assert_close(
-        found.gradients["weight"].float(), expected.gradients["weight"], rtol=1e-5, atol=1e-6
-    )
+    torch.testing.assert_close(found.gradients["weight"].float(), expected.gradients["weight"], rtol=1e-5, atol=1e-6)
 
 
 def test_an_example_without_anything_to_learn_counts_as_zero() -> None:
@@ -290,9 +286,7 @@ def test_random_numbers_need_a_stream_and_repeat_with_it() -> None:
     with pytest.raises(UnsupportedModel, match="must come from a stream of the run's own"):
         Engine(linear(), torchs, ONE).clipped_sum(x, 1.0)
     for loss in (torchs, hosts):
-        one, two, other = (
-            Engine(linear(), loss, ONE, seeds=Seeds.of(seed)).per_example_norms(x) for seed in (1, 1, 2)
-        )
+        one, two, other = (Engine(linear(), loss, ONE, seeds=Seeds.of(seed)).per_example_norms(x) for seed in (1, 1, 2))
         assert torch.equal(one, two)
         assert not torch.equal(one, other)
         # Each example has numbers of its own.
@@ -413,9 +407,7 @@ def _first_features(kept: list[Tensor], x: Tensor) -> Tensor:
 def test_state_whose_values_no_later_example_moves_is_refused(scale: Any, order: tuple[float, ...]) -> None:
     kept = [torch.zeros(())]
     engine = Engine(linear(), lambda m, b: m(scale(kept, b)).square().mean(), ONE)
-    with pytest.raises(
-        UnsupportedModel, match=r"must read nothing that an earlier pass|must have the same loss"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"must read nothing that an earlier pass|must have the same loss"):
         engine.clipped_sum(torch.tensor(order)[:, None] * torch.tensor([1.0, 0.5, 0.25]), 1.0)
 
 
@@ -538,12 +530,8 @@ class _Saturates:
 
 
 @pytest.mark.parametrize("order", [(9.0, 1.0, 2.0), (1.0, 2.0, 9.0), (2.0, 9.0, 1.0), (9.0, 2.0, 1.0, 3.0)])
-@pytest.mark.parametrize(
-    "way", ["attribute", "list", "array", "flag", "tensor of another pass", "in its place"]
-)
-def test_state_of_python_that_only_a_large_example_changes_is_seen(
-    way: str, order: tuple[float, ...]
-) -> None:
+@pytest.mark.parametrize("way", ["attribute", "list", "array", "flag", "tensor of another pass", "in its place"])
+def test_state_of_python_that_only_a_large_example_changes_is_seen(way: str, order: tuple[float, ...]) -> None:
     engine = Engine(linear(), _Saturates(way), ONE)
     with pytest.raises(UnsupportedModel, match=r"must have the same loss|that the pass before"):
         engine.clipped_sum(torch.tensor(order)[:, None] * torch.tensor([1.0, 0.5, 0.25]), 1.0)

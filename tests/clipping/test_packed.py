@@ -41,9 +41,7 @@ def of_example(packing: Packing, data: Tensor, example: int) -> Tensor:
 )
 @example(lengths=[300, 1, 290, 3], features=3, outputs=2, seed=0)  # norms from products
 @example(lengths=[1] * 700, features=6, outputs=9, seed=0)  # several parts
-def test_it_agrees_with_each_example_by_itself(
-    lengths: list[int], features: int, outputs: int, seed: int
-) -> None:
+def test_it_agrees_with_each_example_by_itself(lengths: list[int], features: int, outputs: int, seed: int) -> None:
     packing, random = packing_of(lengths), torch.Generator().manual_seed(seed)
     inputs = torch.randn(len(packing.slots), features, generator=random)
     d = torch.randn(len(packing.slots), outputs, generator=random)
@@ -144,9 +142,7 @@ def even(model: Any, x: Tensor) -> Tensor:
 def folded(model: Any, x: Tensor) -> Tensor:
     """Two bags an example, which share ids."""
     halves = (
-        torch.cat([x, x[:, :1]], 1).reshape(2 * x.shape[0], -1)
-        if x.shape[1] % 2
-        else x.reshape(2 * x.shape[0], -1)
+        torch.cat([x, x[:, :1]], 1).reshape(2 * x.shape[0], -1) if x.shape[1] % 2 else x.reshape(2 * x.shape[0], -1)
     )
     return model.out(model.bag(halves)).reshape(x.shape[0], 2, -1)
 
@@ -185,9 +181,7 @@ def test_a_bag_equals_the_reference(
 def test_a_bag_used_twice_adds_its_gradients_before_the_norm(mode: str) -> None:
     torch.manual_seed(0)
     model = build(lambda m, x: m.out(m.bag(x) + m.bag(x[:, :2]).tanh()), torch.float64, mode=mode)
-    check_equal(
-        model, (torch.randint(WORDS, (6, 5)), torch.randint(3, (6,))), torch.float64, EngineSettings()
-    )
+    check_equal(model, (torch.randint(WORDS, (6, 5)), torch.randint(3, (6,))), torch.float64, EngineSettings())
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
@@ -226,9 +220,7 @@ def test_trained_weights_of_places_are_followed() -> None:
     torch.manual_seed(0)
     model = build(even, torch.float64, mode="sum")
     model.places.requires_grad_(True)
-    check_equal(
-        model, (torch.randint(WORDS, (4, 2)), torch.randint(3, (4,))), torch.float64, EngineSettings()
-    )
+    check_equal(model, (torch.randint(WORDS, (4, 2)), torch.randint(3, (4,))), torch.float64, EngineSettings())
 
 
 def test_bags_of_a_batch_in_one_are_refused() -> None:

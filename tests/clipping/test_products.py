@@ -50,9 +50,7 @@ def exact(images: torch.Tensor, d: torch.Tensor, geometry: Geometry) -> torch.Te
     """(batch, outputs, kernel places, channels) in float64, one product of one output place after another."""
     padded = functional.pad(images.double(), list(geometry.pad))
     found = torch.zeros(images.shape[0], d.shape[1], *geometry.kernel, images.shape[1], dtype=torch.float64)
-    for place in (
-        torch.cartesian_prod(*map(torch.arange, d.shape[2:])).reshape(-1, len(geometry.kernel)).tolist()
-    ):
+    for place in torch.cartesian_prod(*map(torch.arange, d.shape[2:])).reshape(-1, len(geometry.kernel)).tolist():
         window = padded
         for axis, (at, step, size) in enumerate(zip(place, geometry.stride, geometry.kernel, strict=True)):
             window = window.narrow(2 + axis, at * step, size)
@@ -129,9 +127,7 @@ def test_gradients_and_squares_are_exact(data: st.DataObject, threads: int, vers
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kernel", [(1, 1), (1, 8), (2, 8), (3, 5), (8, 8), (64, 96)])
 @pytest.mark.parametrize("outputs", [4, 63, 64, 65, 512, 4097])
-def test_long_sums_of_like_squares_keep_their_digits(
-    version: int, kernel: tuple[int, int], outputs: int
-) -> None:
+def test_long_sums_of_like_squares_keep_their_digits(version: int, kernel: tuple[int, int], outputs: int) -> None:
     """No more than 64 squares are added in float32, the rest in float64: what `round_up` adds is enough."""
     geometry = Geometry(kernel, (1, 1), (1, 1), (0, 0, 0, 0), 1)
     outputs = min(outputs, 2**19 // (kernel[0] * kernel[1]))

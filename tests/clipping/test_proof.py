@@ -505,9 +505,7 @@ def test_how_many_runs_of_equal_data_there_are_is_not_told() -> None:
         (torch.randn(8, 4).double(), torch.zeros(8).long()),
     )
     found = Engine(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"]
-    torch.testing.assert_close(
-        found, Reference(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"]
-    )
+    torch.testing.assert_close(found, Reference(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"])
 
 
 def test_a_declared_line_is_read_and_listed() -> None:
@@ -752,9 +750,7 @@ def test_gradients_that_are_zero_at_first_are_compared_when_they_are_not(
     monkeypatch.setattr(LinearKernel, "scaled_sum", wrong)
     for first in (1.0, math.nan):
         model, rows = behind_zeros(), torch.randn(6, 4)
-        engine = Engine(
-            model, lambda model, batch: (model(batch)[:, 0] - 1).square(), EngineSettings(capture=False)
-        )
+        engine = Engine(model, lambda model, batch: (model(batch)[:, 0] - 1).square(), EngineSettings(capture=False))
         engine.clipped_sum(torch.cat([first * rows[:1], rows[1:]]), 1.0)
         engine.clipped_sum(rows, 1.0)  # nothing has moved
         model[2].weight.data += 0.1  # as torch's fused optimisers, which raise no version

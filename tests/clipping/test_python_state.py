@@ -153,9 +153,7 @@ def test_a_layer_that_a_coin_leaves_out_assumes_nothing() -> None:
 
     def loss(model: Any, x: Tensor) -> Tensor:
         for layer in model[1:]:
-            if (
-                float(torch.rand(1)) < 0.5 or np.random.random() < 0.2
-            ):  # (What checks types draws from `random`.)
+            if float(torch.rand(1)) < 0.5 or np.random.random() < 0.2:  # (What checks types draws from `random`.)
                 x = x + layer(x).tanh()
         return model[0](x).sum(1)
 

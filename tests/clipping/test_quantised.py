@@ -32,9 +32,7 @@ if importlib.util.find_spec("bitsandbytes") is None:
         A: Tensor, B: Tensor, shapeB: list[int], absmax: Tensor, blocksize: int, quant_type: str,
         bias: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        return nn.functional.linear(
-            A, dequantize_4bit(B, absmax, blocksize, quant_type, shapeB, A.dtype), bias
-        )
+        return nn.functional.linear(A, dequantize_4bit(B, absmax, blocksize, quant_type, shapeB, A.dtype), bias)
 
     @torch.library.custom_op("bitsandbytes::int8_vectorwise_quant", mutates_args=())
     def int8_vectorwise_quant(A: Tensor, threshold: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -181,9 +179,7 @@ def test_an_operation_without_a_rule_is_named_with_overload_and_signature() -> N
         return x * scale + table
 
     model, table = nn.Linear(4, 4), torch.ones(4)
-    engine = Engine(
-        model, lambda model, batch: mixed(batch[0][:, 0], table).sum(1) + model(batch[0][:, 0]).sum(1)
-    )
+    engine = Engine(model, lambda model, batch: mixed(batch[0][:, 0], table).sum(1) + model(batch[0][:, 0]).sum(1))
     with pytest.raises(UnsupportedModel) as refused:
         engine.check(rows(5))
     words = str(refused.value)
@@ -277,8 +273,6 @@ def test_the_layers_of_bitsandbytes_beside_adapters(bits: int) -> None:
 def test_weights_of_torchao_beside_adapters() -> None:
     quantization = pytest.importorskip("torchao.quantization")
     model = adapted(lambda inner, outer: nn.Linear(inner, outer).requires_grad_(False))
-    quantization.quantize_(
-        model, quantization.Int8WeightOnlyConfig(), filter_fn=lambda _, name: name.endswith("base")
-    )
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig(), filter_fn=lambda _, name: name.endswith("base"))
     is_as_reference(model)
     assert trained(model).steps == PLAN.steps

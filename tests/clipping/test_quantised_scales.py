@@ -35,7 +35,5 @@ class TestQuantised:
 
         model = nn.Linear(3, 1)
         engine = Engine(model, loss)
-        torch.testing.assert_close(
-            engine.per_example_norms(data()), Reference(model, loss).per_example_norms(data())
-        )
+        torch.testing.assert_close(engine.per_example_norms(data()), Reference(model, loss).per_example_norms(data()))
         assert [one.code for one in engine.assumptions] == ["tensors-read"]

@@ -43,12 +43,8 @@ OWN: Mapping[str, Program] = {
     "a beta law of tensors": lambda m, x: (
         m(x) * CHANCE.Beta(torch.tensor([2.0]), torch.tensor([3.0])).sample((len(x),))
     ).sum(1),
-    "a law of Dirichlet": lambda m, x: (m(x) * CHANCE.Dirichlet(torch.arange(1.0, 5)).sample((len(x),))).sum(
-        1
-    ),
-    "a law for each column": lambda m, x: (
-        m(x) * CHANCE.Normal(torch.arange(4.0), 1.0).sample((len(x),))
-    ).sum(1),
+    "a law of Dirichlet": lambda m, x: (m(x) * CHANCE.Dirichlet(torch.arange(1.0, 5)).sample((len(x),))).sum(1),
+    "a law for each column": lambda m, x: (m(x) * CHANCE.Normal(torch.arange(4.0), 1.0).sample((len(x),))).sum(1),
     "choices from one law": lambda m, x: _negatives(
         m, torch.multinomial(torch.arange(1.0, 8), len(x) * 3, replacement=True).view(len(x), 3), x
     ),
@@ -56,25 +52,19 @@ OWN: Mapping[str, Program] = {
         m, torch.multinomial(torch.arange(1.0, 8).expand(len(x), 7), 3, replacement=False), x
     ),
     "noise like the examples": lambda m, x: m(x).sum(1) + m(torch.randn_like(x)).square().sum(1),
-    "noise like some columns": lambda m, x: (
-        m(x).sum(1) + m(torch.rand_like(x[:, :2]).repeat(1, 2)).square().sum(1)
-    ),
-    "noise like the examples on their side": lambda m, x: (
-        m(x).sum(1) + m(torch.randn_like(x.T).T).square().sum(1)
-    ),
+    "noise like some columns": lambda m, x: m(x).sum(1) + m(torch.rand_like(x[:, :2]).repeat(1, 2)).square().sum(1),
+    "noise like the examples on their side": lambda m, x: m(x).sum(1) + m(torch.randn_like(x.T).T).square().sum(1),
     "whole numbers like the examples": lambda m, x: m(x).sum(1) + m(torch.randint_like(x, 7)).square().sum(1),
-    "noise written into new memory": lambda m, x: (
-        m(x).sum(1) + m(torch.empty(len(x), 4).normal_()).square().sum(1)
-    ),
+    "noise written into new memory": lambda m, x: m(x).sum(1) + m(torch.empty(len(x), 4).normal_()).square().sum(1),
     "noise written over zeros like the examples": lambda m, x: (
         m(x).sum(1) + m(torch.zeros_like(x).uniform_()).square().sum(1)
     ),
     "a weight set by each example's mask, then noise twice": lambda m, x: _masked(m, x, x > 0.3),
     "a weight set by a random mask, then noise twice": lambda m, x: _masked(m, x, torch.rand(x.shape) < 0.3),
     "whole numbers in a line": lambda m, x: _negatives(m, torch.randint(7, (len(x) * 3,)).view(len(x), 3), x),
-    "looked up in a line": lambda m, x: (
-        m.table(torch.randint(7, (len(x) * 3,))).view(len(x), 3, 4).sum(1) * m(x)
-    ).sum(1),
+    "looked up in a line": lambda m, x: (m.table(torch.randint(7, (len(x) * 3,))).view(len(x), 3, 4).sum(1) * m(x)).sum(
+        1
+    ),
 }
 _PLACES = torch.arange(1.0, 65)
 OTHERS: Mapping[str, Program] = {
@@ -82,9 +72,7 @@ OTHERS: Mapping[str, Program] = {
     "a law of Dirichlet by place": lambda m, x: (
         m(x) * torch._sample_dirichlet(_PLACES[: len(x), None] * torch.ones(1, 4))
     ).sum(1),
-    "one draw over all examples": lambda m, x: (m(x) * torch._sample_dirichlet(torch.ones(4, len(x))).T).sum(
-        1
-    ),
+    "one draw over all examples": lambda m, x: (m(x) * torch._sample_dirichlet(torch.ones(4, len(x))).T).sum(1),
     "draws cut at other places": lambda m, x: (
         m(x) * torch._sample_dirichlet(torch.ones(1, 4).expand(len(x), 4)).T.reshape(len(x), 4)
     ).sum(1),
@@ -97,18 +85,12 @@ OTHERS: Mapping[str, Program] = {
     "noise like the examples, by other examples' order": lambda m, x: (
         m(x).sum(1) + m(torch.randn_like(x)[torch.randn_like(x[:, 0]).argsort()]).sum(1)
     ),
-    "noise like the examples, times the place": lambda m, x: m(
-        torch.randn_like(x) * _PLACES[: len(x), None]
-    ).sum(1),
-    "noise written into new memory, averaged": lambda m, x: m(
-        x + torch.empty(len(x), 4).normal_().mean(0)
-    ).sum(1),
-    "noise of a law of how many there are": lambda m, x: m(x + torch.empty_like(x).normal_(0.0, len(x))).sum(
+    "noise like the examples, times the place": lambda m, x: m(torch.randn_like(x) * _PLACES[: len(x), None]).sum(1),
+    "noise written into new memory, averaged": lambda m, x: m(x + torch.empty(len(x), 4).normal_().mean(0)).sum(1),
+    "noise of a law of how many there are": lambda m, x: m(x + torch.empty_like(x).normal_(0.0, len(x))).sum(1),
+    "noise like the examples, bounded by them": lambda m, x: m(x + torch.randint_like(x, int(x.abs().max()) + 2)).sum(
         1
     ),
-    "noise like the examples, bounded by them": lambda m, x: m(
-        x + torch.randint_like(x, int(x.abs().max()) + 2)
-    ).sum(1),
     "a weight set by a mask of the batch, then noise twice": lambda m, x: _masked(m, x, x > x.mean(0)),
     "a weight set by a mask of the place, then noise twice": lambda m, x: _masked(
         m, x, (_PLACES[: len(x), None] > 2).expand(len(x), 4)
@@ -126,10 +108,7 @@ OTHERS: Mapping[str, Program] = {
         m, torch.randint(7, (len(x) * 3,)).sort().values.view(len(x), 3), x
     ),
     "numbers of a generator": lambda m, x: (
-        m(x)
-        * torch._sample_dirichlet(
-            torch.ones(1, 4).expand(len(x), 4), generator=torch.Generator().manual_seed(1)
-        )
+        m(x) * torch._sample_dirichlet(torch.ones(1, 4).expand(len(x), 4), generator=torch.Generator().manual_seed(1))
     ).sum(1),
 }
 
@@ -232,9 +211,7 @@ class _Layer(nn.Module):
 
 
 OF_EACH_ROW: Mapping[str, Program] = {
-    "a mask of one probability": lambda m, x: m(
-        x.masked_fill(torch.bernoulli(torch.full(x.shape, 0.5)).bool(), 0)
-    ),
+    "a mask of one probability": lambda m, x: m(x.masked_fill(torch.bernoulli(torch.full(x.shape, 0.5)).bool(), 0)),
     "dropped rows": lambda m, x: m(x * nn.functional.dropout(torch.ones(len(x), 1), 0.5)),
     "leaky by chance": lambda m, x: m(nn.functional.rrelu(x, training=True)),
     "of a normal law": lambda m, x: m(x * torch.distributions.Normal(1.0, 0.5).sample((len(x), 1))),

@@ -55,9 +55,7 @@ def test_a_generator_of_the_programs_own_is_what_is_refused(
         def forward(self, input: Tensor) -> Tensor:
             return super().forward(draw(input, self.own))
 
-    with pytest.raises(
-        UnsupportedModel, match=r"torch's default generator.*test_reasons\.py.*Leave generator= out"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"torch's default generator.*test_reasons\.py.*Leave generator= out"):
         Engine(Noisy(4, 2), squares, seeds=lambda: 1).check(torch.randn(5, 4))
 
 
@@ -271,21 +269,15 @@ MADE_INSIDE: dict[str, Callable[[Any, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", MADE_INSIDE)
 def test_tensors_that_are_made_of_another_class_inside_of_the_forward_pass_are_exact(name: str) -> None:
-    _equal_to_reference(
-        nn.Linear(4, 3), lambda m, x: MADE_INSIDE[name](m, x).square().sum(1), torch.randn(5, 4)
-    )
+    _equal_to_reference(nn.Linear(4, 3), lambda m, x: MADE_INSIDE[name](m, x).square().sum(1), torch.randn(5, 4))
 
 
 def test_examples_in_a_tensor_without_memory_are_refused_and_the_tensor_is_named() -> None:
     """The process ended with a fault of memory."""
     with pytest.raises(UnsupportedModel, match="got a Wrapping, which wraps the examples"):
-        Engine(nn.Linear(4, 3), lambda m, x: m(Wrapping(x)).square().sum(1)).clipped_sum(
-            torch.randn(5, 4), 1.0
-        )
+        Engine(nn.Linear(4, 3), lambda m, x: m(Wrapping(x)).square().sum(1)).clipped_sum(torch.randn(5, 4), 1.0)
     with pytest.raises(UnsupportedModel, match="Return the plain tensor inside of it"):
-        Engine(nn.Linear(4, 3), lambda m, x: Wrapping(m(x).square().sum(1))).clipped_sum(
-            torch.randn(5, 4), 1.0
-        )
+        Engine(nn.Linear(4, 3), lambda m, x: Wrapping(m(x).square().sum(1))).clipped_sum(torch.randn(5, 4), 1.0)
     _equal_to_reference(nn.Linear(4, 3), lambda m, x: m(Wrapping(x).inner).square().sum(1), torch.randn(5, 4))
     with pytest.raises(UnsupportedModel, match=r"torch's own, but Wrapping.__torch_dispatch__ runs"):
         Engine(nn.Linear(4, 3), lambda m, x: m((Wrapping(x) * 2).inner).square().sum(1)).clipped_sum(
@@ -311,17 +303,13 @@ def test_a_generator_with_batch_norm_inside_of_the_loss(mode: str) -> None:
 
     def adversarial(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         real, noise = batch
-        return functional.softplus(-model(real)).squeeze(1) + functional.softplus(
-            model(generator(noise))
-        ).squeeze(1)
+        return functional.softplus(-model(real)).squeeze(1) + functional.softplus(model(generator(noise))).squeeze(1)
 
     batch, critic = (torch.randn(5, 4), torch.randn(5, 3)), nn.Linear(4, 1)
     if mode == "eval":
         _equal_to_reference(critic, adversarial, batch)
         return
-    expected = {"train": r"Call \.eval\(\) on it", "without statistics": "Replace BatchNorm by GroupNorm"}[
-        mode
-    ]
+    expected = {"train": r"Call \.eval\(\) on it", "without statistics": "Replace BatchNorm by GroupNorm"}[mode]
     with pytest.raises(UnsupportedModel, match=expected):
         Engine(critic, adversarial).clipped_sum(batch, 1.0)
 
@@ -366,9 +354,7 @@ def test_what_is_refused_by_its_operation_names_what_works(name: str, way: str) 
     assert way in str(refusal(Mixed(f"{NO_RULE}aten::{name}", name), "loss"))
 
 
-@pytest.mark.parametrize(
-    "draw", [lambda n: np.random.rand(n, 1), lambda n: [[random.random()] for _ in range(n)]]
-)
+@pytest.mark.parametrize("draw", [lambda n: np.random.rand(n, 1), lambda n: [[random.random()] for _ in range(n)]])
 def test_random_numbers_of_other_libraries_are_named_where_they_lie_along_the_examples(
     draw: Callable[[int], Any],
 ) -> None:

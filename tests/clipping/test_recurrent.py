@@ -20,9 +20,7 @@ from decrescendo.clipping.recurrent.scan import Mode, Steps, Weights, forward
 from decrescendo.errors import UnsupportedModel
 
 # torch says that it has no fast kernel for projections; it is what is tested.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:LSTM with projections is not supported with oneDNN:UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 WIDTH, STATE = 3, 4
 KINDS: dict[str, Callable[..., nn.Module]] = {
     "lstm": nn.LSTM,
@@ -78,9 +76,7 @@ class Reader(nn.Module):
         rows = x if self.batch_first else x.transpose(0, 1)
         if self.packed:
             # Sorted by the user the examples would change places: sequences of one length are sorted as they are.
-            lengths = (
-                lengths if self.packed == "any order" else torch.full_like(lengths, max(1, x.shape[1] - 1))
-            )
+            lengths = lengths if self.packed == "any order" else torch.full_like(lengths, max(1, x.shape[1] - 1))
             rows = pack_padded_sequence(
                 rows, lengths, batch_first=self.batch_first, enforce_sorted=self.packed == "sorted"
             )
@@ -175,9 +171,7 @@ def test_recording_changes_no_loss(kind: str, batch_first: bool, bidirectional: 
     sequences are, what is drawn later comes from elsewhere: where the generator is tells nothing.)"""
     torch.manual_seed(0)
     dropout = 0.0 if packed == "any order" else 0.4
-    model = Reader(
-        kind, layers=3, bidirectional=bidirectional, batch_first=batch_first, packed=packed, dropout=dropout
-    )
+    model = Reader(kind, layers=3, bidirectional=bidirectional, batch_first=batch_first, packed=packed, dropout=dropout)
     batch = rows(6, 5, torch.float32)
     with seeded(1):
         plain = loss(model, batch)
@@ -248,9 +242,7 @@ def test_several_sequences_an_example() -> None:
                 states = states.reshape(*words.shape[:2], -1)
                 return m.out(states if order == "folded" else states.transpose(0, 1))
 
-            model = Made(
-                run, layer=nn.GRU(WIDTH, STATE, batch_first=batch_first), out=nn.Linear(STATE, 3)
-            ).double()
+            model = Made(run, layer=nn.GRU(WIDTH, STATE, batch_first=batch_first), out=nn.Linear(STATE, 3)).double()
             x = torch.randn(5, 2, 4, WIDTH, dtype=torch.float64)
             check_equal(model, (x, torch.randint(3, (5,))), torch.float64, EngineSettings())
 
@@ -304,9 +296,7 @@ def test_sequences_sorted_by_the_user_and_put_back_are_followed() -> None:
 def test_the_batch_taken_for_the_length_is_refused() -> None:
     """batch_first forgotten: the layer runs from example to example."""
     torch.manual_seed(0)
-    wrong = Made(
-        lambda m, x: m.out(m.layer(x)[0]).mean(1), layer=nn.LSTM(WIDTH, STATE), out=nn.Linear(STATE, 3)
-    )
+    wrong = Made(lambda m, x: m.out(m.layer(x)[0]).mean(1), layer=nn.LSTM(WIDTH, STATE), out=nn.Linear(STATE, 3))
     with pytest.raises(UnsupportedModel, match="Is batch_first right"):
         Engine(wrong, loss).check(rows(6, 5, torch.float32))
     with pytest.raises(UnsupportedModel, match="Is batch_first right"):
@@ -381,9 +371,7 @@ def test_what_is_written_meanwhile_does_not_get_into_the_way_back(mode: Mode) ->
 
     def gradients(*, late: bool) -> list[Tensor]:
         mine = [tensor.clone() for tensor in (gates, state, cell) if tensor is not None]
-        trace = forward(
-            mode, mine[0], mine[1], mine[2] if cell is not None else None, weights, Steps(), reverse=False
-        )
+        trace = forward(mode, mine[0], mine[1], mine[2] if cell is not None else None, weights, Steps(), reverse=False)
         if late:
             for tensor in (*mine, trace.outputs, trace.before):
                 tensor.fill_(torch.nan)
@@ -524,9 +512,7 @@ def test_a_selection_of_features_is_not_taken_for_the_order_of_sequences() -> No
 def test_outputs_lie_in_memory_as_torchs_do(kind: str, batch_first: bool) -> None:
     """One step after another: what follows may ask for a view of it (``output.view(-1, hidden)``)."""
     torch.manual_seed(0)
-    model = nn.ModuleDict(
-        {"layer": getattr(nn, kind)(3, 4, 2, batch_first=batch_first), "head": nn.Linear(4, 1)}
-    )
+    model = nn.ModuleDict({"layer": getattr(nn, kind)(3, 4, 2, batch_first=batch_first), "head": nn.Linear(4, 1)})
     seen = []
 
     def loss(m: Any, x: Tensor) -> Tensor:

@@ -66,9 +66,7 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "another example",
     ),
     "attention over the batch": (
-        lambda: Made(
-            lambda m, x: torch.softmax(m.a(x) @ x.t(), 1) @ m.b(x), a=nn.Linear(4, 4), b=nn.Linear(4, 3)
-        ),
+        lambda: Made(lambda m, x: torch.softmax(m.a(x) @ x.t(), 1) @ m.b(x), a=nn.Linear(4, 4), b=nn.Linear(4, 3)),
         "another example",
     ),
     "rows shifted by one": (
@@ -84,9 +82,7 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "same for any number of examples",
     ),
     "dropout and statistics of the inputs": (
-        lambda: nn.Sequential(
-            nn.Dropout(0.5), Made(lambda m, x: m.layer(x - x.mean(0)), layer=nn.Linear(4, 3))
-        ),
+        lambda: nn.Sequential(nn.Dropout(0.5), Made(lambda m, x: m.layer(x - x.mean(0)), layer=nn.Linear(4, 3))),
         "examples are put together",
     ),
 }
@@ -97,15 +93,11 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "build",
     [
         lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)),
-        lambda: Made(
-            lambda m, x: m.layer(functional.batch_norm(x, None, None, training=True)), layer=nn.Linear(4, 3)
-        ),
+        lambda: Made(lambda m, x: m.layer(functional.batch_norm(x, None, None, training=True)), layer=nn.Linear(4, 3)),
     ],
     ids=["module", "function"],
 )
-def test_batch_norm_without_statistics_is_not_told_to_use_them(
-    build: Callable[[], nn.Module], training: bool
-) -> None:
+def test_batch_norm_without_statistics_is_not_told_to_use_them(build: Callable[[], nn.Module], training: bool) -> None:
     """In evaluation mode it takes those of the batch, too."""
     with pytest.raises(UnsupportedModel, match="without_batch_norm") as refused:
         run(build().train(training), data())
@@ -242,9 +234,7 @@ def test_a_rule_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.MonkeyPa
 
     def build(call: Any, bound: Any) -> Any:
         found = rule.build(call, bound)
-        return Off(
-            found.roles, found.parameters, found.saved, found.inputs, found.transposed, found.workspace
-        )
+        return Off(found.roles, found.parameters, found.saved, found.inputs, found.transposed, found.workspace)
 
     run(nn.Linear(4, 3), data())
     monkeypatch.setitem(recording.RULES, functional.linear, Rule(rule.names, build))
@@ -293,9 +283,7 @@ def test_a_frozen_parameter_that_collects_data_is_refused() -> None:
 
 def test_running_statistics_of_instance_norm_are_refused() -> None:
     model = nn.Sequential(nn.Conv1d(1, 3, 2), nn.InstanceNorm1d(3, track_running_stats=True), nn.Flatten())
-    with pytest.raises(
-        UnsupportedModel, match=r"keeps statistics.*InstanceNorm with track_running_stats=False"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"keeps statistics.*InstanceNorm with track_running_stats=False"):
         run(model, (torch.randn(5, 1, 4), torch.randint(3, (5,))))
 
 
@@ -339,9 +327,7 @@ def _odd(x: Tensor, edges: Tensor) -> Tensor:
         ((), InvalidValue, "at least one tensor"),
     ],
 )
-def test_a_batch_whose_rows_cannot_be_told_apart_is_refused(
-    batch: Any, kind: type[Exception], words: str
-) -> None:
+def test_a_batch_whose_rows_cannot_be_told_apart_is_refused(batch: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         run(nn.Linear(4, 3), batch)
 
@@ -394,9 +380,7 @@ def several(x: Tensor) -> Tensor:
 
 EXACT: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "multi_margin_loss": lambda m, x: fn.multi_margin_loss(m.layer(x), ids(x), reduction="none"),
-    "multilabel_margin_loss": lambda m, x: fn.multilabel_margin_loss(
-        m.layer(x), several(x), reduction="none"
-    ),
+    "multilabel_margin_loss": lambda m, x: fn.multilabel_margin_loss(m.layer(x), several(x), reduction="none"),
     "a sparse buffer, made dense": lambda m, x: square(m.layer(x) @ m.sparse.to_dense()),
     "complex": lambda m, x: square(torch.fft.fft(x) @ torch.complex(m.real, m.imaginary)),
     "a sum of parts": lambda m, x: square(torch.fft.fft(x) @ (m.real + 1j * m.imaginary)),
@@ -465,6 +449,4 @@ def test_it_is_refused_in_our_own_words(name: str) -> None:
 
 def test_a_sparse_batch_is_refused() -> None:
     with pytest.raises(InvalidValue, match="must be dense"):
-        Engine(Small(), lambda m, x: square(m.layer(x.to_dense()))).clipped_sum(
-            torch.randn(6, 4).to_sparse(), 1.0
-        )
+        Engine(Small(), lambda m, x: square(m.layer(x.to_dense()))).clipped_sum(torch.randn(6, 4).to_sparse(), 1.0)

@@ -75,9 +75,7 @@ SETTINGS = [EngineSettings(), EngineSettings(cache_bytes=0)]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("padding", some([None, 3], 1))
 @pytest.mark.parametrize("twice", [False, True])
-def test_a_tied_embedding(
-    padding: int | None, twice: bool, dtype: torch.dtype, settings: EngineSettings
-) -> None:
+def test_a_tied_embedding(padding: int | None, twice: bool, dtype: torch.dtype, settings: EngineSettings) -> None:
     torch.manual_seed(0)
     model = Tied(11, 6, padding=padding, twice=twice).to(dtype)
     check(model, words_loss, torch.randint(11, (7, 9)), dtype, settings)

@@ -111,9 +111,7 @@ def test_squares_of_long_rows_are_never_short(count: int, make: Callable[[int], 
     st.floats(0, 1e19),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_a_factor_times_its_norm_is_below_the_clip_norm(
-    limit: float, norm: float, dtype: torch.dtype
-) -> None:
+def test_a_factor_times_its_norm_is_below_the_clip_norm(limit: float, norm: float, dtype: torch.dtype) -> None:
     factor = clip_factors(torch.tensor([norm], dtype=torch.float64), limit, dtype)
     assert factor.dtype == dtype
     assert Fraction(float(factor)) * Fraction(norm) <= Fraction(limit)
@@ -244,9 +242,7 @@ def test_leaving_one_example_away_moves_the_stored_sum_by_at_most_the_clip_norm(
 
 @pytest.mark.parametrize("examples", [64, 512, 4096])
 @pytest.mark.parametrize("value", some(["like", "random"], 1))
-def test_a_long_precise_sum_of_aligned_gradients_moves_by_at_most_the_clip_norm(
-    examples: int, value: str
-) -> None:
+def test_a_long_precise_sum_of_aligned_gradients_moves_by_at_most_the_clip_norm(examples: int, value: str) -> None:
     """All gradients point the same way, so that the sum is as large, and its rounding as coarse, as can be."""
     torch.manual_seed(0)
     rows = torch.full((examples, 64), 1 / 3) if value == "like" else torch.rand(examples, 64)
@@ -298,9 +294,7 @@ def test_inputs_and_output_gradients_of_far_apart_magnitudes(exponents: tuple[in
 
 @pytest.mark.parametrize("value", [1e19, 1e25, 1e30, 3e38])
 @pytest.mark.parametrize("chosen", [EngineSettings(), PRECISE], ids=["plain", "precise"])
-def test_a_norm_whose_square_overflows_float32_counts_as_not_finite(
-    value: float, chosen: EngineSettings
-) -> None:
+def test_a_norm_whose_square_overflows_float32_counts_as_not_finite(value: float, chosen: EngineSettings) -> None:
     layer = nn.Linear(3, 2)
     rows = torch.ones(4, 3)
     rows[1] = value
@@ -373,9 +367,7 @@ def test_a_sum_for_a_reshaped_half_precision_parameter_keeps_its_digits(dtype: t
 def test_one_stored_example_whose_positions_cancel(seed: int, left: float, positions: int) -> None:
     """The product of a sequence adds numbers far larger than their sum: its rounding must not pass C."""
     generator = torch.Generator().manual_seed(seed)
-    a = torch.randn(1, 1, 64, generator=generator) * (
-        1 + left * torch.randn(1, positions, 64, generator=generator)
-    )
+    a = torch.randn(1, 1, 64, generator=generator) * (1 + left * torch.randn(1, positions, 64, generator=generator))
     signs = torch.ones(positions)
     signs[::2] = -1
     layer = nn.Linear(64, 64, bias=False)  # Gram for few positions, the product for many

@@ -29,9 +29,7 @@ def _doubled_by_numbers(m: nn.Module, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("program", [_doubled, _doubled_by_numbers])
 @pytest.mark.parametrize("signs", [(1, 1, 1), (1, -1, 1), (-1, -1, 1, 1), (-1, -1, -1, -1), (1, -1, -1, -1)])
-def test_rows_that_are_set_may_be_one_or_none(
-    program: Callable[[Any, Tensor], Tensor], signs: tuple[int, ...]
-) -> None:
+def test_rows_that_are_set_may_be_one_or_none(program: Callable[[Any, Tensor], Tensor], signs: tuple[int, ...]) -> None:
     """torch leaves the first dimension of one row out, and the proof lost whose it is."""
     torch.manual_seed(0)
     model, batch = nn.Linear(6, 1), torch.randn(len(signs), 6)

@@ -106,9 +106,7 @@ def test_an_embedding_never_holds_a_row_for_every_word_and_example() -> None:
     ids = torch.randint(1_000_000, (2500, 3))
     norms = engine.per_example_norms(ids)
     expected = (2 * model.weight.detach()[ids]).square().sum((1, 2)).sqrt()
-    torch.testing.assert_close(
-        norms, expected
-    )  # no id comes twice in a row of three with this seed, nearly surely
+    torch.testing.assert_close(norms, expected)  # no id comes twice in a row of three with this seed, nearly surely
 
 
 def test_norms_are_joint_over_all_parameters_and_uses() -> None:

@@ -101,15 +101,9 @@ def test_sums_and_squares_are_exact(data: st.DataObject, threads: int, version: 
     for one in (sorted_form, filled_up):
         torch.testing.assert_close(one.per_example(len(ids), (words, d.shape[2])), each, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(one.squared_norms(len(ids)), true, rtol=1e-5, atol=1e-9)
-        torch.testing.assert_close(
-            one.scaled_sum((words, d.shape[2]), factors), weighed.float(), rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(one.scaled_sum((words, d.shape[2]), factors), weighed.float(), rtol=1e-4, atol=1e-5)
     pairs = sum(len({*row.tolist()} - {padding}) for row in ids)
-    assert (
-        pairs
-        == int(found.counts.sum())
-        == int((sorted_form.identity != (-1 if padding is None else padding)).sum())
-    )
+    assert pairs == int(found.counts.sum()) == int((sorted_form.identity != (-1 if padding is None else padding)).sum())
     assert len(filled_up.example) == ids.numel()
 
 
@@ -121,9 +115,7 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             found = segments.blocks_of(ids, d, 50)
-            results.append(
-                (found.squares, found.scaled_sum((50, 12), torch.rand(7).fill_(0.3)), found.counts)
-            )
+            results.append((found.squares, found.scaled_sum((50, 12), torch.rand(7).fill_(0.3)), found.counts))
     finally:
         torch.set_num_threads(1)
     for result in results[1:]:
@@ -189,9 +181,7 @@ def test_an_example_that_is_not_finite_counts_for_nothing_whichever_form_is_take
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_squares_that_float32_cannot_hold_are_not_lost(size: float) -> None:
     found = segments.blocks_of(torch.zeros(2, 4, dtype=torch.long), torch.full((2, 4, 8), size), 1)
-    torch.testing.assert_close(
-        found.squared_norms(2), torch.full((2,), 8 * (4 * size) ** 2, dtype=torch.float64)
-    )
+    torch.testing.assert_close(found.squared_norms(2), torch.full((2,), 8 * (4 * size) ** 2, dtype=torch.float64))
 
 
 @built
@@ -295,9 +285,7 @@ def test_the_gradient_is_not_kept_beside_its_sums(library: bool) -> None:
         nothing = d.new_empty((2, 0))
         expected = torch.stack([(d[0, 0] + d[0, 1]).square().sum(), d[1].square().sum()])
         torch.testing.assert_close(kernel.squared_norms(0, nothing).float(), expected)
-        left = kernel.without_rows(torch.tensor([True, False])).scaled_sum(
-            0, nothing, torch.tensor([1.0, 0.5])
-        )
+        left = kernel.without_rows(torch.tensor([True, False])).scaled_sum(0, nothing, torch.tensor([1.0, 0.5]))
     torch.testing.assert_close(left, torch.zeros(5, 3).index_copy(0, torch.tensor([2, 4]), d[1] / 2))
 
 

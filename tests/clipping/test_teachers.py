@@ -24,9 +24,7 @@ def test_a_teacher_of_a_librarys_code_is_listed() -> None:
     """Its innermost line is not the user's: no line was listed, and nothing bounds what its private rows moved."""
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
-    teacher = transformers.BertForSequenceClassification(
-        transformers.BertConfig(**sizes, intermediate_size=4)
-    ).eval()
+    teacher = transformers.BertForSequenceClassification(transformers.BertConfig(**sizes, intermediate_size=4)).eval()
     model, tokens = nn.Embedding(9, 2), torch.randint(9, (ROWS, 3))
 
     def loss(model: nn.Module, rows: Tensor) -> Tensor:

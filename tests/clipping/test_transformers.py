@@ -31,9 +31,7 @@ def subject_of(name: str) -> "transformers_outcomes.Subject":
 
 
 def test_the_page_is_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(read()), (
-        "run python tests/support/transformers_outcomes.py --page"
-    )
+    assert PAGE.read_text(encoding="utf-8") == page(read()), "run python tests/support/transformers_outcomes.py --page"
 
 
 def test_three_hundred_classes_are_accepted() -> None:

@@ -166,9 +166,7 @@ def _heard(model: Any, batch: tuple[Tensor, ...]) -> Tensor:
         logits = model(input_features=batch[0], decoder_input_ids=batch[1]).logits
         return functional.cross_entropy(logits.mT, batch[1], reduction="none").mean(1)
     return (
-        model(batch[0], mask_time_indices=None if len(batch) < 2 else batch[1])
-        .last_hidden_state.square()
-        .mean((1, 2))
+        model(batch[0], mask_time_indices=None if len(batch) < 2 else batch[1]).last_hidden_state.square().mean((1, 2))
     )
 
 

@@ -83,9 +83,7 @@ def test_a_trained_weight_written_into_a_part_of_each_row_is_exact(write: Any, f
 def test_a_trained_weight_written_by_the_place_of_a_row_is_refused(write: Any, zeros: bool) -> None:
     for rows in (5, 3):
         with pytest.raises(UnsupportedModel):
-            Engine(Tokens(), _written(write, zeros=zeros, time_first=False)).clipped_sum(
-                torch.randn(rows, 4, 5), 0.5
-            )
+            Engine(Tokens(), _written(write, zeros=zeros, time_first=False)).clipped_sum(torch.randn(rows, 4, 5), 0.5)
 
 
 def _mined(change: Callable[[Tensor, Tensor], Tensor]) -> Any:

@@ -29,9 +29,7 @@ CASES = [
         for name, known in KNOWN.items()
         if not known.needs and name not in ELSEWHERE
     ),
-    pytest.param(
-        Zcdp(batches_per_epoch=4), Ledger([Release(0.25, 20.0, 20), Release(0.25, 9.0, 4)]), id="Zcdp-epochs"
-    ),
+    pytest.param(Zcdp(batches_per_epoch=4), Ledger([Release(0.25, 20.0, 20), Release(0.25, 9.0, 4)]), id="Zcdp-epochs"),
     *(
         pytest.param(Selection(Trials(mean=5, shape=shape)), SAMPLED, id=f"Selection-{shape}")
         for shape in (0.0, 1.0, math.inf)
@@ -76,20 +74,14 @@ class TestLaws:
         assert (found.delta, found.unit, found.accountant) == (DELTA, Unit.CLIENT, accountant.name)
         assert found.epsilon_lower is None or 0 < found.epsilon_lower <= found.epsilon
 
-    def test_what_it_certifies_without_noise_is_no_privacy(
-        self, accountant: Accountant, ledger: Ledger
-    ) -> None:
+    def test_what_it_certifies_without_noise_is_no_privacy(self, accountant: Accountant, ledger: Ledger) -> None:
         bare = ledger + Ledger([Release(float(ledger.sample_rate[0]), 0.0)])
         found = accountant.certify(bare, Budget(3.0, DELTA))
         assert found.epsilon == math.inf
         assert str(found).startswith("NO PRIVACY")
 
-    def test_its_number_to_search_with_is_near_its_epsilon(
-        self, accountant: Accountant, ledger: Ledger
-    ) -> None:
-        assert estimate(accountant, ledger, DELTA) == pytest.approx(
-            accountant.epsilon(ledger, DELTA).value, rel=0.05
-        )
+    def test_its_number_to_search_with_is_near_its_epsilon(self, accountant: Accountant, ledger: Ledger) -> None:
+        assert estimate(accountant, ledger, DELTA) == pytest.approx(accountant.epsilon(ledger, DELTA).value, rel=0.05)
 
     def test_an_empty_ledger_costs_nothing(self, accountant: Accountant, ledger: Ledger) -> None:
         assert accountant.epsilon(Ledger(), DELTA).value == 0
@@ -124,9 +116,7 @@ class TestLaws:
             DELTA, rel=0.03 if accountant == Pld() else 1e-3 if isinstance(accountant, Truncated) else 1e-6
         )
 
-    def test_batches_that_are_cut_are_paid_for_or_refused(
-        self, accountant: Accountant, ledger: Ledger
-    ) -> None:
+    def test_batches_that_are_cut_are_paid_for_or_refused(self, accountant: Accountant, ledger: Ledger) -> None:
         cut = ledger.cut(10_000, 280)
         if isinstance(accountant, Truncated):
             assert accountant.delta(cut, 1.0).value > accountant.delta(ledger, 1.0).value
@@ -147,9 +137,7 @@ class TestLaws:
         assert accountant.epsilon(ledger, DELTA).kind == accountant.delta(ledger, 1.0).kind
 
     @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, 2.0])
-    def test_delta_outside_its_range_is_refused(
-        self, accountant: Accountant, ledger: Ledger, delta: float
-    ) -> None:
+    def test_delta_outside_its_range_is_refused(self, accountant: Accountant, ledger: Ledger, delta: float) -> None:
         with pytest.raises(ValueError, match="delta must be"):
             accountant.epsilon(ledger, delta)
 

@@ -14,9 +14,7 @@ from decrescendo.clipping import Clipper, Engine, EngineSettings, Reference
 CLIPPERS: dict[str, Callable[[nn.Module, Any], Clipper]] = {
     "Reference": Reference,
     "Engine": Engine,
-    "Engine, one example a pass": lambda model, loss: Engine(
-        model, loss, EngineSettings(one_example_a_pass=True)
-    ),
+    "Engine, one example a pass": lambda model, loss: Engine(model, loss, EngineSettings(one_example_a_pass=True)),
     "Engine in micro-batches": lambda model, loss: Engine(model, loss, EngineSettings(microbatch_size=2)),
 }
 
@@ -67,13 +65,9 @@ def test_adding_one_example_moves_the_sum_by_at_most_the_clip_norm(build: Any, d
         moves = []
         for row in range(7):
             rest = [other for other in range(7) if other != row]
-            moves.append(
-                float((whole - flat(clipper.clipped_sum(rows_of(batch, rest), limit).gradients)).norm())
-            )
+            moves.append(float((whole - flat(clipper.clipped_sum(rows_of(batch, rest), limit).gradients)).norm()))
         assert max(moves) <= limit * (1 + 1e-9)
-        assert (
-            max(moves) >= limit * 0.9
-        )  # the bound is tight: a test against a much larger one could not fail
+        assert max(moves) >= limit * 0.9  # the bound is tight: a test against a much larger one could not fail
 
 
 def test_an_empty_batch_gives_zeros_with_the_sensitivity_of_any_other(build: Any, deep: Any) -> None:
@@ -89,9 +83,7 @@ def test_an_empty_batch_gives_zeros_with_the_sensitivity_of_any_other(build: Any
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, 1e200])
-def test_a_gradient_that_is_not_finite_contributes_zero_and_is_counted(
-    build: Any, deep: Any, poison: float
-) -> None:
+def test_a_gradient_that_is_not_finite_contributes_zero_and_is_counted(build: Any, deep: Any, poison: float) -> None:
     model, batch = deep
     batch[0][3, 0] = poison
     clipped = build(model, loss).clipped_sum(batch, 1.0)
@@ -112,9 +104,7 @@ def test_a_batch_of_nothing_finite_is_an_empty_one(build: Any, deep: Any) -> Non
 def test_an_infinite_clip_norm_is_the_plain_gradient_of_the_sum(build: Any, deep: Any) -> None:
     model, batch = deep
     names = sorted(dict(model.named_parameters()))
-    expected = torch.autograd.grad(
-        loss(model, batch).sum(), [dict(model.named_parameters())[n] for n in names]
-    )
+    expected = torch.autograd.grad(loss(model, batch).sum(), [dict(model.named_parameters())[n] for n in names])
     clipped = build(model, loss).clipped_sum(batch, math.inf)
     torch.testing.assert_close(
         flat(clipped.gradients), torch.cat([g.flatten() for g in expected]), rtol=1e-12, atol=1e-14
@@ -124,9 +114,7 @@ def test_an_infinite_clip_norm_is_the_plain_gradient_of_the_sum(build: Any, deep
 
 def test_a_gradient_of_zero_stays_zero(build: Any) -> None:
     model = nn.Linear(2, 1)
-    clipped = build(model, lambda model, batch: model(batch).squeeze(1) * 0).clipped_sum(
-        torch.ones(3, 2), 1.0
-    )
+    clipped = build(model, lambda model, batch: model(batch).squeeze(1) * 0).clipped_sum(torch.ones(3, 2), 1.0)
     assert float(flat(clipped.gradients).abs().max()) == 0.0
     assert clipped.diagnostics.nonfinite == 0
 

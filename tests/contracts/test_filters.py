@@ -79,9 +79,7 @@ class TestLaws:
             assert granted_to_threads(other, Release(rate, z)) == 40
             assert other.spent > filter.spent
 
-    def test_it_is_a_filter_with_a_name_and_a_guarantee_that_never_moves(
-        self, make: Make, rate: float
-    ) -> None:
+    def test_it_is_a_filter_with_a_name_and_a_guarantee_that_never_moves(self, make: Make, rate: float) -> None:
         filter = make(BUDGET)
         assert isinstance(filter, Filter)
         before = filter.guarantee
@@ -149,9 +147,7 @@ class TestLaws:
 
     def test_a_count_costs_what_its_releases_cost(self, make: Make, rate: float) -> None:
         filter = make(BUDGET)
-        assert filter.cost(Release(rate, 5.0, 3)) == pytest.approx(
-            3 * filter.cost(Release(rate, 5.0)), rel=1e-15
-        )
+        assert filter.cost(Release(rate, 5.0, 3)) == pytest.approx(3 * filter.cost(Release(rate, 5.0)), rel=1e-15)
 
     def test_the_order_of_requests_does_not_matter(self, make: Make, rate: float) -> None:
         releases = [Release(rate, z) for z in (5.0, 7.5, 11.3, 40.0)]

@@ -31,9 +31,7 @@ def check(
     within: float = 120,
 ) -> None:
     expected = alone(name, kind, wide, batch)
-    outcomes, _ = run_ranks(
-        "trained", size, name=name, kind=kind, wide=wide, batch=batch, shard=shard, within=within
-    )
+    outcomes, _ = run_ranks("trained", size, name=name, kind=kind, wide=wide, batch=batch, shard=shard, within=within)
     for outcome in outcomes:
         assert not outcome.error, outcome
         assert outcome.value["ledger"] == expected["ledger"]
@@ -124,9 +122,7 @@ def test_another_seed_is_another_training() -> None:
     """The comparison above can fail."""
     (outcome,), _ = run_ranks("trained", 1, seed=4)
     expected = alone("CNN", "dynamic", True)["weights"]
-    assert (
-        max(float(np.abs(outcome.value["weights"][name] - expected[name]).max()) for name in expected) > 0.01
-    )
+    assert max(float(np.abs(outcome.value["weights"][name] - expected[name]).max()) for name in expected) > 0.01
 
 
 def test_masks_differ_between_rows_and_between_ranks() -> None:

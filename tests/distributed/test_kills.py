@@ -42,9 +42,7 @@ def test_a_hundred_kills_of_one_rank_or_of_all(tmp_path: Path, ranks: int, bands
     place = prepared(folder)
     while True:
         life = Life("digits_life", ranks, folder=place, **options)
-        if kills == KILLS or not life.waits_for(
-            functools.partial(beyond, folder, listed + dice.randint(0, 4))
-        ):
+        if kills == KILLS or not life.waits_for(functools.partial(beyond, folder, listed + dice.randint(0, 4))):
             outcomes, _ = life.ends(within=600)
             break
         life.pause(dice.uniform(0.0, 0.03))

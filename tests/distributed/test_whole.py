@@ -22,9 +22,7 @@ def suits(variance: float) -> bool:
     return abs(variance - 1) < 4.5 * ERROR
 
 
-@pytest.mark.parametrize(
-    ("size", "shard"), some([(1, ""), (2, ""), (4, ""), (2, "all"), (4, "all"), (4, "copies")], 2)
-)
+@pytest.mark.parametrize(("size", "shard"), some([(1, ""), (2, ""), (4, ""), (2, "all"), (4, "all"), (4, "copies")], 2))
 def test_the_noise_of_a_sum_has_variance_z_c_squared(size: int, shard: str) -> None:
     """Less than one row is expected in a batch: nearly all shares are empty. Each rank adds noise to its parts."""
     outcomes, _ = run_ranks("noises", size, seed=size, shard=shard)
@@ -58,9 +56,7 @@ def test_noise_that_is_three_percent_off_would_be_seen(scale: float, shard: str)
     ),
     ids=str,
 )
-def test_what_one_rank_assumes_the_runs_of_all_say(
-    options: dict[str, object], found: tuple[str, ...]
-) -> None:
+def test_what_one_rank_assumes_the_runs_of_all_say(options: dict[str, object], found: tuple[str, ...]) -> None:
     """Rank 1's share was changed between steps, or a model's part: rank 0, whose run is kept, says so. That a loss goes
     by its rank, or reads another column there, is not seen (docs/explanation/pitfalls.md)."""
     outcomes, _ = run_ranks("assumptions_of", 2, who=1, **options)
@@ -73,9 +69,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/distribute.md"
 
 @pytest.mark.slow
 def test_the_pages_script_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, *_ = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    script, *_ = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "train.py", "exec"), {"__name__": "__main__"})
     assert Run.load(tmp_path / "run").steps == 100

@@ -40,15 +40,11 @@ def test_a_fault_of_a_loop_by_hand_is_found(observed: Observe, tmp_path: Path, n
     found = observed(tmp_path, text)
     assert check in {finding.check for finding in found.findings}, found.describe()
     if check in ("sensitivity", "noise"):
-        assert any(f.check == check and f.certainty is Certainty.PROVEN for f in found.findings), (
-            found.describe()
-        )
+        assert any(f.check == check and f.certainty is Certainty.PROVEN for f in found.findings), found.describe()
 
 
 @pytest.mark.parametrize("name", trainings.CLEAN_OF_PEERS)
-def test_nothing_is_found_in_a_clean_training_of_another_library(
-    observed: Observe, tmp_path: Path, name: str
-) -> None:
+def test_nothing_is_found_in_a_clean_training_of_another_library(observed: Observe, tmp_path: Path, name: str) -> None:
     found = observed(tmp_path, trainings.CLEAN_OF_PEERS[name])
     assert not found.findings, found.describe()
     assert not found.unseen, found.describe()
@@ -56,18 +52,14 @@ def test_nothing_is_found_in_a_clean_training_of_another_library(
 
 
 @pytest.mark.parametrize("name", some(trainings.FAULTY_OF_PEERS, 4))
-def test_a_fault_of_a_training_of_another_library_is_found(
-    observed: Observe, tmp_path: Path, name: str
-) -> None:
+def test_a_fault_of_a_training_of_another_library_is_found(observed: Observe, tmp_path: Path, name: str) -> None:
     check, text = trainings.FAULTY_OF_PEERS[name]
     found = observed(tmp_path, text)
     assert {finding.check for finding in found.findings} >= {check}, found.describe()
 
 
 @pytest.mark.parametrize("name", some(trainings.MISSED, 4))
-def test_what_an_examination_found_to_be_missed_is_found(
-    observed: Observe, tmp_path: Path, name: str
-) -> None:
+def test_what_an_examination_found_to_be_missed_is_found(observed: Observe, tmp_path: Path, name: str) -> None:
     check, text = trainings.MISSED[name]
     found = observed(tmp_path, text)
     assert check in {finding.check for finding in found.findings}, found.describe()
@@ -103,14 +95,10 @@ def test_another_batch_is_compared_where_no_record_of_the_first_has_a_gradient(
     )
     text = text.replace("nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)", "nn.Linear(8, 2, bias=False)")
     found = observed(tmp_path, text.replace("x = torch.randn(600, 8)", "x = torch.randn(600, 8)\nx[:60] = 0"))
-    assert any(f.check == "sensitivity" and f.certainty is Certainty.PROVEN for f in found.findings), (
-        found.describe()
-    )
+    assert any(f.check == "sensitivity" and f.certainty is Certainty.PROVEN for f in found.findings), found.describe()
 
 
-def test_a_clipped_batch_is_found_where_large_records_have_no_gradient(
-    observed: Observe, tmp_path: Path
-) -> None:
+def test_a_clipped_batch_is_found_where_large_records_have_no_gradient(observed: Observe, tmp_path: Path) -> None:
     """With these weights the model gets the first record right, and ever more so the larger it is, or its negative."""
     check, text = trainings.FAULTY_BY_HAND["the batch is clipped"]
     found = observed(tmp_path, text.replace("import torch\n", "import torch\ntorch.manual_seed(1032)\n", 1))

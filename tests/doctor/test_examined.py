@@ -120,9 +120,7 @@ def test_modules_beside_a_notebook_are_found(tmp_path: Path, monkeypatch: pytest
     places: list[str] = []
     monkeypatch.setattr(
         "subprocess.run",
-        lambda *_, env, **__: (
-            places.append(env["PYTHONPATH"].split(os.pathsep)[0]) or SimpleNamespace(stderr="")
-        ),
+        lambda *_, env, **__: places.append(env["PYTHONPATH"].split(os.pathsep)[0]) or SimpleNamespace(stderr=""),
     )
     examine(tmp_path / "train.ipynb")
     assert places == [str(tmp_path)]

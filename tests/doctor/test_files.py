@@ -31,9 +31,7 @@ def test_a_checkpoints_history_is_judged_by_the_bracket(tmp_path: Path) -> None:
     ends = bracket_of(ledger_of([(1.0, 0.01, 500), (0.8, 0.01, 500)]), 1e-5)
     assert ends is not None
     assert not found.findings
-    assert any(
-        f"epsilon {dc.accounting.rounded(ends[1], 'up', 4)} at delta 1e-05" in fact for fact in found.facts
-    )
+    assert any(f"epsilon {dc.accounting.rounded(ends[1], 'up', 4)} at delta 1e-05" in fact for fact in found.facts)
 
 
 @pytest.mark.parametrize(
@@ -41,9 +39,7 @@ def test_a_checkpoints_history_is_judged_by_the_bracket(tmp_path: Path) -> None:
     [([], "prv", "history"), ([(0.0, 0.01, 5)], "rdp", "noise"), ([(0.3, 0.1, 900)], "rdp", "noise"),
      ([(1.0, 0.01, 50)], "gdp", "budget")],
 )  # fmt: skip
-def test_what_is_wrong_with_a_history_is_found(
-    tmp_path: Path, history: object, mechanism: str, check: str
-) -> None:
+def test_what_is_wrong_with_a_history_is_found(tmp_path: Path, history: object, mechanism: str, check: str) -> None:
     found = examine(_checkpoint(tmp_path / "c.pt", history, mechanism))
     assert check in {finding.check for finding in found.findings}
 
@@ -128,9 +124,7 @@ def test_faults_with_one_right_repair_are_repaired(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "turn"), [("noise falls each step", "t"), ("noise falls each epoch", "(t // len(rows))")]
 )
-def test_a_noise_scheduler_becomes_a_schedule_that_is_calibrated(
-    tmp_path: Path, name: str, turn: str
-) -> None:
+def test_a_noise_scheduler_becomes_a_schedule_that_is_calibrated(tmp_path: Path, name: str, turn: str) -> None:
     text, _ = _fixed(tmp_path, trainings.FAULTY[name][1])
     gamma = "0.95" if turn == "t" else "0.5"
     assert f"privacy=[1 / {gamma} ** {turn} for t in range(3 * len(rows))]" in text
@@ -152,9 +146,7 @@ def test_the_command_reads_pages_json_and_exit_codes(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*ask, "--ci", "--ignore", "beside"]).exit_code == 0
     script.with_name("ends.py").write_text("raise SystemExit(2)\n")
     assert CliRunner().invoke(app, ["doctor", str(script.with_name("ends.py")), "--ci"]).exit_code == 1
-    done = CliRunner().invoke(
-        app, [*ask, "--page", str(tmp_path / "page.md"), "--fix", str(tmp_path / "fixed.py")]
-    )
+    done = CliRunner().invoke(app, [*ask, "--page", str(tmp_path / "page.md"), "--fix", str(tmp_path / "fixed.py")])
     assert done.exit_code == 0
     assert "| beside" in (tmp_path / "page.md").read_text()
     assert "decrescendo.integrations.opacus" in (tmp_path / "fixed.py").read_text()
@@ -163,9 +155,7 @@ def test_the_command_reads_pages_json_and_exit_codes(tmp_path: Path) -> None:
 
 def test_notebooks_and_files_that_are_none(tmp_path: Path) -> None:
     notebook = tmp_path / "train.ipynb"
-    cells = [
-        {"cell_type": "code", "source": ["!pip install opacus\n", trainings.FAULTY["losses printed"][1]]}
-    ]
+    cells = [{"cell_type": "code", "source": ["!pip install opacus\n", trainings.FAULTY["losses printed"][1]]}]
     notebook.write_text(json.dumps({"cells": cells}))
     assert [f.check for f in examine(notebook, steps=0).findings] == ["beside"]
     fixed = rewrite(notebook).text
@@ -200,9 +190,9 @@ def test_the_examination_is_whole() -> None:
     content = json.loads((Path(__file__).parent / "public_trainings.json").read_text())["examined"]
     trained = content["trainings"]
     lists = ("doctor_first", "doctor_after", "false_first", "false_after")
-    assert {
-        check for one in trained for check in (*one["read"], *(c for name in lists for c in one[name]))
-    } <= set(CHECKS)
+    assert {check for one in trained for check in (*one["read"], *(c for name in lists for c in one[name]))} <= set(
+        CHECKS
+    )
     assert all(set(one["doctor_first"]) <= set(one["doctor_after"]) <= set(one["read"]) for one in trained)
     for name in ("false_first", "false_after"):
         assert sum(len(one[name]) for one in trained) == content[name]
@@ -240,9 +230,7 @@ def test_the_page_has_the_numbers_of_the_examinations() -> None:
     for name, later in zip(("second", "third"), content["examined_later"], strict=True):
         each = later["trainings"]
         assert all(one["found"] <= one["faults"] for one in each)
-        rows.append(
-            (name, len(each), *(sum(one[key] for one in each) for key in ("faults", "found", "false")))
-        )
+        rows.append((name, len(each), *(sum(one[key] for one in each) for key in ("faults", "found", "false"))))
     for row in rows:
         assert f"| {' | '.join(map(str, row))} |" in page
 
@@ -255,9 +243,7 @@ def test_a_training_by_this_library_is_read_and_not_run(made: str, tmp_path: Pat
         script.write_text(new_script('dc.Plan.load("plan.json")', rows=300))
     else:
         given = tmp_path / "theirs.py"
-        given.write_text(
-            trainings.CLEAN["plain"].replace("    engine.get", "    print(loss.item())\n    engine.get")
-        )
+        given.write_text(trainings.CLEAN["plain"].replace("    engine.get", "    print(loss.item())\n    engine.get"))
         script.write_text(rewrite(given).text)
     found = examine(script)
     assert not found.unseen

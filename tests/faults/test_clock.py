@@ -36,9 +36,7 @@ class Backwards:
         return datetime(2030, 1, 1, tzinfo=UTC) - timedelta(days=365 * cls.read)
 
 
-def test_runs_are_listed_in_the_order_they_were_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_listed_in_the_order_they_were_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "datetime", Backwards)
     store = Store.create(tmp_path / "s.db", Budget(20.0, 1e-4), dataset="patients", rows=ROWS)
     for label in "abc":

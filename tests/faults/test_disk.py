@@ -247,9 +247,7 @@ def test_what_a_killed_life_left_is_swept_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "raw"), [("é\n", b"\xc3\xa9\n"), (b"\x00\xff", b"\x00\xff"), ("", b"")])
-def test_it_has_the_bytes_and_the_rights_that_were_asked_for(
-    tmp_path: Path, content: str | bytes, raw: bytes
-) -> None:
+def test_it_has_the_bytes_and_the_rights_that_were_asked_for(tmp_path: Path, content: str | bytes, raw: bytes) -> None:
     path = tmp_path / "file"
     path.write_text("what was there")
     for mode in (0o644, 0o600):
@@ -260,9 +258,7 @@ def test_it_has_the_bytes_and_the_rights_that_were_asked_for(
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_what_was_there_stays_if_the_disk_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_what_was_there_stays_if_the_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "file"
     path.write_text("what was there")
 

@@ -63,9 +63,7 @@ def test_two_processes_on_one_store_never_overspend(tmp_path: Path) -> None:
     with closing(Store(path)) as store:
         entries = store.entries()
         assert [entry.released for entry in entries] == [plan().ledger] * 5
-        total = sum(
-            (cost[0] for _, cost in read_entries(store._connection, path, store.composition)), Fraction(0)
-        )
+        total = sum((cost[0] for _, cost in read_entries(store._connection, path, store.composition)), Fraction(0))
         assert total <= Fraction(store.budget.epsilon)
 
 
@@ -94,9 +92,7 @@ print(json.dumps(passed))
         0,
     ),
 )
-def test_processes_in_one_folder_never_let_two_results_of_one_step_pass(
-    tmp_path: Path, owns: tuple[int, ...]
-) -> None:
+def test_processes_in_one_folder_never_let_two_results_of_one_step_pass(tmp_path: Path, owns: tuple[int, ...]) -> None:
     """The same noise on two sums: whoever comes second has the first result, or is refused."""
     releases = Releases(tmp_path)
     releases.begin()

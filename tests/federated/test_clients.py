@@ -38,9 +38,7 @@ def test_one_part_a_client_and_no_other_number_is_taken(parts: float) -> None:
         count = int(len(clients) * parts)
         return Records(tuple(column[:count] for column in records()), np.ones(count, dtype=np.int64))
 
-    with pytest.raises(
-        InvalidValue, match=r"of each client how many records it has, got \d+ counts for \d+ clients"
-    ):
+    with pytest.raises(InvalidValue, match=r"of each client how many records it has, got \d+ counts for \d+ clients"):
         run_of(Clients(len(Items()), take))
 
 

@@ -56,9 +56,7 @@ def test_a_server_that_is_restarted_before_every_round_gives_the_same_weights(tm
     assert [SAME_ORDER in server.assumptions for server in (gone_on, begun)] == [True, False]
     assert torch.equal(whole[1], again[1])
     turn: dict[int, int] = {}
-    assert all(
-        turn.setdefault(one, step % 3) == step % 3 for step, cohort in enumerate(whole[0]) for one in cohort
-    )
+    assert all(turn.setdefault(one, step % 3) == step % 3 for step, cohort in enumerate(whole[0]) for one in cohort)
 
 
 @pytest.mark.parametrize("placement", [Placement.DISTRIBUTED, Placement.LOCAL])

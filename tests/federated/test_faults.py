@@ -147,9 +147,7 @@ def test_what_no_honest_client_sends_is_refused_where_it_cannot_be_shortened(pla
         (second, longest * 1.001, Verdict.TOO_LONG),
         (third, longest * 0.999, Verdict.ACCEPTED),
     ):
-        flat_part = {
-            name: torch.ones(p.shape, dtype=torch.float64) for name, p in make_model().named_parameters()
-        }
+        flat_part = {name: torch.ones(p.shape, dtype=torch.float64) for name, p in make_model().named_parameters()}
         scale = norm / norm_of(flat_part)
         reply = Reply(client, 1, opened.round.run, {name: part * scale for name, part in flat_part.items()})
         assert server.receive(reply).verdict is verdict

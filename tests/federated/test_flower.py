@@ -91,9 +91,7 @@ def deploy(
     telemetry: Telemetry | None = None,
 ) -> tuple[Outcome, list[Delivery]]:
     model = make_model()
-    server = Server(
-        model, plan, momentum(model), seed=SEED, placement=placement, journal=journal, telemetry=telemetry
-    )
+    server = Server(model, plan, momentum(model), seed=SEED, placement=placement, journal=journal, telemetry=telemetry)
     deliveries: list[Delivery] = []
     deployment = Deployment(
         server,
@@ -116,9 +114,7 @@ def simulated(
 ) -> Outcome:
     model = make_model()
     clients = Clients.equal((INPUTS, LABELS), records=1)
-    return simulate(
-        model, loss, clients, plan, momentum(model), seed=SEED, placement=placement, dropouts=dropouts
-    )
+    return simulate(model, loss, clients, plan, momentum(model), seed=SEED, placement=placement, dropouts=dropouts)
 
 
 def assert_same(found: Outcome, expected: Outcome) -> None:
@@ -202,10 +198,7 @@ def test_too_few_clients_at_the_start_spend_nothing(tmp_path: Path) -> None:
 
 
 def change(content: RecordDict, edit: Callable[[dict[str, torch.Tensor]], None]) -> RecordDict:
-    arrays = {
-        name: torch.from_numpy(array.numpy().copy())
-        for name, array in content.array_records["updates"].items()
-    }
+    arrays = {name: torch.from_numpy(array.numpy().copy()) for name, array in content.array_records["updates"].items()}
     edit(arrays)
     content["updates"] = ArrayRecord({name: Array(value.numpy()) for name, value in arrays.items()})
     return content
@@ -330,9 +323,7 @@ def test_a_million_times_the_norm_enters_clipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("placement", some([Placement.DISTRIBUTED, Placement.LOCAL], 1))
-def test_a_million_times_the_norm_is_refused_where_replies_carry_noise(
-    tmp_path: Path, placement: Placement
-) -> None:
+def test_a_million_times_the_norm_is_refused_where_replies_carry_noise(tmp_path: Path, placement: Placement) -> None:
     plan = long_plan(3)
     spoil = lambda node, asked, content: huge(content) if node == 101 else content  # noqa: E731
     outcome, deliveries = deploy(grid_of(tmp_path, spoil=spoil), plan, placement)
@@ -419,10 +410,7 @@ def test_a_clip_norm_follows_only_where_that_was_agreed_and_the_server_adds_the_
     asked = replace(asked, run=run_id(plan, Placement.CENTRAL, "moving"))
     assert keeper.admit(asked, [0]).clients == (0,)
     assert "clip_norm" in keeper.admit(replace(asked, number=2, clip_norm=2.1), [0]).declined[0][1]
-    assert (
-        "noise_multiplier"
-        in keeper.admit(replace(asked, number=2, noise_multiplier=0.9 * z), [0]).declined[0][1]
-    )
+    assert "noise_multiplier" in keeper.admit(replace(asked, number=2, noise_multiplier=0.9 * z), [0]).declined[0][1]
 
 
 @pytest.mark.parametrize("placement", [Placement.LOCAL, Placement.DISTRIBUTED])

@@ -151,9 +151,7 @@ def test_shares_give_the_weights_of_the_simulator(flower: FlowerProcesses, folde
     assert_same(finish(flower, folder), simulated(plan, folder, Placement.DISTRIBUTED))
 
 
-def test_what_bad_clients_send_is_counted_and_nothing_unclipped_enters(
-    flower: FlowerProcesses, folder: Path
-) -> None:
+def test_what_bad_clients_send_is_counted_and_nothing_unclipped_enters(flower: FlowerProcesses, folder: Path) -> None:
     # C is far below every gradient: an honest update has norm C, and so has a huge one that was clipped again.
     plan = make_plan([1.5] * 8, [1e-3] * 8, cohort=30)
     faults = {2: "huge", 3: "nan", 4: "shapes", 5: "old", 6: "twice", 7: "empty", 8: "exit"}
@@ -174,9 +172,7 @@ def test_what_bad_clients_send_is_counted_and_nothing_unclipped_enters(
     assert last["missing"] > 0
 
 
-def test_a_node_killed_in_mid_round_is_missing_and_may_come_back(
-    flower: FlowerProcesses, folder: Path
-) -> None:
+def test_a_node_killed_in_mid_round_is_missing_and_may_come_back(flower: FlowerProcesses, folder: Path) -> None:
     plan = make_plan([1.5] * 3, [0.5] * 3, cohort=20)
     # Long enough for a busy machine to answer in; a round waits for the dead node so long.
     submit(flower, folder, plan, faults="2:1:hang", **{"round-timeout": 150.0})
@@ -204,9 +200,7 @@ def is_free(journal: Path) -> bool:
 
 
 @pytest.mark.parametrize("placement", ["central", "distributed"])
-def test_a_killed_server_goes_on_and_never_under_reports(
-    flower: FlowerProcesses, folder: Path, placement: str
-) -> None:
+def test_a_killed_server_goes_on_and_never_under_reports(flower: FlowerProcesses, folder: Path, placement: str) -> None:
     plan = make_plan([1.5] * 5, [0.5] * 5, cohort=20)
     submit(flower, folder, plan, placement=placement)
     wait(flower, folder, lambda: len(rounds_of(folder)) >= 2)

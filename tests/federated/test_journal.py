@@ -67,9 +67,7 @@ def start(folder: Path, placement: Placement, build: Build = sgd) -> Server:
     return server
 
 
-def run(
-    folder: Path, placement: Placement, kill_at: int | None, build: Build = sgd
-) -> tuple[Outcome, list[int]]:
+def run(folder: Path, placement: Placement, kill_at: int | None, build: Build = sgd) -> tuple[Outcome, list[int]]:
     """A whole run; the server is dropped before its ``kill_at``-th call, and started again.
 
     Returns:
@@ -176,9 +174,7 @@ def test_killed_while_the_journal_is_written(
         old = flat(server.weights())
         with pytest.raises(Killed):
             server.close()
-        assert torch.equal(flat(server.weights()), old), (
-            "the weights moved before the journal had the release"
-        )
+        assert torch.equal(flat(server.weights()), old), "the weights moved before the journal had the release"
     again = start(tmp_path, placement)
     new = moment in ("renamed", "after")
     assert again.spent == (2 if placement.shows_replies or new else 1)
@@ -186,9 +182,7 @@ def test_killed_while_the_journal_is_written(
     assert torch.equal(flat(again.weights()), old) != new
 
 
-def test_the_release_is_recorded_before_the_optimiser_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_release_is_recorded_before_the_optimiser_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(tmp_path, Placement.CENTRAL)
 
     def broken(*arguments: object) -> None:
@@ -249,9 +243,7 @@ def test_a_journal_of_another_run_or_damaged_is_refused(tmp_path: Path) -> None:
     server.stop()
     model = make_model()
     with pytest.raises(FileRefused, match="of this run"):
-        Server(
-            model, make_plan([3.0], [1.0]), sgd(model), seed=3, placement=Placement.CENTRAL, journal=tmp_path
-        )
+        Server(model, make_plan([3.0], [1.0]), sgd(model), seed=3, placement=Placement.CENTRAL, journal=tmp_path)
     with pytest.raises(FileRefused, match="of this run"):
         start(tmp_path, Placement.DISTRIBUTED)
     with pytest.raises(FileRefused, match="written with the optimiser SGD"):
@@ -308,9 +300,7 @@ def test_a_journal_has_one_server(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_lets_go_of_its_journal(tmp_path: Path) -> None:
-    held = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    )
+    held = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
     assert held.stdout is not None
     assert held.stdout.readline() == b"held\n"
     with pytest.raises(InvalidValue, match="held by another"):
@@ -401,9 +391,7 @@ class TestInALedger:
             server.close()
 
     @pytest.mark.parametrize("placement", [Placement.CENTRAL, Placement.DISTRIBUTED])
-    def test_a_run_is_reserved_and_each_round_written_down(
-        self, placement: Placement, tmp_path: Path
-    ) -> None:
+    def test_a_run_is_reserved_and_each_round_written_down(self, placement: Placement, tmp_path: Path) -> None:
         store = self.store(tmp_path)
         server = self.served(store, placement, name="first")
         assert "reserved (0," not in store.describe()
@@ -523,18 +511,14 @@ class TestInALedger:
         self.served(store, journal=folder).stop()  # and each refusal let go of the journal
 
     @pytest.mark.parametrize("placement", [Placement.CENTRAL, Placement.DISTRIBUTED])
-    def test_servers_on_copies_of_one_journal_do_not_both_go_on(
-        self, placement: Placement, tmp_path: Path
-    ) -> None:
+    def test_servers_on_copies_of_one_journal_do_not_both_go_on(self, placement: Placement, tmp_path: Path) -> None:
         """Both were open before either moved; the second released another sum under the first one's noise. (Of 40
         clients 30 are expected: a round of none, which is no other sum, comes once in 10^24 runs.)"""
         given = make_plan(cohort=30).budget
         store = self.store(tmp_path, Budget(2 * given.epsilon, 3 * given.delta, Unit.CLIENT))
         self.served(store, placement, 30, journal=tmp_path / "one").stop()
         shutil.copytree(tmp_path / "one", tmp_path / "two")
-        first, second = (
-            self.served(store, placement, 30, journal=tmp_path / name) for name in ("one", "two")
-        )
+        first, second = (self.served(store, placement, 30, journal=tmp_path / name) for name in ("one", "two"))
         self.rounds(first, most=1)
         before = flat(second.weights())
         with pytest.raises(PlanViolation, match=r"must have its first result|must be opened once"):

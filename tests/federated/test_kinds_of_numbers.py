@@ -36,9 +36,7 @@ def asked(placement: Placement, share: float) -> Round:
 @pytest.mark.parametrize(
     "round_", [asked(Placement.CENTRAL, 0.0), asked(Placement.DISTRIBUTED, 0.5), asked(Placement.LOCAL, 2.0)]
 )
-def test_an_update_of_other_than_real_numbers_does_not_leave_the_client(
-    dtype: torch.dtype, round_: Round
-) -> None:
+def test_an_update_of_other_than_real_numbers_does_not_leave_the_client(dtype: torch.dtype, round_: Round) -> None:
     """They were cut off to zeros: a client without influence, and nobody was told."""
     update = {"w": torch.ones(2), "b": torch.tensor([3, 4]).to(dtype)}
     with pytest.raises(InvalidType, match=r"update\['b'\] must be real floating point, got torch\."):
@@ -70,9 +68,7 @@ def test_sums_and_means_of_them_are_refused(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", REAL)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_real_numbers_of_any_precision_and_shape_are_clipped_to_c(
-    dtype: torch.dtype, shape: tuple[int, ...]
-) -> None:
+def test_real_numbers_of_any_precision_and_shape_are_clipped_to_c(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """In half precision rounding alone made an update longer than C."""
     update = {"w": 3 * torch.rand(shape).to(dtype) + 1}
     found = prepare(update, asked(Placement.CENTRAL, 0.0), None)["w"]

@@ -140,9 +140,7 @@ def test_guarantees_against_those_who_see_replies() -> None:
     """By hand: mu^2 is the sum of 1/z_t^2, with z_t sqrt(j/k) where only j of k shares are there."""
     plan = make_plan()
     mu = math.sqrt(sum(1 / z**2 for z in NOISE))
-    assert local_guarantee(plan).epsilon == pytest.approx(
-        Gaussian().epsilon(Ledger.of([1 / mu], 1.0), 1e-5).value
-    )
+    assert local_guarantee(plan).epsilon == pytest.approx(Gaussian().epsilon(Ledger.of([1 / mu], 1.0), 1e-5).value)
     least = Gaussian().epsilon(Ledger.of([1.2, 1.5], 1.0), 1e-5).value
     assert local_guarantee(plan, rounds=2).epsilon == least
     attendance = [(4, 1), (5, 0), (2, 2)]
@@ -278,9 +276,7 @@ def test_a_model_that_cannot_be_copied_is_refused_with_what_to_do() -> None:
 def test_an_exact_sum_is_exact() -> None:
     """Many parts of very different sizes: the same bits in any order, and what integers say."""
     generator = torch.Generator().manual_seed(0)
-    parts = [
-        torch.randn(7, generator=generator, dtype=torch.float64).clamp(-1, 1) * 10.0**-k for k in range(12)
-    ] * 20
+    parts = [torch.randn(7, generator=generator, dtype=torch.float64).clamp(-1, 1) * 10.0**-k for k in range(12)] * 20
     sums: list[torch.Tensor] = []
     for order in (parts, parts[::-1], sorted(parts, key=lambda p: float(p[0]))):
         total = ExactSum({"w": torch.Size([7])}, limit=1.0, parts=len(parts))

@@ -64,9 +64,7 @@ class TestBetweenRounds:
     def test_who_writes_to_the_weights_is_said(self, restart: bool, tmp_path: Path) -> None:
         def begun() -> tuple[nn.Module, Server]:
             model = make_model()
-            return model, Server(
-                model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL, journal=tmp_path
-            )
+            return model, Server(model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL, journal=tmp_path)
 
         model, server = begun()
         server.open()
@@ -86,9 +84,7 @@ class TestBetweenRounds:
             with torch.no_grad():
                 for parameter in model.parameters():  # what it begins with is the journal's
                     parameter.add_(1.0)
-            server = Server(
-                model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL, journal=tmp_path
-            )
+            server = Server(model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL, journal=tmp_path)
             server.open()
             server.close()
             server.stop()
@@ -110,9 +106,7 @@ class TestBetweenRounds:
     def test_a_layer_frozen_on_the_way_is_named(self) -> None:
         model = make_model()
         weight = next(model.parameters())
-        with pytest.raises(
-            InvalidValue, match=r"got no '.*weight'.* must not change once the training has begun"
-        ):
+        with pytest.raises(InvalidValue, match=r"got no '.*weight'.* must not change once the training has begun"):
             simulate(
                 model, loss, Clients.equal(records(), records=1), make_plan(), sgd(model), seed=0,
                 placement=Placement.CENTRAL, callback=lambda _: weight.requires_grad_(False).requires_grad,

@@ -102,9 +102,7 @@ def test_the_page_works_to_the_letter(tmp_path: Path) -> None:
 
     def follow(text: str, seconds: float, inside: Sequence[str] = ()) -> None:
         command = [*inside, "bash", "-ec", text]
-        done = subprocess.run(
-            command, cwd=here, env=surroundings, timeout=seconds, capture_output=True, text=True
-        )
+        done = subprocess.run(command, cwd=here, env=surroundings, timeout=seconds, capture_output=True, text=True)
         if "No matching distribution found for hatchling" in done.stderr:
             pytest.skip("pip cannot reach a package index")
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -42,9 +42,7 @@ def played(server: Server, rounds: int) -> list[tuple[int, ...]]:
 def noise_of(placement: Placement, answers: int) -> tuple[torch.Tensor, int]:
     """Over the planned deviation, of one round in which the first so many members answer with zero updates."""
     model, plan = Flat(), make_plan([Z], [C], cohort=COHORT)
-    server = Server(
-        model, plan, torch.optim.SGD(model.parameters(), lr=1.0), seed=Secure(), placement=placement
-    )
+    server = Server(model, plan, torch.optim.SGD(model.parameters(), lr=1.0), seed=Secure(), placement=placement)
     opened = server.open()
     for client in opened.cohort[:answers]:
         secret = None if placement is Placement.CENTRAL else SecureStream.fresh()
@@ -97,9 +95,7 @@ def test_a_journal_goes_on_with_its_own_streams(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("begun", "given"), [(Secure(), 0), (0, Secure())])
-def test_a_journal_of_the_other_kind_is_refused(
-    tmp_path: Path, begun: int | Secure, given: int | Secure
-) -> None:
+def test_a_journal_of_the_other_kind_is_refused(tmp_path: Path, begun: int | Secure, given: int | Secure) -> None:
     server = server_of(tmp_path / "run", seed=begun)
     played(server, 1)
     server.stop()
@@ -138,9 +134,7 @@ def test_a_memory_put_back_does_not_let_two_updates_have_one_noise(tmp_path: Pat
 
     assert float((noise("node", one) - noise("copy", two)).abs().max()) > 1e-3
     assert float((noise("node", one) - noise("copy", one, share)).abs().max()) > 1e-3
-    assert torch.equal(
-        noise("node", one), noise("copy", one)
-    )  # the same update is the same reply: nothing to average
+    assert torch.equal(noise("node", one), noise("copy", one))  # the same update is the same reply: nothing to average
 
 
 @pytest.mark.parametrize("placement", list(Placement))

@@ -30,9 +30,7 @@ Build = Callable[[nn.Module], torch.optim.Optimizer]
 NOTHING = Diagnostics(examples=0, nonfinite=0, clipped=0, loss_sum=0.0)
 
 
-def make_server(
-    placement: Placement = Placement.CENTRAL, build: Build = sgd, seed: int = 3, **plan: object
-) -> Server:
+def make_server(placement: Placement = Placement.CENTRAL, build: Build = sgd, seed: int = 3, **plan: object) -> Server:
     model = make_model()
     return Server(model, make_plan(**plan), build(model), seed=seed, placement=placement)  # type: ignore[arg-type]
 
@@ -43,9 +41,7 @@ def model_of(server: Server) -> nn.Module:
     return model
 
 
-def honest(
-    server: Server, opened: Opened, client: int, local: LocalSteps | None = None, scale: float = 1.0
-) -> Reply:
+def honest(server: Server, opened: Opened, client: int, local: LocalSteps | None = None, scale: float = 1.0) -> Reply:
     """What client number ``client``, who has one record, replies."""
     inputs, targets = records()
     rows = (scale * inputs[client : client + 1], targets[client : client + 1])

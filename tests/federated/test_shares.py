@@ -58,9 +58,7 @@ class Flat(nn.Module):
         self.w = nn.Parameter(torch.zeros(SIZE))
 
 
-def released_noise(
-    placement: Placement, seed: int, answers: str, cohort: float = 8
-) -> tuple[torch.Tensor, int, int]:
+def released_noise(placement: Placement, seed: int, answers: str, cohort: float = 8) -> tuple[torch.Tensor, int, int]:
     """What a whole `Server` moves its weights by, over the planned deviation; cohort, and replies that it took.
 
     Updates are zero. ``answers``: how the members answer, in turn: h(onest), s(ilent), d(eclined), n(aN), w(rong
@@ -89,9 +87,7 @@ def test_a_whole_round_has_the_planned_noise_whoever_answers(answers: str, seed:
     """A reply that is refused brought no noise: the server adds its share too."""
     noise, cohort, taken = released_noise(Placement.DISTRIBUTED, seed, answers)
     assert 3 <= cohort <= 16  # a share is 6 % of the variance or more: far beyond what the test can miss
-    assert taken == sum(
-        answer in "ht" for _, answer in zip(range(cohort), itertools.cycle(answers), strict=False)
-    )
+    assert taken == sum(answer in "ht" for _, answer in zip(range(cohort), itertools.cycle(answers), strict=False))
     assert p_value(noise) > 1e-4
 
 

@@ -173,9 +173,7 @@ def test_a_client_that_is_not_finite_touches_nobody_else(local: str) -> None:
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
     without = found(clean, lambda number, client: client == 3)
-    torch.testing.assert_close(
-        found(Clients.ranges((spoiled, targets), RAGGED), None), without, rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(found(Clients.ranges((spoiled, targets), RAGGED), None), without, rtol=0, atol=1e-6)
     assert not torch.allclose(found(clean, None), without, rtol=0, atol=1e-6)
 
 
@@ -297,10 +295,7 @@ def simulated(local: LocalSteps | None = None) -> Outcome:
 def test_clients_of_whole_cohorts_are_proven_apart_by_the_engine() -> None:
     run = simulated().to_run()
     assert not run.assumptions
-    assert (
-        "Rows independent: yes, checked at every pass. (A row is one client.)"
-        in run.statement().to_markdown()
-    )
+    assert "Rows independent: yes, checked at every pass. (A row is one client.)" in run.statement().to_markdown()
 
 
 def test_what_was_declared_to_the_engine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,9 +344,7 @@ def _dropped(rule: Any) -> Outcome:
     model = make_model()
     plan = make_plan([1.0], [0.5], cohort=CLIENTS)
     clients = Clients.ranges(records(60), RAGGED)
-    return simulate(
-        model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.CENTRAL, dropouts=rule
-    )
+    return simulate(model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.CENTRAL, dropouts=rule)
 
 
 def test_who_drops_out_is_asked_of_each_client_by_itself() -> None:
@@ -463,9 +456,7 @@ def test_what_cannot_be_simulated_at_once_is_refused_with_a_way_out() -> None:
 
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("local", [None, LocalSteps(0.3, epochs=2)])
-def test_records_that_are_overwritten_between_rounds_are_refused(
-    local: LocalSteps | None, listed: bool
-) -> None:
+def test_records_that_are_overwritten_between_rounds_are_refused(local: LocalSteps | None, listed: bool) -> None:
     """By their own mean: then every client's records follow from every other's."""
     columns, model = records(), make_model()
     data: Any = list(zip(*columns, strict=True)) if listed else columns

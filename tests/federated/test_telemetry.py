@@ -51,9 +51,7 @@ class Killed(Exception):
     """Stands for SIGKILL."""
 
 
-def run_of(
-    plan: Plan | ClipController, *, lr: float = 0.5, **options: Any
-) -> tuple[Outcome, dict[str, Tensor]]:
+def run_of(plan: Plan | ClipController, *, lr: float = 0.5, **options: Any) -> tuple[Outcome, dict[str, Tensor]]:
     model = make_model()
     options = {"placement": Placement.CENTRAL, **options}
     clients = Clients.equal(records(), records=1)
@@ -225,9 +223,7 @@ def test_a_reply_that_is_too_long_has_the_coordinates_of_what_is_added() -> None
 def test_noise_of_rounds_that_nobody_answers_has_the_planned_deviation() -> None:
     plan = make_plan([1.5] * 150, [0.7] * 150)
     outcome, _ = run_of(plan, telemetry=NORMS, dropouts=lambda number, client: True)
-    drawn = (
-        torch.tensor([reading.sums for reading in outcome.telemetry], dtype=torch.float64) * 8 / (1.5 * 0.7)
-    )
+    drawn = torch.tensor([reading.sums for reading in outcome.telemetry], dtype=torch.float64) * 8 / (1.5 * 0.7)
     assert drawn.numel() == 900
     assert float(drawn.std()) == pytest.approx(1, abs=0.1)  # 4 deviations
     assert abs(float(drawn.mean())) < 4 / 30
@@ -284,9 +280,7 @@ class TestController:
         with pytest.raises(PlanViolation, match="telemetry that it began with"):
             run_of(follow.plan, journal=tmp_path / "journal")
 
-    def test_updates_are_cut_to_the_norm_that_noise_is_added_for(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_updates_are_cut_to_the_norm_that_noise_is_added_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The moved one, for both; together with their coordinates, and whatever was sent."""
         sums: list[ClippedSum] = []
         monkeypatch.setattr(
@@ -360,9 +354,7 @@ def test_what_a_round_cannot_release_is_refused() -> None:
     assert len(server.telemetry) == 1
 
 
-def test_a_reading_is_seen_only_once_its_round_is_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reading_is_seen_only_once_its_round_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk: the round is repeated with the same noise, and perhaps another reply less; two readings of it would
     tell that reply's norm."""
     model = make_model()
@@ -381,9 +373,7 @@ def test_a_reading_is_seen_only_once_its_round_is_written_down(
 
 def test_a_statement_says_what_was_released(tmp_path: Path) -> None:
     outcome, _ = run_of(ClipController(make_plan()), telemetry=NORMS)
-    assert (
-        "beside the sum of the updates: the distribution of gradient norms in 6 bins" in outcome.statement()
-    )
+    assert "beside the sum of the updates: the distribution of gradient norms in 6 bins" in outcome.statement()
     assert "C_t followed" in outcome.statement()
     outcome.to_run().save(tmp_path / "run")
     assert "the distribution of gradient norms in 6 bins" in (tmp_path / "run/statement.md").read_text()

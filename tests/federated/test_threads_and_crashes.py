@@ -209,9 +209,7 @@ def test_a_forked_server_releases_nothing(seed: int | Secure) -> None:
 
 def test_another_thread_than_the_stores_releases_nothing(tmp_path: Path) -> None:
     """It is found out before a round is closed, and not in its midst."""
-    store = Store.create(
-        tmp_path / "ledger.db", Budget(10.0, 1e-3, Unit.CLIENT), dataset="clients", rows=CLIENTS
-    )
+    store = Store.create(tmp_path / "ledger.db", Budget(10.0, 1e-3, Unit.CLIENT), dataset="clients", rows=CLIENTS)
     _, server = serving(seed=Secure(), store=store)
     server.open()
     (refused,) = at_once(server.close)
@@ -257,13 +255,9 @@ class TestCallsThatBreakOff:
         server.close()
         assert server.ledger == server.plan.ledger.first(2)
 
-    def test_what_cannot_be_written_down_ends_its_server(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_cannot_be_written_down_ends_its_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It went on, and the next round could not be written down either, nor the run be gone on with."""
-        store = Store.create(
-            tmp_path / "ledger.db", Budget(10.0, 1e-3, Unit.CLIENT), dataset="clients", rows=CLIENTS
-        )
+        store = Store.create(tmp_path / "ledger.db", Budget(10.0, 1e-3, Unit.CLIENT), dataset="clients", rows=CLIENTS)
         given = {"seed": Secure(), "store": store, "journal": tmp_path / "run"}
         _, server = serving(**given)  # type: ignore[arg-type]
         server.open()

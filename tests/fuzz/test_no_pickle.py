@@ -82,6 +82,4 @@ def test_each_of_them_would_be_found(text: str) -> None:
 
 
 def test_what_is_safe_is_let_through() -> None:
-    assert (
-        dangers("torch.load('x', weights_only=True)\nnp.load(f, allow_pickle=False)\nre.compile('a')") == []
-    )
+    assert dangers("torch.load('x', weights_only=True)\nnp.load(f, allow_pickle=False)\nre.compile('a')") == []

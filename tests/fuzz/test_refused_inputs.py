@@ -166,9 +166,7 @@ def test_a_small_file_that_unpacks_to_very_much_is_refused(monkeypatch: pytest.M
         parse_idx(gzip.compress(bytes(1_000_000)))
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"x", gzip.compress(b"x" * 600, mtime=0), b"PK\x03\x04", b"\xff" * 40]
-)
+@pytest.mark.parametrize("content", [b"", b"x", gzip.compress(b"x" * 600, mtime=0), b"PK\x03\x04", b"\xff" * 40])
 def test_parsers_of_data_say_what_is_wrong(content: bytes) -> None:
     for read in (from_archive, pictures, from_arrays, lambda raw: from_lines(raw, "train")):
         try:
@@ -189,13 +187,9 @@ def test_pictures_of_other_kinds_in_a_file_of_arrays_are_refused() -> None:
         from_arrays(out.getvalue())
 
 
-@pytest.mark.parametrize(
-    "options", [["--epochs", "1e308"], ["--steps", "1000000000000"], ["--steps", "9" * 400]]
-)
+@pytest.mark.parametrize("options", [["--epochs", "1e308"], ["--steps", "1000000000000"], ["--steps", "9" * 400]])
 def test_more_steps_than_there_is_memory_for_are_refused(options: list[str]) -> None:
-    result = CliRunner().invoke(
-        app, ["plan", "--epsilon", "1", "--dataset-size", "500", "--batch", "1", *options]
-    )
+    result = CliRunner().invoke(app, ["plan", "--epsilon", "1", "--dataset-size", "500", "--batch", "1", *options])
     assert result.exit_code == 2, result.output
     assert "must be" in result.stderr or "Invalid value" in result.stderr
     with pytest.raises(InvalidValue, match="steps must be <="):
@@ -208,9 +202,7 @@ def test_more_steps_than_there_is_memory_for_are_refused(options: list[str]) -> 
         )
 
 
-@pytest.mark.parametrize(
-    "name", ["a" * 250, "\x00", "missing/plan.json"], ids=["long", "no name", "no folder"]
-)
+@pytest.mark.parametrize("name", ["a" * 250, "\x00", "missing/plan.json"], ids=["long", "no name", "no folder"])
 def test_a_plan_that_cannot_be_saved_says_so(tmp_path: Path, name: str) -> None:
     """Clearing up after the first error raised a second one in its place."""
     with pytest.raises(InvalidValue, match="path must be a file that can be written"):

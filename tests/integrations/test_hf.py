@@ -134,9 +134,7 @@ def test_a_plan_with_strata_asks_which_each_row_is_in(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_bert_on_ragged_text_is_the_run_on_rows_padded_to_one_length() -> None:
     """Its mask leaves padding out: what each example is padded to makes no difference but rounding."""
-    whole = collator(padding="max_length", max_length=24)(
-        [{k: row[k] for k in row if k != "text"} for row in texts()]
-    )
+    whole = collator(padding="max_length", max_length=24)([{k: row[k] for k in row if k != "text"} for row in texts()])
     found: list[Tensor] = []
     for data, collate in (
         (dict(whole), None),
@@ -235,9 +233,7 @@ def test_a_vision_model_with_augmentation_and_two_workers_is_the_plain_trainers_
     trainer.follow(PLAN, seed=3)
     before = set(multiprocessing.active_children())
     trainer.train()
-    assert before.issuperset(
-        multiprocessing.active_children()
-    )  # what is left is waited for, five seconds each
+    assert before.issuperset(multiprocessing.active_children())  # what is left is waited for, five seconds each
     for workers in (0, 2):
         model = vit()
         run = plain(model, Augmented(), num_workers=workers)
@@ -357,9 +353,7 @@ def collated(collate: Any, columns: tuple[str, ...]) -> Any:
             ),
             (
                 lambda: bert(0.0, "BertForMaskedLM"),
-                transformers.DataCollatorForLanguageModeling(
-                    tokenizer(), mlm_probability=0.3, pad_to_multiple_of=24
-                ),
+                transformers.DataCollatorForLanguageModeling(tokenizer(), mlm_probability=0.3, pad_to_multiple_of=24),
                 ("input_ids", "attention_mask"),
             ),
             (
@@ -512,8 +506,7 @@ def refused(trainer: Any, arguments: Any, change: dict[str, Any], words: str) ->
         trainer.args = kept
     assert "\n" not in str(caught.value)
     assert any(
-        f"got {name}=" in str(caught.value)
-        for name in [*change, "torch_compile", "activation_checkpointing_kwargs"]
+        f"got {name}=" in str(caught.value) for name in [*change, "torch_compile", "activation_checkpointing_kwargs"]
     )
 
 
@@ -565,18 +558,14 @@ def test_every_argument_of_the_versions_tested_was_looked_at() -> None:
     }  # what the last is renamed to
 
 
-def test_an_argument_that_is_not_known_is_said(
-    sound: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_argument_that_is_not_known_is_said(sound: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from decrescendo.integrations.hf import known
 
     monkeypatch.setattr(known, "KNOWN", known.KNOWN - {"neftune_noise_alpha"})
     assert list(known.unknown(settings(tmp_path), frozenset(dir(sound.args)) - {"neftune_noise_alpha"})) == []
     monkeypatch.setattr(sound, "args", settings(tmp_path, neftune_noise_alpha=5.0))
     sound.follow(PLAN, seed=3)
-    assert any(
-        one.code == "unknown-arguments" and "neftune_noise_alpha" in str(one) for one in sound._assumed
-    )
+    assert any(one.code == "unknown-arguments" and "neftune_noise_alpha" in str(one) for one in sound._assumed)
 
 
 def test_real_arguments_with_accumulation_are_refused(tmp_path: Path) -> None:
@@ -606,9 +595,7 @@ def test_a_batchs_own_loss_and_choices_by_private_scores_are_refused(tmp_path: P
 
 def test_adapters_are_given_in_the_model_to_a_trainer_that_does_not_take_them(tmp_path: Path) -> None:
     with pytest.raises(InvalidType, match=r"peft_config must go to a trainer .*peft\.get_peft_model"):
-        dc.hf.PrivateTrainer(
-            model=bert(), args=settings(tmp_path), train_dataset=texts(), peft_config=object()
-        )
+        dc.hf.PrivateTrainer(model=bert(), args=settings(tmp_path), train_dataset=texts(), peft_config=object())
 
 
 @pytest.mark.slow
@@ -657,9 +644,7 @@ def test_scores_of_data_that_are_not_public_stay_out_of_files(tmp_path: Path) ->
         assert len(written) > 3
         assert any("eval_loss" in text for text in written) is public
         assert any("test_loss" in one for one in trainer.scores) is not public
-        assert len([one for one in trainer.scores if one.get("eval_loss", 0) > 0]) == (
-            0 if public else PLAN.steps + 1
-        )
+        assert len([one for one in trainer.scores if one.get("eval_loss", 0) > 0]) == (0 if public else PLAN.steps + 1)
     trainer = dc.hf.PrivateTrainer(
         model=bert(),
         args=settings(tmp_path),
@@ -730,9 +715,7 @@ def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
     class Mine(dc.hf.PrivateMixin, Weighted):
         pass
 
-    Distilled = type(
-        "Distilled", (Weighted,), {"__module__": "trl.distilled", "compute_loss": Weighted.compute_loss}
-    )
+    Distilled = type("Distilled", (Weighted,), {"__module__": "trl.distilled", "compute_loss": Weighted.compute_loss})
     Student = type("Student", (dc.hf.PrivateMixin, Distilled), {})
 
     class Loading(dc.hf.PrivateTrainer):
@@ -805,9 +788,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     for name, package in (("PrivateTrainer", "transformers"), ("PrivateSFTTrainer", "trl")):
         monkeypatch.delitem(room.__dict__, name, raising=False)
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(
-            MissingExtra, match=rf'{package} must be installed .*pip install "decrescendo\[hf\]"'
-        ):
+        with pytest.raises(MissingExtra, match=rf'{package} must be installed .*pip install "decrescendo\[hf\]"'):
             getattr(room, name)
     with pytest.raises(AttributeError, match="no attribute 'Trainer'"):
         _ = room.Trainer
@@ -820,9 +801,7 @@ def test_a_loop_of_accelerates_own_steps_the_optimiser_on_a_noisy_mean() -> None
     model = bert()
     model.train()
     accelerator = accelerate.Accelerator(cpu=True)
-    model, optimizer = accelerator.prepare(
-        model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-    )
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0))
     trainer = Trainer(model, dc.hf.loss, PLAN, optimizer, seed=3)
     for batch in trainer.batches(inputs_only(texts()), collate_fn=collator(pad_to_multiple_of=32)):
         trainer.fill_gradients(batch)
@@ -857,9 +836,7 @@ def test_what_accelerate_prepared_is_judged_by_what_it_wraps() -> None:
     ],
     ids=["coft", "alora", "monteclora"],
 )
-def test_an_adapter_that_cannot_be_trained_is_refused_with_its_own_way_out(
-    change: dict[str, Any], words: str
-) -> None:
+def test_an_adapter_that_cannot_be_trained_is_refused_with_its_own_way_out(change: dict[str, Any], words: str) -> None:
     import peft
 
     if "oft" in change:

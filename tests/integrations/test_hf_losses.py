@@ -141,9 +141,7 @@ class TestAdapters:
         with torch.no_grad():
             for row in range(3):
                 torch.manual_seed(0)
-                alone.append(
-                    model(**{key: value[row : row + 1] for key, value in batch.items()}).loss.reshape(())
-                )
+                alone.append(model(**{key: value[row : row + 1] for key, value in batch.items()}).loss.reshape(()))
             torch.manual_seed(0)
             torch.testing.assert_close(dc.hf.loss(model, batch), torch.stack(alone), rtol=1e-4, atol=1e-5)
 

@@ -135,9 +135,7 @@ def test_a_killed_training_comes_to_the_same_bits(
 def test_a_training_goes_on_with_what_it_began_with(tmp_path: Path) -> None:
     kill(classifier, tmp_path, "on_step_end", 3)
 
-    def fails(
-        error: Any, words: str, *, plan: Any = PLAN, seed: Any = 3, data: Any = None, given: Any = True
-    ) -> None:
+    def fails(error: Any, words: str, *, plan: Any = PLAN, seed: Any = 3, data: Any = None, given: Any = True) -> None:
         trainer = classifier(tmp_path, data)
         trainer.follow(plan, seed=seed)
         with pytest.raises(error, match=words) as caught:

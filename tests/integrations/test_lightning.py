@@ -37,6 +37,4 @@ def test_the_recipe_on_the_page_is_the_plain_trainers_run(monkeypatch: pytest.Mo
     other = model()
     run = dc.train(other, loss, data, plan, torch.optim.SGD(other.parameters(), lr=0.1), seed=0)
     assert names["run"].ledger == run.ledger == plan.ledger
-    assert all(
-        torch.equal(a, b) for a, b in zip(names["model"].parameters(), other.parameters(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(names["model"].parameters(), other.parameters(), strict=True))

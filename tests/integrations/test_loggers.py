@@ -80,9 +80,7 @@ def test_what_is_private_is_asked_for_and_called_so(plan: dc.Plan) -> None:
     assert [set(values) for _, values in found] == [PUBLIC | PRIVATE] * STEPS
     assert all(0 <= values["private/clipped_share"] <= 1 for _, values in found)
     assert found != other
-    assert [{k: v for k, v in values.items() if k in PUBLIC} for _, values in found] == [
-        v for _, v in logged(plan)
-    ]
+    assert [{k: v for k, v in values.items() if k in PUBLIC} for _, values in found] == [v for _, v in logged(plan)]
 
 
 def test_an_empty_batch_has_no_mean() -> None:
@@ -102,9 +100,7 @@ def test_an_adaptive_run_is_refused() -> None:
 def test_what_cannot_be_logged_to_is_one_sentence(plan: dc.Plan) -> None:
     with pytest.raises(InvalidType, match=r"writer must have add_scalar, got 'logs'\. Give a SummaryWriter"):
         unchecked(tensorboard)("logs", plan)
-    with pytest.raises(
-        InvalidType, match=r"run must have log, got None\. Give what wandb\.init\(\) returned"
-    ):
+    with pytest.raises(InvalidType, match=r"run must have log, got None\. Give what wandb\.init\(\) returned"):
         unchecked(wandb)(None, plan)
     for wrong, words in (
         ({"optimizer": [1]}, "optimizer must be a Optimizer, got list"),
@@ -192,9 +188,7 @@ def test_a_logger_that_is_not_installed_is_named(plan: dc.Plan, monkeypatch: pyt
 def test_a_clip_norm_that_follows_the_gradients_is_logged_as_it_was() -> None:
     """What was logged was C_0, at every step."""
     flat = dc.curves.constant(1.0)
-    plan = dc.calibrate(
-        dc.Budget(2.0, 1e-3), dc.PoissonSampling(ROWS, 30), steps=STEPS, privacy=flat, clip=flat
-    )
+    plan = dc.calibrate(dc.Budget(2.0, 1e-3), dc.PoissonSampling(ROWS, 30), steps=STEPS, privacy=flat, clip=flat)
     model, found = nn.Linear(2, 1), list[float]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
     data = torch.ones(ROWS, 2), torch.ones(ROWS, 1)

@@ -255,9 +255,7 @@ def test_outputs_that_are_not_made_row_by_row_are_the_loops_own(
         del step
         found = module(x)
         rows = x.as_subclass(Tensor) if isinstance(module, Several) else None
-        if (
-            rows is None and torch.is_grad_enabled()
-        ):  # of the loop; later calls compare them with the model's own
+        if rows is None and torch.is_grad_enabled():  # of the loop; later calls compare them with the model's own
             seen.append([one.as_subclass(Tensor) for one in found])
         else:
             for one, own in zip(seen[-1], found, strict=True):

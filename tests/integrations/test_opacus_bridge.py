@@ -216,9 +216,7 @@ def test_parts_of_a_batch_make_the_sum_of_the_whole(name: str, data: tuple[Tenso
 def test_a_model_that_computes_its_loss_itself(data: tuple[Tensor, Tensor]) -> None:
     _, model, optimizer, loader = private(data, batch=ROWS, z=0.0, model=Scored())
     body = step(lambda m, x, y: m(x, labels=y)["loss"])
-    found = compared(
-        data, lambda: epoch(model, optimizer, loader, body), model, lambda m, b: each(m.inner, b)
-    )
+    found = compared(data, lambda: epoch(model, optimizer, loader, body), model, lambda m, b: each(m.inner, b))
     assert found < 1e-6
 
 
@@ -395,9 +393,7 @@ STEPWISE = [(schedulers.StepNoise, "noise_multiplier"), (schedulers.StepGradClip
 
 
 @pytest.mark.parametrize(("made", "name"), STEPWISE)
-def test_step_schedulers_move_at_every_so_many_th_step(
-    made: Any, name: str, data: tuple[Tensor, Tensor]
-) -> None:
+def test_step_schedulers_move_at_every_so_many_th_step(made: Any, name: str, data: tuple[Tensor, Tensor]) -> None:
     _, _, optimizer, _ = private(data)
     first = getattr(optimizer, name)
     scheduler, found = made(optimizer, step_size=2, gamma=0.5), list[float]()
@@ -497,9 +493,7 @@ def test_a_history_of_opacus_counts_and_is_no_part_of_another_plan(data: tuple[T
         epoch(model, optimizer, loader)
 
 
-@pytest.mark.parametrize(
-    "content", [{"module_state_dict": {}}, {"privacy_accountant_state_dict": nn.Tanh()}, 3]
-)
+@pytest.mark.parametrize("content", [{"module_state_dict": {}}, {"privacy_accountant_state_dict": nn.Tanh()}, 3])
 def test_other_files_are_refused(content: object, data: tuple[Tensor, Tensor]) -> None:
     file = io.BytesIO()
     torch.save(content, file)
@@ -569,9 +563,7 @@ def test_a_training_that_ends_early_says_so(given: dict[str, Any], data: tuple[T
 
 def test_one_example_a_pass_meets_no_tensor_made_for_the_whole_batch(data: tuple[Tensor, Tensor]) -> None:
     _, model, optimizer, loader = private(data, settings=EngineSettings(one_example_a_pass=True))
-    scattered = step(
-        lambda m, x, y: F.mse_loss(m(x), torch.zeros(x.shape[0], 4).scatter_(1, y[:, None], 1.0))
-    )
+    scattered = step(lambda m, x, y: F.mse_loss(m(x), torch.zeros(x.shape[0], 4).scatter_(1, y[:, None], 1.0)))
     with pytest.raises(UnsupportedModel, match="new_zeros"):
         epoch(model, optimizer, loader, scattered)
 
@@ -613,9 +605,7 @@ def test_an_attribute_that_is_set_on_the_model_reaches_it(data: tuple[Tensor, Te
 
     def trained(temperature: float) -> Tensor:
         torch.manual_seed(0)
-        _, model, optimizer, loader = private(
-            data, model=Tempered(), engine=PrivacyEngine(), max_grad_norm=1e3, z=1e-6
-        )
+        _, model, optimizer, loader = private(data, model=Tempered(), engine=PrivacyEngine(), max_grad_norm=1e3, z=1e-6)
         model.temperature, model.other = temperature, temperature
         assert (model.temperature, hasattr(model._module, "other")) == (temperature, False)
         epoch(model, optimizer, loader)

@@ -455,9 +455,7 @@ def test_what_an_earlier_training_of_the_engine_read_is_listed() -> None:
     assert "read-earlier" in codes
 
 
-def _small(
-    *, engine: PrivacyEngine | None = None, batch: int = ROWS
-) -> tuple[PrivacyEngine, Any, Any, Any, Scaled]:
+def _small(*, engine: PrivacyEngine | None = None, batch: int = ROWS) -> tuple[PrivacyEngine, Any, Any, Any, Scaled]:
     torch.manual_seed(0)
     engine, module = engine or PrivacyEngine(secure_mode=True), Scaled()
     data = TensorDataset(torch.randn(ROWS, 4), torch.randint(CLASSES, (ROWS,)))

@@ -12,9 +12,7 @@ from decrescendo.integrations.opacus.outputs import tree_leaves, tree_map
 
 Pair = namedtuple("Pair", ["first", "second"])
 trees = st.recursive(
-    st.sampled_from(
-        [None, 1, True, 2.5, "a", torch.zeros(2), torch.Size([2, 3]), slice(1), torch.float32, ...]
-    ),
+    st.sampled_from([None, 1, True, 2.5, "a", torch.zeros(2), torch.Size([2, 3]), slice(1), torch.float32, ...]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.lists(inner, max_size=3).map(tuple)

@@ -58,9 +58,7 @@ def test_noise_beside_the_gradients_is_drawn_anew_at_each_step() -> None:
     noise, stream, seen = CorrelatedNoise(strategy, RECORDS), SecureStream(KEY), list[float]()
     for step in range(6):
         sampling = CyclicPoissonSampling(RECORDS, 4, strategy.bands).at(step)
-        clipped = ClippedSum(
-            {"w": torch.zeros(3)}, 0.5, Diagnostics(0, 0, 0, 0.0), torch.zeros(2, dtype=torch.float64)
-        )
+        clipped = ClippedSum({"w": torch.zeros(3)}, 0.5, Diagnostics(0, 0, 0, 0.0), torch.zeros(2, dtype=torch.float64))
         found = privatise(clipped, float(strategy.noise_multiplier[step]), sampling, stream, noise)
         assert found.extra_coordinates is not None
         seen += found.extra_coordinates.tolist()
@@ -115,9 +113,7 @@ class TestRecursion:
         gamma, matrix = Fraction(noise.grid), dense(strategy)
         assert math.frexp(noise.grid)[0] == 0.5
         before: list[tuple[list[Fraction], list[Fraction]]] = []  # H and y of each step
-        drawn: list[
-            tuple[np.ndarray, float]
-        ] = []  # what is under the Gaussian of each step, and its deviation
+        drawn: list[tuple[np.ndarray, float]] = []  # what is under the Gaussian of each step, and its deviation
 
         def caught(sums: np.ndarray, out: np.ndarray, std: float, *more: object) -> object:
             add = rounded.adder(sums, out, std, *more)  # type: ignore[arg-type]
@@ -134,9 +130,7 @@ class TestRecursion:
                 noisy = released(noise, strategy, {"w": values}, step, stream, clip)
             given, std = drawn[step]
             size = len(numbers)
-            whole = [
-                Fraction(nearest(Fraction(float(v) * (1 / (clip * noise.grid))))) * gamma for v in values
-            ]
+            whole = [Fraction(nearest(Fraction(float(v) * (1 / (clip * noise.grid))))) * gamma for v in values]
             kept = noise._rows[step % (bands - 1)].tolist()
             out = [whole[i] + kept[i] * gamma for i in range(size)]
             for i in range(size):
@@ -165,10 +159,7 @@ class TestRecursion:
             weights = strategy.weights(step)
             under = [
                 -sum(
-                    (
-                        Fraction(float(c)) * int(n[i])
-                        for c, n in zip(weights, reversed(earlier), strict=False)
-                    ),
+                    (Fraction(float(c)) * int(n[i]) for c, n in zip(weights, reversed(earlier), strict=False)),
                     Fraction(0),
                 )
                 for i in range(size)
@@ -200,9 +191,7 @@ class TestRecursion:
                 if not compiled:
                     patch.setattr(banded, "kernel", lambda: None)
                 noise, stream = CorrelatedNoise(strategy, RECORDS), SecureStream(KEY)
-                found.append(
-                    [released(noise, strategy, {"w": sums}, t, stream).gradients["w"] for t in range(9)]
-                )
+                found.append([released(noise, strategy, {"w": sums}, t, stream).gradients["w"] for t in range(9)])
         for one, other in zip(*found, strict=True):
             assert torch.equal(one[1:], other[1:])
             assert one[0].isnan()
@@ -251,9 +240,7 @@ class TestGrid:
         assert sum(map(abs, weights)) * largest <= 2**53
 
     def test_weights_with_too_many_digits_are_refused(self) -> None:
-        with pytest.raises(
-            InvalidValue, match=r"noise weights must have few binary digits, got 5[0-9] behind"
-        ):
+        with pytest.raises(InvalidValue, match=r"noise weights must have few binary digits, got 5[0-9] behind"):
             grid_of(1.0, np.array([[1 / 3]]))
 
     def test_rounding_costs_little_for_a_million_parameters(self) -> None:
@@ -372,9 +359,7 @@ class TestRefusals:
     def test_each_step_once_and_in_order(self) -> None:
         released(self.noise, self.strategy, self.sums, 0, self.stream)
         for step in (0, 2):
-            with pytest.raises(
-                PlanViolation, match=f"once at each step, in order, got step {step + 1} after 1"
-            ):
+            with pytest.raises(PlanViolation, match=f"once at each step, in order, got step {step + 1} after 1"):
                 released(self.noise, self.strategy, self.sums, step, self.stream)
 
     def test_not_after_one_that_failed(self) -> None:
@@ -388,9 +373,7 @@ class TestRefusals:
         with pytest.raises(PlanViolation, match="of a whole step"):
             self.noise.state({})
 
-    @pytest.mark.parametrize(
-        "sums", [{"w": torch.zeros(4)}, {"v": torch.zeros(3)}, {"w": torch.zeros(3).double()}]
-    )
+    @pytest.mark.parametrize("sums", [{"w": torch.zeros(4)}, {"v": torch.zeros(3)}, {"w": torch.zeros(3).double()}])
     def test_other_parameters_than_before(self, sums: Sums) -> None:
         released(self.noise, self.strategy, {"w": torch.zeros(3), "v": torch.zeros(1)}, 0, self.stream)
         with pytest.raises(PlanViolation, match="must train the same parameters at every step"):
@@ -412,7 +395,5 @@ class TestRefusals:
         with pytest.raises(InvalidValue, match="must be of one plan, got bands=3 and independent noise"):
             privatise(clipped, 1.0, turns, self.stream)
         for sampling in (PoissonSampling(RECORDS, 4), CyclicPoissonSampling(RECORDS, 4, 2)):
-            with pytest.raises(
-                InvalidValue, match=r"must be of one plan, got bands=[12] and noise of 3 bands"
-            ):
+            with pytest.raises(InvalidValue, match=r"must be of one plan, got bands=[12] and noise of 3 bands"):
                 privatise(clipped, 1.0, sampling, self.stream, self.noise)

@@ -21,9 +21,7 @@ def clipped(sensitivity: float = 1.0, examples: int = 8, **gradients: torch.Tens
     return ClippedSum(gradients, sensitivity, Diagnostics(examples, 0, 0, 0.0))
 
 
-def draw(
-    seed: int, z: float, c: float, size: int = 40_000, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
+def draw(seed: int, z: float, c: float, size: int = 40_000, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """The noise alone, in units of its declared standard deviation."""
     zeros = clipped(c, a=torch.zeros(size, dtype=dtype), b=torch.zeros(size, dtype=dtype))
     noisy = privatise(zeros, z, SAMPLING, torch.Generator().manual_seed(seed)).gradients
@@ -109,9 +107,7 @@ def test_the_release_says_rate_and_multiplier_and_not_the_clip_norm() -> None:
 
 
 def test_half_precision_sums_are_noised_and_kept_in_float32() -> None:
-    tiny = privatise(
-        clipped(1e-6, a=torch.zeros(1000).bfloat16()), 1.0, SAMPLING, torch.Generator().manual_seed(0)
-    )
+    tiny = privatise(clipped(1e-6, a=torch.zeros(1000).bfloat16()), 1.0, SAMPLING, torch.Generator().manual_seed(0))
     values = tiny.gradients["a"]
     assert values.dtype == torch.float32
     assert values.unique().numel() > 990  # bfloat16 has 8 bits: it would repeat values

@@ -19,9 +19,7 @@ KEY = bytes(range(32))
 SAMPLING = PoissonSampling(dataset_size=1000, expected_batch_size=8)
 
 
-def noised(
-    stream: SecureStream | Keystream, z: float = 1.5, c: float = 0.5, **gradients: torch.Tensor
-) -> NoisyMean:
+def noised(stream: SecureStream | Keystream, z: float = 1.5, c: float = 0.5, **gradients: torch.Tensor) -> NoisyMean:
     return privatise(ClippedSum(gradients, c, Diagnostics(8, 0, 0, 0.0)), z, SAMPLING, stream)
 
 
@@ -63,9 +61,7 @@ def test_the_sum_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("together", [0, 1, 5, 7, 20])
-def test_bits_do_not_depend_on_what_is_laid_side_by_side(
-    together: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_do_not_depend_on_what_is_laid_side_by_side(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums in any layout, alone or beside others: the noise of a coordinate is that of its place in the whole."""
     sums = {
         "p_a": torch.arange(3.0), "p_b": torch.tensor(2.0), "p_c": torch.arange(12.0).reshape(3, 4).T,
@@ -77,9 +73,7 @@ def test_bits_do_not_depend_on_what_is_laid_side_by_side(
     found = noised(SecureStream(KEY), **sums).gradients
     whole = torch.cat([sums[name].flatten() for name in sorted(sums)]).numpy()
     exact = torch.from_numpy(SecureStream(KEY).add_gaussian(whole, 1.5 * 0.5, divisor=8))
-    for name, part in zip(
-        sorted(sums), exact.split([sums[name].numel() for name in sorted(sums)]), strict=True
-    ):
+    for name, part in zip(sorted(sums), exact.split([sums[name].numel() for name in sorted(sums)]), strict=True):
         assert torch.equal(found[name], expected[name])
         assert torch.equal(found[name].flatten(), part)
     assert torch.equal(sums["p_e"], torch.arange(10.0)[::2])
@@ -114,6 +108,4 @@ def test_other_sources_are_refused() -> None:
         bare = getattr(gate, "__wrapped__", gate)
         first = ClippedSum({"w": torch.zeros(1)}, 1.0, Diagnostics(0, 0, 0, 0.0))
         with pytest.raises(InvalidType):
-            bare(first, 1.0, SAMPLING, np.random.default_rng(0)) if gate is privatise else bare(
-                first, SAMPLING, 0
-            )
+            bare(first, 1.0, SAMPLING, np.random.default_rng(0)) if gate is privatise else bare(first, SAMPLING, 0)

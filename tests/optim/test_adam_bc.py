@@ -61,9 +61,7 @@ def mean_of(gradient: np.ndarray | torch.Tensor, std: float | None) -> NoisyMean
     return NoisyMean({"w": torch.as_tensor(gradient)}, RELEASE, std)
 
 
-def drive(
-    model: Bare, optimizer: torch.optim.Optimizer, gradients: np.ndarray, stds: np.ndarray
-) -> np.ndarray:
+def drive(model: Bare, optimizer: torch.optim.Optimizer, gradients: np.ndarray, stds: np.ndarray) -> np.ndarray:
     for gradient, std in zip(gradients, stds, strict=True):
         apply(mean_of(gradient, float(std)), model, optimizer)
     return model.w.detach().numpy().copy()
@@ -112,9 +110,7 @@ def test_with_constant_noise_the_relative_floor_is_a_published_floor() -> None:
     absolute = drive(other, AdamBC(other.parameters(), floor=0.2 * 0.1**2), gradients, stds)
     np.testing.assert_allclose(relative, absolute, rtol=1e-12)
     third = Bare(6)
-    assert not np.allclose(
-        drive(third, AdamBC(third.parameters(), floor=1e-12), gradients, stds), absolute, rtol=1e-2
-    )
+    assert not np.allclose(drive(third, AdamBC(third.parameters(), floor=1e-12), gradients, stds), absolute, rtol=1e-2)
 
 
 def test_without_noise_and_floor_it_is_adam() -> None:
@@ -128,9 +124,7 @@ def test_without_noise_and_floor_it_is_adam() -> None:
 def test_weight_decay_is_that_of_adamw() -> None:
     gradients, _ = noisy_gradients()
     one, other = Bare(5, 2.0), Bare(5, 2.0)
-    ours = drive(
-        one, AdamBC(one.parameters(), lr=0.1, floor=1e-60, weight_decay=0.3), gradients, np.zeros(12)
-    )
+    ours = drive(one, AdamBC(one.parameters(), lr=0.1, floor=1e-60, weight_decay=0.3), gradients, np.zeros(12))
     theirs = torch.optim.AdamW(other.parameters(), lr=0.1, eps=0.0, weight_decay=0.3)
     np.testing.assert_allclose(ours, drive(other, theirs, gradients, np.zeros(12)), rtol=1e-12)
 
@@ -146,9 +140,7 @@ def test_it_is_the_formula_for_every_sequence(
     gradients, stds = np.array([row[:2] for row in rows]), np.array([row[2] for row in rows])
     model = Bare(2)
     ours = drive(model, AdamBC(model.parameters(), lr=0.1, betas=betas, floor=floor), gradients, stds)
-    np.testing.assert_allclose(
-        ours, adam_bc_by_hand(gradients, stds, 0.1, betas, floor), rtol=1e-6, atol=1e-9
-    )
+    np.testing.assert_allclose(ours, adam_bc_by_hand(gradients, stds, 0.1, betas, floor), rtol=1e-6, atol=1e-9)
 
 
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_size=10), st.floats(1e-4, 1))
@@ -225,9 +217,7 @@ def algorithm_4(model: nn.Module, plan: Plan, data: Any, seed: int, rule: Rule) 
             noisy = on_grid(total[name] + z * clip * drawn, z * clip)
             history[name].append((noisy / plan.sampling.expected_batch_size).numpy())
             with torch.no_grad():
-                p -= torch.as_tensor(
-                    rule(np.stack(history[name]), plan.noise_multiplier, plan.clip_norm, t + 1)
-                )
+                p -= torch.as_tensor(rule(np.stack(history[name]), plan.noise_multiplier, plan.clip_norm, t + 1))
 
 
 @pytest.fixture(scope="module")

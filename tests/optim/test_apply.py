@@ -24,9 +24,7 @@ bare = getattr(apply, "__wrapped__", apply)
 
 def noisy_for(model: nn.Module, seed: int = 0) -> NoisyMean:
     generator = torch.Generator().manual_seed(seed)
-    named = {
-        n: torch.randn(p.shape, generator=generator) for n, p in model.named_parameters() if p.requires_grad
-    }
+    named = {n: torch.randn(p.shape, generator=generator) for n, p in model.named_parameters() if p.requires_grad}
     return NoisyMean(named, RELEASE)
 
 
@@ -127,9 +125,7 @@ def test_gradients_of_another_model_are_refused_before_anything_changes(change: 
     else:
         gradients["1.bias"] = torch.zeros(1)  # would broadcast
     before = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(
-        InvalidValue, match={"missing": "0.bias", "unknown": "stranger", "shape": "1.bias"}[change]
-    ):
+    with pytest.raises(InvalidValue, match={"missing": "0.bias", "unknown": "stranger", "shape": "1.bias"}[change]):
         apply(NoisyMean(gradients, RELEASE), model, torch.optim.SGD(model.parameters(), lr=1.0))
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
 
@@ -148,9 +144,7 @@ def test_an_optimiser_that_misses_a_parameter_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("kind", "reason"), [(torch.optim.LBFGS, "closure"), (torch.optim.SparseAdam, "dense")]
-)
+@pytest.mark.parametrize(("kind", "reason"), [(torch.optim.LBFGS, "closure"), (torch.optim.SparseAdam, "dense")])
 def test_optimisers_that_cannot_step_on_a_given_dense_gradient_are_refused(
     kind: Callable[..., torch.optim.Optimizer], reason: str
 ) -> None:

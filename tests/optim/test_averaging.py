@@ -39,9 +39,7 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return calibrate(
-        Budget(4.0, 1e-3), PoissonSampling(60, 10), steps=9, privacy=constant(1.0), clip=linear(1.0, 0.5)
-    )
+    return calibrate(Budget(4.0, 1e-3), PoissonSampling(60, 10), steps=9, privacy=constant(1.0), clip=linear(1.0, 0.5))
 
 
 def run(plan: Plan, model: Net, callback: Any = None) -> list[torch.Tensor]:
@@ -72,9 +70,7 @@ def following(average: AveragedModel, model: nn.Module, *, start: int = 1) -> Ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [1, 4])
-def test_a_uniform_average_is_the_mean_of_the_tail_and_training_is_not_disturbed(
-    plan: Plan, start: int
-) -> None:
+def test_a_uniform_average_is_the_mean_of_the_tail_and_training_is_not_disturbed(plan: Plan, start: int) -> None:
     plain = run(plan, Net())
     model = Net()
     average = averaged(model)

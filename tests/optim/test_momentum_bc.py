@@ -52,13 +52,9 @@ def test_steps_are_weighted_sums_of_all_gradients(beta: float, lr: float, steps:
     for row in torch.from_numpy(gradients):
         parts[0].grad, parts[1].grad = row[:2].clone(), row[2:].clone()
         optimizer.step()
-    np.testing.assert_allclose(
-        torch.cat([part.detach() for part in parts]), by_hand(gradients, lr, beta), rtol=1e-9
-    )
+    np.testing.assert_allclose(torch.cat([part.detach() for part in parts]), by_hand(gradients, lr, beta), rtol=1e-9)
     if beta == 0:
-        np.testing.assert_allclose(
-            by_hand(gradients, lr, beta), -lr * gradients.sum(axis=0), rtol=1e-9, atol=1e-12
-        )
+        np.testing.assert_allclose(by_hand(gradients, lr, beta), -lr * gradients.sum(axis=0), rtol=1e-9, atol=1e-12)
 
 
 def test_saved_and_loaded_it_goes_on_the_same() -> None:
@@ -112,9 +108,7 @@ def test_a_full_batch_run_is_algorithm_1_written_out(beta: float) -> None:
         clip=curves.constant(0.7), accountant=Zcdp(),
     )  # fmt: skip
     model, (inputs, targets) = linear(), examples()
-    run = train(
-        model, loss, (inputs, targets), plan, MomentumBC(model.parameters(), lr=RATE, momentum=beta), seed=5
-    )
+    run = train(model, loss, (inputs, targets), plan, MomentumBC(model.parameters(), lr=RATE, momentum=beta), seed=5)
     noise, weights, noisy = Streams(5).keyed("noise"), np.zeros(3), list[np.ndarray]()
     for z, clip in zip(plan.noise_multiplier, plan.clip_norm, strict=True):
         total = np.zeros(3)
@@ -195,10 +189,7 @@ def test_the_noise_in_the_weights_has_the_variance_that_the_theory_says(beta: fl
         trainer.step(batch)
     # What one unit of noise at step i leaves at the end: the sum of its weights in all later averages.
     left = np.array(
-        [
-            sum((1 - beta) * beta ** (t - i) / (1 - beta**t) for t in range(i, STEPS + 1))
-            for i in range(1, STEPS + 1)
-        ]
+        [sum((1 - beta) * beta ** (t - i) / (1 - beta**t) for t in range(i, STEPS + 1)) for i in range(1, STEPS + 1)]
     )
     variance = float(np.sum((left * plan.noise_multiplier * plan.clip_norm / 2) ** 2))
     statistic = float(model.weight.detach().square().sum()) / variance

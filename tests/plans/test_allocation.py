@@ -61,9 +61,7 @@ def test_disjoint_epochs_are_the_brute_force_optimum(a: np.ndarray, batches: int
     epoch = np.arange(a.size) // batches
     mu = disjoint_epochs(a, batches)
     mu /= math.sqrt(sum(np.max(mu[epoch == e] ** 2) for e in range(epoch[-1] + 1)))
-    sums = np.bincount(
-        epoch, weights=a
-    )  # within an epoch all take the largest: less noise costs nothing more
+    sums = np.bincount(epoch, weights=a)  # within an epoch all take the largest: less noise costs nothing more
     best = brute(lambda share: share, sums) if sums.size > 1 else sums[0]
     assert np.sum(a / mu**2) == pytest.approx(best, rel=1e-6)
 
@@ -154,9 +152,7 @@ def test_prices_are_the_derivatives_of_the_exact_delta() -> None:
         return math.log(two_steps(eps, np.exp(-y), p))
 
     run = dc.Ledger.of(np.exp(-x), p)
-    prices = MarginalCosts.of(
-        run, eps, math.exp(log_delta(x)), mu_low=1.0, mu_high=1.2
-    )  # both steps are nodes
+    prices = MarginalCosts.of(run, eps, math.exp(log_delta(x)), mu_low=1.0, mu_high=1.2)  # both steps are nodes
     assert max(prices.log_deltas(x)) == pytest.approx(log_delta(x), abs=0.02)
     slopes = prices.slopes(x, 1.0)[[0, -1]]
     for t in range(2):
@@ -197,9 +193,7 @@ def test_full_batches_are_in_closed_form_for_every_accountant_of_them() -> None:
 def test_the_clt_is_asked_for_its_own_optimum_and_stays_an_estimate() -> None:
     sampling = dc.PoissonSampling(1000, 20)
     influence = np.array([1.0, 40.0, 7.0])
-    plan = allocate(
-        BUDGET, sampling, steps=3, influence=influence, clip=dc.curves.constant(1.0), accountant=GdpClt()
-    )
+    plan = allocate(BUDGET, sampling, steps=3, influence=influence, clip=dc.curves.constant(1.0), accountant=GdpClt())
     mu = clt(influence, (mu_of(1.0, 1e-5) / 0.02) ** 2)
     assert 1 / plan.noise_multiplier == pytest.approx(mu, rel=1e-3)
     assert plan.guarantee.kind == "estimate"
@@ -229,9 +223,7 @@ def test_influences_that_cancel_the_clip_curve_give_even_noise() -> None:
 @pytest.mark.slow
 def test_nearly_even_influences_give_nearly_even_noise() -> None:
     influence = 1 + 1e-3 * np.linspace(0, 1, 12)
-    plan = allocate(
-        BUDGET, dc.PoissonSampling(1000, 50), steps=12, influence=influence, clip=dc.curves.constant(1.0)
-    )
+    plan = allocate(BUDGET, dc.PoissonSampling(1000, 50), steps=12, influence=influence, clip=dc.curves.constant(1.0))
     assert np.ptp(np.log(plan.noise_multiplier)) < 5e-4
 
 
@@ -267,15 +259,11 @@ def test_influences_twelve_orders_apart() -> None:
     influence = np.geomspace(1e-12, 1.0, 5)
     plan = allocate(BUDGET, sampling, steps=5, influence=influence, clip=dc.curves.constant(1.0))
     assert np.all(np.diff(plan.noise_multiplier) <= 0)
-    even = dc.calibrate(
-        BUDGET, sampling, steps=5, privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0)
-    )
+    even = dc.calibrate(BUDGET, sampling, steps=5, privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0))
     assert noise_cost(plan, influence) < 0.8 * noise_cost(even, influence)
 
 
-def rivals(
-    plan: dc.Plan, influence: np.ndarray, rho: float, *, without: str | None = None
-) -> dict[str, float]:
+def rivals(plan: dc.Plan, influence: np.ndarray, rho: float, *, without: str | None = None) -> dict[str, float]:
     """Their sums over the plan's, each calibrated to the plan's own budget."""
     clip = plan.clip_norm
     shapes = {
@@ -344,9 +332,7 @@ def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float)
 def test_never_worse_than_the_usual_schedules(seed: int) -> None:
     plan, influence, rho = drawn(seed, most=8, rarest=0.02)  # accounting of rare records is slow
     assert 0.999 * plan.budget.epsilon < plan.guarantee.epsilon <= plan.budget.epsilon
-    left_out = (
-        "sqrt(C)" if seed % 2 else "growing mu"
-    )  # odd seeds have the growing mu that is hardest to beat
+    left_out = "sqrt(C)" if seed % 2 else "growing mu"  # odd seeds have the growing mu that is hardest to beat
     for name, ratio in rivals(plan, influence, rho, without=left_out).items():
         assert ratio > 1 - TOLERANCE, name
 
@@ -367,9 +353,7 @@ def test_five_thousand_steps_in_half_a_minute() -> None:
     budget, sampling = dc.Budget(1.2, 1e-6), dc.PoissonSampling(60_000, 250)
     plan = allocate(budget, sampling, steps=steps, influence=rate**2, clip=dc.curves.constant(1.0))
     assert time.process_time() - started < 30
-    even = dc.calibrate(
-        budget, sampling, steps=steps, privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0)
-    )
+    even = dc.calibrate(budget, sampling, steps=steps, privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0))
     assert noise_cost(plan, rate**2) < 0.8 * noise_cost(even, rate**2)
 
 
@@ -383,9 +367,7 @@ def test_noise_cost_is_the_sum_it_says(influence: np.ndarray) -> None:
         clip=1 / influence,
         accountant=Gaussian(),
     )
-    by_hand = sum(
-        q * c**2 * z**2 for q, c, z in zip(influence, plan.clip_norm, plan.noise_multiplier, strict=True)
-    )
+    by_hand = sum(q * c**2 * z**2 for q, c, z in zip(influence, plan.clip_norm, plan.noise_multiplier, strict=True))
     assert noise_cost(plan, influence) == pytest.approx(by_hand, rel=1e-12)
 
 

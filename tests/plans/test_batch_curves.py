@@ -192,9 +192,7 @@ class TestTraining:
             torch.testing.assert_close(mean, next(plain.parameters()).grad / size)  # type: ignore[operator]
 
     def test_the_noise_on_the_mean_has_the_standard_deviation_of_its_step(self) -> None:
-        plan = Plan(
-            BUDGET, BatchSchedule(ROWS, [6.0, 30.0]), Schedule([30.0, 30.0], [1.0, 1.0]), moving().guarantee
-        )
+        plan = Plan(BUDGET, BatchSchedule(ROWS, [6.0, 30.0]), Schedule([30.0, 30.0], [1.0, 1.0]), moving().guarantee)
         model = nn.Linear(200, 200)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         seen: list[float] = []
@@ -240,9 +238,7 @@ class TestTraining:
     def test_store_run_and_statement_have_the_sizes(self, tmp_path: Path) -> None:
         plan, model = moving(), model_of()
         store = Store.create(tmp_path / "ledger.db", rows=ROWS, budget=Budget(9.0, 1e-2), dataset="toy")
-        run = train(
-            model, loss, data(), plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, store=store
-        )
+        run = train(model, loss, data(), plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, store=store)
         run.save(tmp_path / "run")
         again = Run.load(tmp_path / "run")
         assert again.plan == plan
@@ -331,8 +327,6 @@ def test_the_command_line_moves_batches_too(tmp_path: Path) -> None:
     made = CliRunner().invoke(app, [*given, "--batch-end", "12", "--save", str(path)])
     assert made.exit_code == 0, made.output
     assert Plan.load(path).batch_size.tolist() == [7.5, 9.0, 10.5, 12.0]
-    refused = CliRunner().invoke(
-        app, [*given, "--batch-end", "12", "--schedule", "optimal", "--momentum", "0.5"]
-    )
+    refused = CliRunner().invoke(app, [*given, "--batch-end", "12", "--schedule", "optimal", "--momentum", "0.5"])
     assert refused.exit_code != 0
     assert "--batch-end must be left out" in refused.output.replace("\n", " ")

@@ -64,9 +64,7 @@ def test_no_optimiser_finds_better_batches_and_noise(steps: int, price: float, t
     st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8), st.floats(1e-4, 50), st.floats(1e-4, 0.99),
     st.floats(1.01, 2.0),
 )  # fmt: skip
-def test_more_compute_and_more_budget_never_hurt(
-    values: list[float], price: float, share: float, more: float
-) -> None:
+def test_more_compute_and_more_budget_never_hurt(values: list[float], price: float, share: float, more: float) -> None:
     a = np.array(values)
     total = share * a.size
 
@@ -97,9 +95,7 @@ def test_every_example_at_every_step_leaves_the_noise_to_choose() -> None:
 @pytest.mark.slow
 def test_a_plan_keeps_to_budget_and_compute_and_beats_noise_alone() -> None:
     budget, influence = dc.Budget(1.2, 1e-6), (1 - np.arange(12) / 12) ** 2
-    plan = allocate_compute(
-        budget, 60_000, steps=12, compute=6_000, influence=influence, clip=dc.curves.constant(1.0)
-    )
+    plan = allocate_compute(budget, 60_000, steps=12, compute=6_000, influence=influence, clip=dc.curves.constant(1.0))
     assert plan.guarantee.epsilon <= 1.2
     assert (plan.guarantee.epsilon_lower or 0) > 1.19
     assert plan.batch_size.sum() == pytest.approx(6_000)
@@ -118,9 +114,7 @@ def test_where_all_steps_matter_alike_all_are_alike() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "power", [0.67, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.85, 1.15, 1.33))]
-)
+@pytest.mark.parametrize("power", [0.67, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.85, 1.15, 1.33))])
 def test_a_neighbourhood_of_the_plan_holds_nothing_much_better_for_the_real_accountant(power: float) -> None:
     """The shape is the theorem's; by the certified accountant, batches moved a third less or more gain under 1 %."""
     budget, influence = dc.Budget(1.0, 1e-5), np.array([1.0, 2.0, 4.0, 8.0])

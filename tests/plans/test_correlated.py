@@ -28,9 +28,7 @@ RATES = (1 + np.cos(np.pi * np.arange(STEPS) / STEPS)) / 2
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return dc.calibrate(
-        BUDGET, SAMPLING, steps=STEPS, clip=np.linspace(1.0, 0.5, STEPS), bands=4, workload=RATES
-    )
+    return dc.calibrate(BUDGET, SAMPLING, steps=STEPS, clip=np.linspace(1.0, 0.5, STEPS), bands=4, workload=RATES)
 
 
 def square(strategy: np.ndarray) -> np.ndarray:
@@ -70,9 +68,7 @@ class TestPlan:
                 else:
                     assert weight == 0
         np.testing.assert_allclose(noises @ square(plan.strategy), np.eye(STEPS), atol=1e-12)
-        np.testing.assert_allclose(
-            plan.noise_std, plan.clip_norm * np.linalg.norm(noises, axis=1), rtol=1e-12
-        )
+        np.testing.assert_allclose(plan.noise_std, plan.clip_norm * np.linalg.norm(noises, axis=1), rtol=1e-12)
 
     def test_it_is_saved_hashed_copied_and_verified(self, plan: Plan) -> None:
         again = Plan.from_json(plan.to_json())
@@ -141,9 +137,7 @@ class TestPlan:
         assert one.noise_coefficients(2).size == 0
         assert one.noise_scale(2) == one.noise_multiplier[2]
         assert "strategy" not in one.to_json()
-        assert (
-            dc.calibrate(Budget(1.0, 1e-5), SAMPLING, steps=5, clip=1.0, bands=1).to_json() == one.to_json()
-        )
+        assert dc.calibrate(Budget(1.0, 1e-5), SAMPLING, steps=5, clip=1.0, bands=1).to_json() == one.to_json()
 
 
 def _keys(plan: Plan) -> set[str]:
@@ -247,9 +241,7 @@ class TestSearch:
         q = np.linspace(1, 4, 12)
         found = allocate(BUDGET, SAMPLING, steps=12, influence=q, clip=1.0, bands=2)
         assert found.bands == 2
-        assert noise_cost(found, q) < noise_cost(
-            allocate(BUDGET, SAMPLING, steps=12, influence=q, clip=1.0), q
-        )
+        assert noise_cost(found, q) < noise_cost(allocate(BUDGET, SAMPLING, steps=12, influence=q, clip=1.0), q)
         assert allocate(BUDGET, SAMPLING, steps=12, workload=1.0, clip=1.0, bands=2).bands == 2
         with pytest.raises(InvalidValue, match="exactly one of influence and workload"):
             allocate(BUDGET, SAMPLING, steps=12, clip=1.0)

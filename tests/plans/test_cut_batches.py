@@ -283,9 +283,7 @@ class TestTraining:
     def test_store_run_and_statement_charge_it(self, tmp_path: Path) -> None:
         plan, model = cut(), model_of()
         store = Store.create(tmp_path / "ledger.db", rows=ROWS, budget=Budget(9.0, 1e-2), dataset="toy")
-        run = train(
-            model, loss, data(), plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, store=store
-        )
+        run = train(model, loss, data(), plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, store=store)
         assert run.ledger == plan.ledger
         assert run.guarantee == Truncated().certify(plan.ledger, BUDGET)
         (entry,) = Store(tmp_path / "ledger.db").entries()
@@ -314,9 +312,7 @@ class TestTraining:
     @pytest.mark.slow
     def test_stores_add_it_up_or_refuse(self, tmp_path: Path) -> None:
         made = {
-            rule: Store.create(
-                tmp_path / rule[:5], Budget(9.0, 1e-2), dataset="toy", rows=ROWS, composition=rule
-            )
+            rule: Store.create(tmp_path / rule[:5], Budget(9.0, 1e-2), dataset="toy", rows=ROWS, composition=rule)
             for rule in ("sum", "declared", "renyi:8")
         }
         with pytest.raises(InvalidValue, match="a run with truncated batches"):
@@ -350,9 +346,7 @@ class TestElsewhere:
         assert server.ledger == server.plan.ledger
         assert server.finish().guarantee.accountant == "Truncated(Pld)"
         for placement in (Placement.DISTRIBUTED, Placement.LOCAL):
-            with pytest.raises(
-                InvalidValue, match=f"a run with {placement} noise must have batches of any size"
-            ):
+            with pytest.raises(InvalidValue, match=f"a run with {placement} noise must have batches of any size"):
                 self.server(placement)
 
     def test_a_capped_cohort_is_not_larger(self) -> None:

@@ -19,14 +19,9 @@ def test_they_are_the_double_sum(eta: np.ndarray, share: float, beta: float) -> 
     top = eta.max()
     c = 1 - 2 * share / top * eta * (1 - eta / top / 2)
     t = np.arange(1, eta.size + 1)
-    a = [
-        (eta[i] * (1 - beta) / (1 - beta ** (i + 1))) ** 2 * math.prod(c[i + 1 :].tolist())
-        for i in range(eta.size)
-    ]
+    a = [(eta[i] * (1 - beta) / (1 - beta ** (i + 1))) ** 2 * math.prod(c[i + 1 :].tolist()) for i in range(eta.size)]
     slow = np.array([sum(a[j - 1] * beta ** (2 * (j - i)) for j in t if j >= i) for i in t])
-    assert noise_influence(eta, curvature=share / top, momentum=beta) == pytest.approx(
-        slow / slow.max(), rel=1e-9
-    )
+    assert noise_influence(eta, curvature=share / top, momentum=beta) == pytest.approx(slow / slow.max(), rel=1e-9)
 
 
 def test_rates_alone_count_squared_and_only_by_ratio() -> None:
@@ -50,8 +45,6 @@ def test_what_is_forgotten_beyond_floats_still_counts_a_little() -> None:
         ([1.0], 0.0, 1.0, "momentum must be"),
     ],
 )
-def test_what_has_no_weights_is_refused(
-    rates: list[float], curvature: float, momentum: float, words: str
-) -> None:
+def test_what_has_no_weights_is_refused(rates: list[float], curvature: float, momentum: float, words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
         noise_influence(rates, curvature=curvature, momentum=momentum)

@@ -14,9 +14,7 @@ KINDS: list[Any] = [None, True, [], {}, "x", -1, float("nan"), 2**70, [[1, 2], [
 
 def places(content: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Paths to the values in a file; of lists to the first."""
-    keys = (
-        list(content) if isinstance(content, dict) else [0] if isinstance(content, list) and content else []
-    )
+    keys = list(content) if isinstance(content, dict) else [0] if isinstance(content, list) and content else []
     return [place for key in keys for place in [(*before, key), *places(content[key], (*before, key))]]
 
 

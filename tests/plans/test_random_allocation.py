@@ -128,9 +128,7 @@ class TestSampling:
         sizes = np.bincount((bins == 0).sum(1), minlength=rows + 1)
         expected = self.draws * stats.binom(rows, 1 / steps).pmf(np.arange(rows + 1))
         far = sizes[:2].sum() + sizes[6:].sum(), expected[:2].sum() + expected[6:].sum()
-        later = np.array(
-            [((bins[:-1] == a) & (bins[1:] == b)).sum() for a, b in product(range(steps), repeat=2)]
-        )
+        later = np.array([((bins[:-1] == a) & (bins[1:] == b)).sum() for a, b in product(range(steps), repeat=2)])
         return {
             "even": float(even.min() * rows),
             "pairs": stats.binomtest(together, self.draws, 1 / steps).pvalue,
@@ -163,10 +161,7 @@ class TestSampling:
     @pytest.mark.slow
     def test_secure_bins_are_even_and_independent(self) -> None:
         stream = SecureStream(bytes(range(32)))
-        assert (
-            min(self.p_values(lambda _, rows, steps: RandomAllocation(rows, steps).epoch(stream)).values())
-            > 1e-4
-        )
+        assert min(self.p_values(lambda _, rows, steps: RandomAllocation(rows, steps).epoch(stream)).values()) > 1e-4
 
     @pytest.mark.parametrize("secure", some([False, True], 1))
     def test_a_cap_keeps_an_even_choice(self, secure: bool) -> None:
@@ -184,9 +179,7 @@ class TestSampling:
                 kept = keep(RandomAllocation(3, 2, cap).epoch(rng))
                 seen[tuple(int(batch[0]) if batch.size else -1 for batch in kept)] += 1  # type: ignore[index]
             assert seen.keys() <= law.keys()
-            return float(
-                stats.chisquare([seen[pair] for pair in law], [8_000 * law[pair] for pair in law]).pvalue
-            )
+            return float(stats.chisquare([seen[pair] for pair in law], [8_000 * law[pair] for pair in law]).pvalue)
 
         assert p_value(lambda batches: batches, 1) > 1e-4
         assert p_value(lambda batches: [batch[:1] for batch in batches], None) < 1e-12
@@ -220,13 +213,9 @@ class TestLedgers:
 
     def test_another_rate_has_no_such_epochs(self) -> None:
         for steps, rate in ((4, 0.2), (1, 1.0)):
-            with pytest.raises(
-                InvalidValue, match=r"steps_per_epoch must be >= 2|must have sample_rate=1/4, got 0\.2"
-            ):
+            with pytest.raises(InvalidValue, match=r"steps_per_epoch must be >= 2|must have sample_rate=1/4, got 0\.2"):
                 Ledger.of([1.0], rate).allocated(steps)
-            with pytest.raises(
-                InvalidValue, match=r"steps_per_epoch must be >= 2|must have sample_rate=1/4, got 0\.2"
-            ):
+            with pytest.raises(InvalidValue, match=r"steps_per_epoch must be >= 2|must have sample_rate=1/4, got 0\.2"):
                 dc.Release(rate, 1.0, steps_per_epoch=steps)
         with pytest.raises(InvalidValue, match="must have sample_rate=1/5"):
             once().ledger.with_rates(lambda rates: rates / 2)
@@ -253,9 +242,7 @@ class TestLedgers:
         seen = [rng.normal(0, z * math.sqrt(t * epochs), n) + epochs * there for there in (0, 1)]
         loss = [mu * sums / (z * math.sqrt(t * epochs)) - mu**2 / 2 for sums in seen]
         alarms = [float((one > least).mean()) for one in loss]
-        assert alarms[1] - math.exp(least) * alarms[0] == pytest.approx(
-            delta, abs=5 * math.sqrt(delta / n) * 3
-        )
+        assert alarms[1] - math.exp(least) * alarms[0] == pytest.approx(delta, abs=5 * math.sqrt(delta / n) * 3)
 
 
 class TestCalibration:
@@ -272,9 +259,7 @@ class TestCalibration:
         assert (noise == noise[:, :1]).all()
         expected = 1 / curves.growing_mu(1.5)(np.arange(1, EPOCHS + 1) / EPOCHS)
         np.testing.assert_allclose(noise[:, 0] / noise[-1, 0], expected / expected[-1])
-        given = calibrate(
-            BUDGET, SAMPLING, steps=STEPS, privacy=1 / once().noise_multiplier, clip=[1.0] * STEPS
-        )
+        given = calibrate(BUDGET, SAMPLING, steps=STEPS, privacy=1 / once().noise_multiplier, clip=[1.0] * STEPS)
         np.testing.assert_allclose(given.noise_multiplier, once().noise_multiplier, rtol=1e-3)
 
     def test_what_the_proof_does_not_cover_is_refused_with_where_it_stops(self) -> None:
@@ -292,15 +277,11 @@ class TestCalibration:
             make(steps=STEPS, privacy=curves.constant(1.0), batch=curves.linear(4, 8))
         for budget in (Budget(4.0, 1e-3, Unit.PERSON, 3),):
             with pytest.raises(InvalidValue, match="people with several examples must have Poisson batches"):
-                calibrate(
-                    budget, SAMPLING, steps=STEPS, privacy=curves.constant(1.0), clip=curves.constant(1.0)
-                )
+                calibrate(budget, SAMPLING, steps=STEPS, privacy=curves.constant(1.0), clip=curves.constant(1.0))
         with pytest.raises(InvalidValue, match=r"accountant must be Allocated .* got GdpClt"):
             make(steps=STEPS, privacy=curves.constant(1.0), accountant=dc.accounting.GdpClt())
         with pytest.raises(ImpossibleBudget):
-            calibrate(
-                Budget(60.0, 1e-3), SAMPLING, steps=STEPS, privacy=curves.constant(1.0), clip=[1.0] * STEPS
-            )
+            calibrate(Budget(60.0, 1e-3), SAMPLING, steps=STEPS, privacy=curves.constant(1.0), clip=[1.0] * STEPS)
 
     def test_clip_norms_may_move_within_an_epoch(self) -> None:
         assert np.unique(once().clip_norm).size == STEPS
@@ -411,9 +392,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(ROWS, 3, generator=generator), torch.randint(0, 2, (ROWS,), generator=generator)
 
 
-def trainer_of(
-    plan: Plan | ClipController, seed: int | Secure = 5, **more: object
-) -> tuple[Trainer, nn.Module]:
+def trainer_of(plan: Plan | ClipController, seed: int | Secure = 5, **more: object) -> tuple[Trainer, nn.Module]:
     model = model_of()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     return Trainer(model, loss, plan, optimizer, seed=seed, **more), model  # type: ignore[arg-type]
@@ -505,9 +484,7 @@ class TestTraining:
     @pytest.mark.parametrize(("every", "stop"), some([(2, 3), (2, 6), (5, 10), (4, 7)], 1))
     def test_killed_and_resumed_it_is_the_same_run(self, every: int, stop: int, tmp_path: Path) -> None:
         def life(folder: str, stop: int | None) -> tuple[nn.Module, Run | None]:
-            trainer, model = trainer_of(
-                once(), checkpoints=Checkpoints(tmp_path / folder, every, resume=True)
-            )
+            trainer, model = trainer_of(once(), checkpoints=Checkpoints(tmp_path / folder, every, resume=True))
             for batch in trainer.batches(data()):
                 trainer.step(batch)
                 if len(trainer.ledger) == stop:
@@ -568,9 +545,7 @@ class TestTraining:
 
     def test_stores_add_it_up_or_refuse(self, tmp_path: Path) -> None:
         made = {
-            rule: Store.create(
-                tmp_path / rule[:5], Budget(9.0, 1e-2), dataset="toy", rows=ROWS, composition=rule
-            )
+            rule: Store.create(tmp_path / rule[:5], Budget(9.0, 1e-2), dataset="toy", rows=ROWS, composition=rule)
             for rule in ("sum", "declared", "renyi:8")
         }
         poisson = calibrate(BUDGET, PoissonSampling(ROWS, 8), steps=3, privacy=[1.0] * 3, clip=[1.0] * 3)
@@ -581,16 +556,12 @@ class TestTraining:
         made["declared"].start(once())
         with pytest.raises(InvalidValue, match="must all draw Poisson batches, or all"):
             made["declared"].start(poisson)
-        made["declared"].start(
-            replace(once(), schedule=Schedule(2 * once().noise_multiplier, once().clip_norm))
-        )
+        made["declared"].start(replace(once(), schedule=Schedule(2 * once().noise_multiplier, once().clip_norm)))
         joint = once().ledger + once().ledger.with_noise(lambda z: 2 * z)
         assert f"{Truncated().epsilon(joint, 1e-2).value:.6g}" in made["declared"].describe()
 
     def test_a_clip_norm_that_follows_the_gradients_is_covered(self) -> None:
-        plan = calibrate(
-            BUDGET, SAMPLING, steps=STEPS, privacy=curves.growing_mu(1.5), clip=curves.constant(1.0)
-        )
+        plan = calibrate(BUDGET, SAMPLING, steps=STEPS, privacy=curves.growing_mu(1.5), clip=curves.constant(1.0))
         trainer, _ = trainer_of(ClipController(plan))
         self.steps(trainer)
         run = trainer.finish()
@@ -601,14 +572,10 @@ class TestTraining:
 class TestElsewhere:
     @pytest.mark.slow
     def test_what_is_proven_for_poisson_batches_refuses_it(self) -> None:
-        plan = calibrate(
-            Budget(4.0, 1e-3, Unit.CLIENT), SAMPLING, steps=EACH, privacy=[1.0] * EACH, clip=[1.0] * EACH
-        )
+        plan = calibrate(Budget(4.0, 1e-3, Unit.CLIENT), SAMPLING, steps=EACH, privacy=[1.0] * EACH, clip=[1.0] * EACH)
         model = model_of()
         with pytest.raises(InvalidValue, match="a federated run must have Poisson batches"):
-            Server(
-                model, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, placement=Placement.CENTRAL
-            )
+            Server(model, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, placement=Placement.CENTRAL)
         budget_filter = RenyiFilter(BUDGET, 8)
         with pytest.raises(AccountingError, match="grants releases of Poisson batches only"):
             budget_filter.cost(SAMPLING.release(1.0))
@@ -626,7 +593,5 @@ class TestElsewhere:
 
 
 def test_a_plan_without_privacy_must_be_of_whole_epochs_too() -> None:
-    with pytest.raises(
-        InvalidValue, match=r"steps must be of whole epochs of 10 steps, got steps=7\. .*take 10"
-    ):
+    with pytest.raises(InvalidValue, match=r"steps must be of whole epochs of 10 steps, got steps=7\. .*take 10"):
         Plan.without_privacy(RandomAllocation(100, 10), steps=7)

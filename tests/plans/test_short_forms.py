@@ -126,9 +126,7 @@ def test_a_name_that_says_too_little_says_what_to_write(change: dict[str, Any], 
         (2, None, 20), (0.5, None, 5), (0.01, None, 1), (3, 200.0, 15), (3, curves.linear(100, 200), 20),
     ],
 )  # fmt: skip
-def test_passes_over_the_data_are_a_number_of_steps(
-    epochs: float, batch: CurveOrValues | None, steps: int
-) -> None:
+def test_passes_over_the_data_are_a_number_of_steps(epochs: float, batch: CurveOrValues | None, steps: int) -> None:
     plan = calibrated(steps=None, epochs=epochs, batch=batch)
     assert plan.steps == steps
     if epochs >= 0.1:

@@ -30,9 +30,7 @@ def test_each_record_is_drawn_at_its_own_rate_and_independently(secure: bool) ->
     for name, rate, count in (("rare", 0.4, 10), ("common", 0.1, 90)):
         mine = found[:, [one == name for one in NAMES]].sum(1)
         assert abs(mine.mean() - count * rate) < 5 * np.sqrt(count * rate * (1 - rate) / steps)
-        assert (
-            abs(mine.var() / (count * rate * (1 - rate)) - 1) < 0.15
-        )  # independent: a binomial number of them
+        assert abs(mine.var() / (count * rate * (1 - rate)) - 1) < 0.15  # independent: a binomial number of them
 
 
 def test_the_largest_rate_is_judged_and_the_declared_sum_divides() -> None:

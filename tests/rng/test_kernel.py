@@ -63,8 +63,7 @@ def interpolated(octave: int, degree: int) -> list[mpmath.mpf]:
     angles = [mpmath.pi * (2 * j + 1) / (2 * count) for j in range(count)]
     values = [mpmath.sqrt(2) * mpmath.erfinv(1 - low * (3 + mpmath.cos(angle))) for angle in angles]
     sums = (
-        mpmath.fsum(y * mpmath.cos(i * angle) for y, angle in zip(values, angles, strict=True))
-        for i in range(count)
+        mpmath.fsum(y * mpmath.cos(i * angle) for y, angle in zip(values, angles, strict=True)) for i in range(count)
     )
     return [total * (2 if i else 1) / count for i, total in enumerate(sums)]
 
@@ -234,9 +233,7 @@ def test_a_seed_gives_the_numbers_that_it_gave(
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(0, 200),
-    start=st.one_of(
-        st.integers(0, 9), st.integers(2**65 - 400, 2**65 + 2), st.integers(2**66 - 9000, 2**66 + 9000)
-    ),
+    start=st.one_of(st.integers(0, 9), st.integers(2**65 - 400, 2**65 + 2), st.integers(2**66 - 9000, 2**66 + 9000)),
     dtype=st.sampled_from([np.float32, np.float64]),
     best=st.sampled_from([1, 2]),
     in_place=st.booleans(),
@@ -288,9 +285,7 @@ def test_what_fails_and_who_comes_at_the_same_time_gets_no_word_twice() -> None:
         stream.add_gaussian(np.zeros(100), 1.0)
     assert stream.position == 800
     assert stream.words(3).tolist() == Keystream(KEY, 800).words(3).tolist()
-    threads = [
-        Thread(target=lambda: seen.append(stream.add_gaussian(np.zeros(CHUNK), 1.0))) for _ in range(8)
-    ]
+    threads = [Thread(target=lambda: seen.append(stream.add_gaussian(np.zeros(CHUNK), 1.0))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

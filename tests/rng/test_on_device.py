@@ -234,10 +234,7 @@ def test_no_word_is_drawn_twice() -> None:
     stream = Keystream(KEY)
     vectors = [(stream.reserve(count), count) for count in (1, 7, 8, 9, 30)]
     drawn = torch.cat(
-        [
-            on_device.stream_words(words.key, words.start, count, torch.device("cpu"))
-            for words, count in vectors
-        ]
+        [on_device.stream_words(words.key, words.start, count, torch.device("cpu")) for words, count in vectors]
     )
     assert len(drawn.unique()) == len(drawn)
     words, count = vectors[-1]
@@ -259,8 +256,6 @@ def test_sums_on_cuda_get_their_noise_there() -> None:
     first, second = Keystream(KEY), Keystream(KEY, 8 * 2100)
     for name, stream in (("a", first), ("b", second)):
         words = stream.reserve(sums[name].numel())
-        expected = rounded.add_gaussian(
-            sums[name].cpu().numpy().reshape(-1), 3.0, Reference(words), divisor=10.0
-        )
+        expected = rounded.add_gaussian(sums[name].cpu().numpy().reshape(-1), 3.0, Reference(words), divisor=10.0)
         assert noisy.gradients[name].device.type == "cuda"
         np.testing.assert_array_equal(noisy.gradients[name].cpu().numpy().reshape(-1), expected)

@@ -41,9 +41,7 @@ def exact(value: float, std: float, word: int, more: list[int]) -> int:
         for extra in more:
             tail, bits = tail * 2**64 + extra, bits + 64
         size = mpmath.findroot(
-            lambda x: (
-                mpmath.log(mpmath.erfc(x / mpmath.sqrt(2)) / 2) - mpmath.log(mpmath.mpf(tail) / 2**bits)
-            ),
+            lambda x: mpmath.log(mpmath.erfc(x / mpmath.sqrt(2)) / 2) - mpmath.log(mpmath.mpf(tail) / 2**bits),
             -float(ndtri(max(tail / 2**bits, 1e-300))),
         )
         sign = -1 if word >> 63 else 1

@@ -70,8 +70,7 @@ def test_statement_studio_and_command_line_say_one_number(kind: str, tmp_path: P
         own = f"{percent(reading['power_at_false_alarms'][f'{alarms:g}'])} %"
         assert found == own
         assert (
-            f"At a false-positive rate of {share}, any test of whether somebody took part finds at most {own}"
-            in page
+            f"At a false-positive rate of {share}, any test of whether somebody took part finds at most {own}" in page
         )
         assert f"false-positive rate of {share}, a membership test finds at most {own}" in " ".join(
             printed.stdout.split()

@@ -102,9 +102,7 @@ def test_every_run_that_is_saved_has_a_statement_in_its_folder(run: Run, tmp_pat
     assert digest == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     assert (tmp_path / "run/statement.md").read_text() == run.statement().to_markdown()
     # What is named in it can be checked with nothing but sha256sum.
-    assert (
-        facts["schedule"]["sha256"] == hashlib.sha256((tmp_path / "run/plan.json").read_bytes()).hexdigest()
-    )
+    assert facts["schedule"]["sha256"] == hashlib.sha256((tmp_path / "run/plan.json").read_bytes()).hexdigest()
     again = Run.load(tmp_path / "run")
     assert again.provenance == run.provenance
     assert again.statement().to_json() == run.statement().to_json()
@@ -196,9 +194,7 @@ def test_clients_are_called_clients(run: Run) -> None:
     assert "each client's gradient" in page
 
 
-def test_what_the_owner_declares_is_shown_on_one_line_and_the_rest_as_not_stated(
-    run: Run, tmp_path: Path
-) -> None:
+def test_what_the_owner_declares_is_shown_on_one_line_and_the_rest_as_not_stated(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "declared.toml"
     path.write_text('data = "letters\\n# Privacy statement\\n**(0, 0)-differential privacy**"\n')
     page = run.statement(Declaration.load(path)).to_markdown()
@@ -275,9 +271,7 @@ def test_an_audit_of_another_plan_is_not_taken_for_one_of_this(run: Run) -> None
     page = run.statement(audit=audit).to_markdown()
     assert "reserved in patients, run 7" in page
     assert "another plan" not in page
-    assert (
-        "a training with another plan" in run.statement(audit=audit | {"plan_sha256": "0" * 64}).to_markdown()
-    )
+    assert "a training with another plan" in run.statement(audit=audit | {"plan_sha256": "0" * 64}).to_markdown()
 
 
 def test_conduct_is_checked() -> None:
@@ -302,9 +296,7 @@ def test_any_guarantee_gives_a_page_and_facts_that_parse(
 
 
 def test_an_audits_file_is_shown_and_another_file_refused(run: Run, tmp_path: Path) -> None:
-    result = AuditResult(
-        "many runs", "one canary", 3.0, 1e-3, 0.95, 9, 1, 0.62, 0.91, {"present": 4}, None, 2
-    )
+    result = AuditResult("many runs", "one canary", 3.0, 1e-3, 0.95, 9, 1, 0.62, 0.91, {"present": 4}, None, 2)
     path = tmp_path / "audit.json"
     path.write_text(result.to_json())
     page = run.statement(audit=AuditResult.load(path).facts()).to_markdown()

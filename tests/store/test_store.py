@@ -53,9 +53,7 @@ def test_whole_plans_are_reserved_until_nothing_fits(path: Path) -> None:
     store = make(path)
     accounts = [store.start(plan(), label=name) for name in "abc"]
     before = path.read_bytes(), store.to_json()
-    with pytest.raises(
-        ImpossibleBudget, match=r"within \(3.5, 1e-05\), got one more of \(1, 1e-06\).*left \(0.5"
-    ):
+    with pytest.raises(ImpossibleBudget, match=r"within \(3.5, 1e-05\), got one more of \(1, 1e-06\).*left \(0.5"):
         store.start(plan(), label="d")
     assert (path.read_bytes(), store.to_json()) == before
     store.start(plan(0.4))
@@ -94,9 +92,9 @@ def test_what_is_granted_is_within_the_budget(
     def over(plans: list[Plan]) -> bool:
         if rule == "sum":
             spent = [spent_alone(p) for p in plans]
-            return sum(map(Fraction, spent), Fraction(0)) > Fraction(2.2) or len(plans) * Fraction(
-                1e-6
-            ) > Fraction(4e-6)
+            return sum(map(Fraction, spent), Fraction(0)) > Fraction(2.2) or len(plans) * Fraction(1e-6) > Fraction(
+                4e-6
+            )
         joint = sum((p.ledger for p in plans), Ledger())
         guard = RenyiFilter(Budget(2.2, 4e-6), 12)
         return guard.limit < sum(
@@ -120,9 +118,7 @@ def test_no_rule_grants_more_than_the_true_composition(path: Path) -> None:
                 break
             taken += 1
         assert least <= taken < 40  # nothing more fits
-        joint = sum(
-            (entry.agreed.ledger for entry in store.entries() if isinstance(entry.agreed, Plan)), Ledger()
-        )
+        joint = sum((entry.agreed.ledger for entry in store.entries() if isinstance(entry.agreed, Plan)), Ledger())
         assert Pld().bracket(joint, 4e-6)[1] <= 2.2
 
 
@@ -147,9 +143,7 @@ def test_declared_runs_cannot_come_after_a_release(path: Path) -> None:
 
 
 def test_adaptive_runs_take_their_whole_budget(path: Path) -> None:
-    adaptive = AdaptivePlan(
-        Budget(1.0, 1e-6), plan().sampling, "RenyiFilter(order=12)", 10, "validation decay"
-    )
+    adaptive = AdaptivePlan(Budget(1.0, 1e-6), plan().sampling, "RenyiFilter(order=12)", 10, "validation decay")
     store = make(path, 1.5)
     account = store.start(adaptive)
     account.record(0, Release(0.02, 3.3), b"x")
@@ -324,9 +318,7 @@ def test_damage_is_refused_or_harmless(tmp_path_factory: pytest.TempPathFactory,
                 content[at + offset] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
     with contextlib.suppress(FileRefused):
-        assert (
-            json.loads(Store(path).to_json())["runs"][0]["agreed"] == json.loads(whole)["runs"][0]["agreed"]
-        )
+        assert json.loads(Store(path).to_json())["runs"][0]["agreed"] == json.loads(whole)["runs"][0]["agreed"]
 
 
 @pytest.mark.parametrize("version", [0, 99])

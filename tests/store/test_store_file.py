@@ -144,9 +144,7 @@ def test_a_store_in_another_thread_is_opened_there(path: Path) -> None:
     store = make(path)
     with ThreadPoolExecutor(1) as other:
         for use in (store.entries, store.describe, lambda: store.start(plan()), store.close):
-            with pytest.raises(
-                InvalidValue, match=r"in the thread that opened it, .* Store\('.*ledger.db'\)"
-            ):
+            with pytest.raises(InvalidValue, match=r"in the thread that opened it, .* Store\('.*ledger.db'\)"):
                 other.submit(use).result()
         own = other.submit(Store, path).result()
         other.submit(own.start, plan()).result()

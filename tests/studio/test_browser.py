@@ -18,9 +18,7 @@ from .test_server import FORM
 
 pytestmark = pytest.mark.browser
 
-SETTLED = (
-    "!document.body.classList.contains('stale') && document.querySelector('#promise').textContent !== ''"
-)
+SETTLED = "!document.body.classList.contains('stale') && document.querySelector('#promise').textContent !== ''"
 CERTIFIED = "document.querySelector('#status').textContent === 'certified'"
 SMALL = {"dataset_size": "1000", "batch": "100", "steps": "30"}
 

@@ -190,9 +190,7 @@ class TestPlans:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("shape", some(["exponential", "linear"], 1))
-    def test_batch_sizes_that_move_are_in_the_script_and_in_the_curves(
-        self, opened: Open, shape: str
-    ) -> None:
+    def test_batch_sizes_that_move_are_in_the_script_and_in_the_curves(self, opened: Open, shape: str) -> None:
         form = FORM | {"steps": 10, "batches": {"shape": shape, "end": 400}}
         settings = read(form)
         made: Plan = eval(settings.code(), {"dc": dc})
@@ -227,10 +225,7 @@ class TestPlans:
         assert settings.budget == dc.Budget(2, 1e-5, dc.Unit.PERSON, 3)
         made: Plan = eval(settings.code(), {"dc": dc})
         assert made == settings.plan()
-        assert (
-            "person with at most 3 examples"
-            in ask(opened(), "plan", {"form": form, "quick": True})["promise"]
-        )
+        assert "person with at most 3 examples" in ask(opened(), "plan", {"form": form, "quick": True})["promise"]
 
     @pytest.mark.slow
     def test_noise_by_hand_passes_through_its_levels(self) -> None:
@@ -385,9 +380,7 @@ class TestFiles:
         assert found["curves"]["c"] == pytest.approx(list(run.clip_norm))
         assert found["curves"]["c"][-1] != found["curves"]["c"][0]
 
-    def test_noise_multipliers_take_rate_and_delta_from_the_controls(
-        self, opened: Open, tmp_path: Path
-    ) -> None:
+    def test_noise_multipliers_take_rate_and_delta_from_the_controls(self, opened: Open, tmp_path: Path) -> None:
         studio = opened()
         (tmp_path / "z.json").write_text("[1.5, 1.2, 1.0]")
         (tmp_path / "z.csv").write_text("noise_multiplier,sample_rate,count\n1.0,0.5,3\n2.0,0.25,1\n")
@@ -443,9 +436,7 @@ class TestFiles:
         text = ask(studio, "file", {"number": number, "name": "statement.md"})["text"]
         assert text.startswith("> **A draft: nothing was trained yet.**")
         assert "differential privacy for one example" in text
-        assert (
-            "must be a file of what is shown" in ask(studio, "file", {"number": number, "name": "x"})["error"]
-        )
+        assert "must be a file of what is shown" in ask(studio, "file", {"number": number, "name": "x"})["error"]
 
 
 def test_the_command_line_opens_a_folder_or_says_what_is_wrong(opened: Open, tmp_path: Path) -> None:

@@ -33,9 +33,7 @@ class Architecture:
     small: Sizes
     published: Sizes
 
-    def make(
-        self, dtype: torch.dtype, rows: int, *, full: bool = False, seed: int = 0
-    ) -> tuple[nn.Module, Any]:
+    def make(self, dtype: torch.dtype, rows: int, *, full: bool = False, seed: int = 0) -> tuple[nn.Module, Any]:
         """The model in training mode, its biases and unit gains moved a little, and a batch."""
         sizes = self.published if full else self.small
         with torch.random.fork_rng():
@@ -160,9 +158,7 @@ def adapted_gpt2(**sizes: Any) -> nn.Module:
 def adapted_bert(**sizes: Any) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
-    adapter = LoraConfig(
-        r=4, target_modules=["query", "value"], task_type="SEQ_CLS", lora_dropout=0.0, use_rslora=True
-    )
+    adapter = LoraConfig(r=4, target_modules=["query", "value"], task_type="SEQ_CLS", lora_dropout=0.0, use_rslora=True)
     return get_peft_model(bert(**sizes), adapter)
 
 
@@ -265,9 +261,7 @@ class WaveNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(functional.one_hot(x, self.levels).transpose(1, 2).to(self.last[1].weight))
         total = torch.zeros((), dtype=hidden.dtype, device=hidden.device)
-        for step, gated, residual, skip in zip(
-            self.steps, self.gated, self.residual, self.skips, strict=True
-        ):
+        for step, gated, residual, skip in zip(self.steps, self.gated, self.residual, self.skips, strict=True):
             left, right = gated(functional.pad(hidden, (step, 0))).chunk(2, 1)
             out = torch.tanh(left) * torch.sigmoid(right)
             total = total + skip(out)
@@ -290,9 +284,7 @@ class Names(nn.Module):
         self.out = nn.Linear(hidden, languages)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(
-            self.letters(ids), lengths, batch_first=True, enforce_sorted=False
-        )
+        packed = nn.utils.rnn.pack_padded_sequence(self.letters(ids), lengths, batch_first=True, enforce_sorted=False)
         _, (last, _) = self.lstm(packed)
         return self.out(last[-1])
 

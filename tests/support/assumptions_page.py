@@ -41,9 +41,7 @@ def page() -> str:
         rows = [one for one in left if one.code.startswith(begins)]
         left = [one for one in left if one not in rows]
         parts.append(f"## {title}\n\n| code | assumed | when | to remove it |\n| --- | --- | --- | --- |")
-        parts[-1] += "".join(
-            f"\n| `{one.code}` | {_names(one.sentence)} | {one.when} | {one.remedy} |" for one in rows
-        )
+        parts[-1] += "".join(f"\n| `{one.code}` | {_names(one.sentence)} | {one.when} | {one.remedy} |" for one in rows)
         parts[-1] += "\n"
     return "\n".join(parts)
 

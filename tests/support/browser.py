@@ -36,9 +36,7 @@ class Browser:
         theirs, self._write = os.pipe()
         self._read, ours = os.pipe()
         # bash hands the two ends over as 3 and 4, which is where Chromium looks.
-        command = (
-            f'exec "{CHROMIUM}" {FLAGS} --user-data-dir="{self._folder}" about:blank 3<&{theirs} 4>&{ours}'
-        )
+        command = f'exec "{CHROMIUM}" {FLAGS} --user-data-dir="{self._folder}" about:blank 3<&{theirs} 4>&{ours}'
         self._process = subprocess.Popen(
             ["bash", "-c", command],
             pass_fds=(theirs, ours), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -49,9 +47,7 @@ class Browser:
         self.requested: list[str] = []
         self.complaints: list[str] = []
         pages = [t for t in self("Target.getTargets")["targetInfos"] if t["type"] == "page"]
-        self._session = self("Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)[
-            "sessionId"
-        ]
+        self._session = self("Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "DOM", "Log"):
             self(f"{domain}.enable")
         self("Page.setDownloadBehavior", behavior="allow", downloadPath=str(downloads))
@@ -120,9 +116,7 @@ class Browser:
         end = time.monotonic() + seconds
         while not self.value(expression):
             if time.monotonic() > end:
-                raise TimeoutError(
-                    f"never: {expression}; the page says {self.value('document.body.innerText')!r}"
-                )
+                raise TimeoutError(f"never: {expression}; the page says {self.value('document.body.innerText')!r}")
             time.sleep(0.05)
 
     def size(self, wide: int, high: int = 900) -> None:
@@ -161,9 +155,7 @@ class Browser:
     def drag(self, selector: str, start: float, end: float, *, upright: bool = False) -> None:
         """A slider, from one share of it to another, with the mouse."""
         points = [start + (end - start) * i / 4 for i in range(5)]
-        places = [
-            self.place(selector, 0.5, point) if upright else self.place(selector, point) for point in points
-        ]
+        places = [self.place(selector, 0.5, point) if upright else self.place(selector, point) for point in points]
         self.mouse("mouseMoved", places[0])
         self.mouse("mousePressed", places[0], down=True)
         for place in places[1:]:
@@ -180,9 +172,7 @@ class Browser:
         """An option of a list; headless pages draw no list, so the keyboard does it."""
         at = f"document.querySelector({json.dumps(selector)})"
         self.value(f"{at}.focus()")
-        steps = self.value(
-            f"[...{at}.options].findIndex(o => o.value === {json.dumps(value)}) - {at}.selectedIndex"
-        )
+        steps = self.value(f"[...{at}.options].findIndex(o => o.value === {json.dumps(value)}) - {at}.selectedIndex")
         name = "ArrowDown" if steps > 0 else "ArrowUp"
         code = 40 if steps > 0 else 38
         for _ in range(abs(steps)):

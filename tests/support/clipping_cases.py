@@ -97,15 +97,11 @@ CASES: dict[str, Case] = {
     "frozen last": Case(lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(), frozen(nn.Linear(8, 3))), (5,)),
     "sequence, Gram": Case(lambda: nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 3)), (2, 20)),
     "sequence, product": Case(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), (30, 4)),
-    "sequence, two dimensions": Case(
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), (3, 4, 4)
-    ),
+    "sequence, two dimensions": Case(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), (3, 4, 4)),
     "folded": Case(
         lambda: Made(lambda m, x: m.layer(x.reshape(-1, 4)).reshape(-1, 6, 3), layer=nn.Linear(4, 3)), (6, 4)
     ),
-    "columns": Case(
-        lambda: Made(lambda m, x: m.layer(x.transpose(0, 1)).mean(0), layer=nn.Linear(4, 3)), (6, 4)
-    ),
+    "columns": Case(lambda: Made(lambda m, x: m.layer(x.transpose(0, 1)).mean(0), layer=nn.Linear(4, 3)), (6, 4)),
     "interleaved": Case(
         lambda: Made(
             lambda m, x: m.layer(x.transpose(0, 1).reshape(-1, 4)).reshape(6, -1, 3).mean(0),
@@ -147,21 +143,15 @@ CASES: dict[str, Case] = {
         lambda: channels_last(nn.Sequential(nn.Conv2d(2, 6, 2), nn.GroupNorm(3, 6))), (2, 4, 4), outputs=6
     ),
     "instance norm": Case(
-        lambda: channels_last(
-            nn.Sequential(nn.InstanceNorm2d(2, affine=True), nn.Tanh(), nn.Conv2d(2, 3, 2))
-        ),
+        lambda: channels_last(nn.Sequential(nn.InstanceNorm2d(2, affine=True), nn.Tanh(), nn.Conv2d(2, 3, 2))),
         (2, 4, 4),
     ),
     "batch norm in evaluation": Case(
-        lambda: channels_last(
-            nn.Sequential(nn.Conv2d(2, 4, 2), nn.BatchNorm2d(4).eval(), nn.ReLU(inplace=True))
-        ),
+        lambda: channels_last(nn.Sequential(nn.Conv2d(2, 4, 2), nn.BatchNorm2d(4).eval(), nn.ReLU(inplace=True))),
         (2, 4, 4),
         outputs=4,
     ),
-    "scale and shift": Case(
-        lambda: Made(lambda m, x: x * m.scale + m.shift, scale=normal(3), shift=normal(3)), (3,)
-    ),
+    "scale and shift": Case(lambda: Made(lambda m, x: x * m.scale + m.shift, scale=normal(3), shift=normal(3)), (3,)),
     "in-place scale": Case(
         lambda: Made(
             lambda m, x: m.layer(x).mul_(m.scale).add_(m.shift),
@@ -190,26 +180,18 @@ CASES: dict[str, Case] = {
         ),
         (5, 4),
     ),
-    "matmul": Case(
-        lambda: Made(lambda m, x: torch.tanh(x @ m.a) @ m.b, a=normal(4, 5), b=normal(5, 3)), (4,)
-    ),
+    "matmul": Case(lambda: Made(lambda m, x: torch.tanh(x @ m.a) @ m.b, a=normal(4, 5), b=normal(5, 3)), (4,)),
     "matmul of a transposed": Case(
         lambda: Made(lambda m, x: x @ m.a.t() + m.b[0], a=normal(3, 4), b=normal(2, 3)), (6, 4)
     ),
-    "einsum": Case(
-        lambda: Made(lambda m, x: torch.einsum("bti,oi->bto", x, m.a).relu(), a=normal(3, 4)), (5, 4)
-    ),
+    "einsum": Case(lambda: Made(lambda m, x: torch.einsum("bti,oi->bto", x, m.a).relu(), a=normal(3, 4)), (5, 4)),
     "bilinear": Case(lambda: Made(lambda m, x: m.layer(x, x.tanh()), layer=nn.Bilinear(4, 4, 3)), (4,)),
     "recurrent cell": Case(
-        lambda: Made(
-            lambda m, x: m.out(m.cell(x[:, 1], m.cell(x[:, 0]))), cell=nn.GRUCell(4, 4), out=nn.Linear(4, 3)
-        ),
+        lambda: Made(lambda m, x: m.out(m.cell(x[:, 1], m.cell(x[:, 0]))), cell=nn.GRUCell(4, 4), out=nn.Linear(4, 3)),
         (2, 4),
     ),
     "lstm": Case(
-        lambda: Made(
-            lambda m, x: m.out(m.layer(x)[0]), layer=nn.LSTM(4, 3, batch_first=True), out=nn.Linear(3, 3)
-        ),
+        lambda: Made(lambda m, x: m.out(m.layer(x)[0]), layer=nn.LSTM(4, 3, batch_first=True), out=nn.Linear(3, 3)),
         (5, 4),
     ),
     "gru, two layers, both directions, steps first": Case(
@@ -238,9 +220,7 @@ CASES: dict[str, Case] = {
         (5, 4),
     ),
     "packed lstm": Case(
-        lambda: Made(
-            lambda m, x: m.out(m.layer(_packed(x))[1][0][0]), layer=nn.LSTM(4, 3), out=nn.Linear(3, 3)
-        ),
+        lambda: Made(lambda m, x: m.out(m.layer(_packed(x))[1][0][0]), layer=nn.LSTM(4, 3), out=nn.Linear(3, 3)),
         (5, 4),
     ),
     "bag of embeddings": Case(lambda: nn.Sequential(nn.EmbeddingBag(6, 4), nn.Linear(4, 3)), (5,), 6),
@@ -281,9 +261,7 @@ CASES: dict[str, Case] = {
         ),
         (4,),
     ),
-    "rows of a parameter": Case(
-        lambda: Made(lambda m, x: m.w[x[:, 0]] + m.w[x[:, 1]], w=normal(6, 3)), (2,), 6
-    ),
+    "rows of a parameter": Case(lambda: Made(lambda m, x: m.w[x[:, 0]] + m.w[x[:, 1]], w=normal(6, 3)), (2,), 6),
     "masked by a constant": Case(
         lambda: Made(
             lambda m, x: m.out(torch.where(torch.ones(5, 4).tril() > 0, x, m.w)),
@@ -308,9 +286,7 @@ CASES: dict[str, Case] = {
         outputs=4,
     ),
     "used twice": Case(
-        lambda: Made(
-            lambda m, x: m.out(m.layer(m.layer(x).tanh())), layer=nn.Linear(4, 4), out=nn.Linear(4, 3)
-        ),
+        lambda: Made(lambda m, x: m.out(m.layer(m.layer(x).tanh())), layer=nn.Linear(4, 4), out=nn.Linear(4, 3)),
         (4,),
     ),
     "unrolled recurrence": Case(
@@ -319,9 +295,7 @@ CASES: dict[str, Case] = {
     ),
     "unused parameter": Case(lambda: Made(lambda m, x: m.a(x), a=nn.Linear(4, 3), b=nn.Linear(4, 3)), (4,)),
     "self attention": Case(
-        lambda: Made(
-            lambda m, x: m.a(x, x, x, need_weights=False)[0], a=nn.MultiheadAttention(4, 2, batch_first=True)
-        ),
+        lambda: Made(lambda m, x: m.a(x, x, x, need_weights=False)[0], a=nn.MultiheadAttention(4, 2, batch_first=True)),
         (5, 4),
         outputs=4,
     ),
@@ -334,9 +308,7 @@ CASES: dict[str, Case] = {
         outputs=4,
     ),
     "transformer layer": Case(
-        lambda: nn.Sequential(
-            nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), nn.Linear(4, 3)
-        ),
+        lambda: nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), nn.Linear(4, 3)),
         (5, 4),
     ),
 }

@@ -130,9 +130,7 @@ def outcome(model: nn.Module, loss: Any, batch: Any) -> tuple[str, str]:
 def modules() -> list[str]:
     missing = sorted(parameterised().keys() - PROBES.keys())
     if missing:
-        raise LookupError(
-            f"every class of torch.nn with parameters must have a probe, got none for {missing}"
-        )
+        raise LookupError(f"every class of torch.nn with parameters must have a probe, got none for {missing}")
     return [
         f"| `nn.{name}` | {form} | {' | '.join(outcome(*_probe(probe)))} |"
         for name in sorted(PROBES)

@@ -29,9 +29,7 @@ for epoch in range(3):
     engine.get_epsilon(1e-5)
 """
 _CLEAN = _HEAD + _CALIBRATED + _LOOP
-_SCHEDULER = (
-    "from opacus.schedulers import ExponentialNoise\nscheduler = ExponentialNoise(optimizer, gamma={})\n"
-)
+_SCHEDULER = "from opacus.schedulers import ExponentialNoise\nscheduler = ExponentialNoise(optimizer, gamma={})\n"
 
 
 def _given(noise: float) -> str:
@@ -51,9 +49,7 @@ _GAN = _CLEAN.replace(
 )
 # What a private batch leaves in another optimiser's gradients is thrown away before it steps.
 _ZEROED = (
-    _CLEAN.replace(
-        "engine = ", "body = nn.Linear(8, 8)\nother = torch.optim.SGD(body.parameters(), lr=0.1)\nengine = "
-    )
+    _CLEAN.replace("engine = ", "body = nn.Linear(8, 8)\nother = torch.optim.SGD(body.parameters(), lr=0.1)\nengine = ")
     .replace("model(a)", "model(body(a))")
     .replace(
         "        optimizer.step()\n",
@@ -223,9 +219,7 @@ _OF_NUMPY = (
 )
 # All noise is drawn before the first step.
 _EARLY = (
-    OWN_BATCHES_VMAP.replace(
-        "        for name, p in model", "        own = next(drawn)\n        for name, p in model"
-    )
+    OWN_BATCHES_VMAP.replace("        for name, p in model", "        own = next(drawn)\n        for name, p in model")
     .replace("torch.randn_like(p)", "own[: p.numel()].view_as(p)")
     .replace("for epoch", "drawn = iter(torch.randn(30, 178))\nfor epoch")
     .replace("drawn = torch.rand(600) < 0.1", "taken = torch.rand(600) < 0.1")

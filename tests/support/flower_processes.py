@@ -81,9 +81,7 @@ class FlowerProcesses:
 
     def start_link(self) -> None:
         """The SuperLink, and wait until it listens."""
-        self._start(
-            "superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port)
-        )
+        self._start("superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port))
         wait_until(lambda: _listens(self.port), 120, "the SuperLink listens")
 
     def start_node(self, name: str, config: Mapping[str, str | int]) -> None:

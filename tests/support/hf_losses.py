@@ -122,8 +122,7 @@ def _contrasted(rows: int, config: Any) -> Any:
 
 def _boxed(rows: int, config: Any) -> Any:
     boxes = [
-        {"class_labels": labelled(1 + row, (), 3), "boxes": torch.rand(1 + row, 4) / 2 + 0.2}
-        for row in range(rows)
+        {"class_labels": labelled(1 + row, (), 3), "boxes": torch.rand(1 + row, 4) / 2 + 0.2} for row in range(rows)
     ]
     return {"pixel_values": torch.randn(rows, 3, 32, 32), "labels": boxes}
 

@@ -90,9 +90,7 @@ ROOM = 12_000_000_000
 
 def main() -> int:
     """Run the legs, one line each; 1 if one is red."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("legs", nargs="*", metavar="NAME", help=", ".join(leg.name for leg in LEGS))
     parser.add_argument("--only", nargs="+", metavar="PATH", help="these tests instead of a leg's own")
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
@@ -106,9 +104,7 @@ def main() -> int:
         parser.error(f"legs must be among {', '.join(leg.name for leg in LEGS)}, got {', '.join(unknown)}")
     legs = [leg for leg in LEGS if not asked.legs or leg.name in asked.legs]
     return max(
-        newest(leg, asked.torch, asked.only, asked.processes)
-        if leg.newest
-        else _run(leg, asked.only, asked.processes)
+        newest(leg, asked.torch, asked.only, asked.processes) if leg.newest else _run(leg, asked.only, asked.processes)
         for leg in legs
     )
 
@@ -165,9 +161,7 @@ def versions(python: Path) -> str:
     # "2.14.1+cpu" is that version for one kind of device.
     here = {name: one["version"].partition("+")[0] for name, one in listed().items() if name in pinned}
     other = [f"{name} {here[name]} (pinned {pinned[name]})" for name in here if here[name] != pinned[name]]
-    newer = [
-        f"{name} {one['latest_version']}" for name, one in listed("--outdated").items() if name in pinned
-    ]
+    newer = [f"{name} {one['latest_version']}" for name, one in listed("--outdated").items() if name in pinned]
     return (
         f"{len(here) - len(other)} packages as pinned; otherwise: {', '.join(other) or 'none'}; "
         f"newer, but held back by another package or by pip's settings: {', '.join(newer) or 'none'}"

@@ -192,9 +192,7 @@ def _probes() -> dict[str, dict[str, Probe]]:
         }
         cell = getattr(nn, f"{name}Cell")
         found[f"{name}Cell"] = {"": Probe(lambda cell=cell: cell(4, 4), sequence, _state)}
-    found["LSTM"]["projections"] = Probe(
-        lambda: nn.LSTM(4, 3, proj_size=2, batch_first=True), sequence, _first
-    )
+    found["LSTM"]["projections"] = Probe(lambda: nn.LSTM(4, 3, proj_size=2, batch_first=True), sequence, _first)
     found |= {
         "Linear": {"": Probe(lambda: nn.Linear(4, 3), (4,)), "sequences": Probe(lambda: nn.Linear(4, 3), sequence)},
         "LazyLinear": {"": Probe(lambda: nn.LazyLinear(3), sequence)},

@@ -12,10 +12,7 @@ def some(values: Iterable[Any], number: int) -> list[Any]:
     are several arguments."""
     given = [value if isinstance(value, ParameterSet) else _one(value) for value in values]
     kept = {at * len(given) // number for at in range(number)}
-    return [
-        one if at in kept else one._replace(marks=(*one.marks, pytest.mark.slow))
-        for at, one in enumerate(given)
-    ]
+    return [one if at in kept else one._replace(marks=(*one.marks, pytest.mark.slow)) for at, one in enumerate(given)]
 
 
 def _one(value: Any) -> ParameterSet:

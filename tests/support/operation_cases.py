@@ -16,9 +16,7 @@ def with_layer(run: Run, shape: tuple[int, ...] = (5, 4), **parts: Any) -> Case:
 
     def build() -> nn.Module:
         made = {name: part() for name, part in parts.items()}
-        return Made(
-            lambda m, x: m.head(run(m, m.first(x))), first=nn.Linear(4, 4), head=nn.Linear(4, 3), **made
-        )
+        return Made(lambda m, x: m.head(run(m, m.first(x))), first=nn.Linear(4, 4), head=nn.Linear(4, 3), **made)
 
     return Case(build, shape)
 

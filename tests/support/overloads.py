@@ -38,9 +38,7 @@ SHAPES: Sequence[tuple[int, ...]] = [
     (N, N, N), (2, N, 3), (N, 2, N), (N, 4, 4),
 ]  # fmt: skip
 DTYPES = (
-    [torch.float32] * 8
-    + [torch.int64] * 3
-    + [torch.bool, torch.complex64, torch.int32, torch.float64, torch.uint8]
+    [torch.float32] * 8 + [torch.int64] * 3 + [torch.bool, torch.complex64, torch.int32, torch.float64, torch.uint8]
 )
 WORDS = [
     "none",
@@ -125,9 +123,7 @@ def argument(
         sizes = rng.choice([1, 2, 2, 3, 4])
         return [argument(rng, kind[5:-1], name, before, dtype, share) for _ in range(sizes)]
     if kind == "Tensor":
-        if any(
-            part in name for part in ("ind", "target", "offset", "sorter", "zero_point", "length", "sizes")
-        ):
+        if any(part in name for part in ("ind", "target", "offset", "sorter", "zero_point", "length", "sizes")):
             dtype = torch.int64 if rng.random() < 0.7 else dtype
         return tensor(rng, before, torch.bool if "mask" in name and rng.random() < 0.6 else dtype, share)
     if name in ("dtype", "layout", "memory_format", "pin_memory"):
@@ -244,9 +240,7 @@ def tried(op: Any, tries: int, seconds: float) -> dict[str, Any]:
         if time.monotonic() > end or found["broken"]:
             break
         args, kwargs = call(rng, op)
-        if not any(
-            isinstance(one, Given) and one.dim is not None for one in flat([args, list(kwargs.values())])
-        ):
+        if not any(isinstance(one, Given) and one.dim is not None for one in flat([args, list(kwargs.values())])):
             continue
         changed = rng.randrange(N)
         try:
@@ -279,11 +273,7 @@ def overloads() -> list[str]:
     found = list[str]()
     for full in torch._C._dispatch_get_all_op_names():
         name, _, overload = full.partition(".")
-        if (
-            name.startswith("aten::")
-            and not any(part in name for part in ASIDE)
-            and "out" not in overload.split("_")
-        ):
+        if name.startswith("aten::") and not any(part in name for part in ASIDE) and "out" not in overload.split("_"):
             found.append(f"{name.removeprefix('aten::')}.{overload or 'default'}")
     return sorted(found)
 

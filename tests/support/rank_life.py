@@ -165,9 +165,7 @@ def trained(
     if shard:
         put_in_parts(model, shard, world.size)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = (
-        torch.optim.Adam(parameters, lr=0.01) if folder else torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
-    )
+    optimizer = torch.optim.Adam(parameters, lr=0.01) if folder else torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
     also = {"decay": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
     checkpoints = Checkpoints(folder, every=2, resume=True, also=also) if folder else None
     who, when, later = kill or (-1, -1, False)
@@ -278,9 +276,7 @@ def put_in_parts(model: nn.Module, what: str, size: int) -> None:
         fully_shard([model.table, model.out], mesh=mesh)
     trained = {p for p in model.parameters() if p.requires_grad} if what == "base" else None
     blocks = [module for name, module in model.named_modules() if name.split(".")[-2:-1] == ["h"]]
-    for block in blocks or [
-        m for m in model.modules() if next(m.parameters(recurse=False), None) is not None
-    ]:
+    for block in blocks or [m for m in model.modules() if next(m.parameters(recurse=False), None) is not None]:
         if block is not model and not isinstance(block, FSDPModule):
             fully_shard(block, mesh=mesh, ignored_params=trained)
     fully_shard(model, mesh=mesh, ignored_params=trained)
@@ -290,9 +286,7 @@ def digits_life(folder: str, steps: int, bands: int = 1) -> tuple[str, list[floa
     """One life of a training on the digits, with a store and checkpoints; each step is noted when it was seen."""
     world = distributed.join(timeout=60)
     sampling = PoissonSampling(1438, 64)
-    plan = Plan(
-        Budget(1.0, 1e-5), sampling, Schedule(np.linspace(2, 1, steps), np.full(steps, 0.5)), STAND_IN
-    )
+    plan = Plan(Budget(1.0, 1e-5), sampling, Schedule(np.linspace(2, 1, steps), np.full(steps, 0.5)), STAND_IN)
     if bands > 1:
         plan = banded_plan(steps, bands, records=1438, batch=64, clip=0.5, guarantee=STAND_IN)
     model = digits.digits_cnn(0)
@@ -361,9 +355,7 @@ def noises(seed: int = 0, scale: float = 1.0, shard: str = "") -> list[float]:
     if shard:
         put_in_parts(model, shard, world.size)
     noise, clip, rate = 2.0, 0.5, 0.02
-    plan = Plan(
-        Budget(1.0, 1e-5), PoissonSampling(ROWS, rate * ROWS), Schedule([noise] * 4, [clip] * 4), STAND_IN
-    )
+    plan = Plan(Budget(1.0, 1e-5), PoissonSampling(ROWS, rate * ROWS), Schedule([noise] * 4, [clip] * 4), STAND_IN)
     trainer = Trainer(
         model, lambda model, batch: 0 * model(batch)[:, 0], plan, torch.optim.SGD(model.parameters(), lr=1.0),
         seed=seed, world=world,
@@ -387,9 +379,7 @@ def remembered(what: str, blocks: int = 32, width: int = 16) -> int:
     """The most bytes of parameters and of their sums, in parts and whole, that this rank had at once in two steps."""
     world = distributed.join(timeout=60)
     mesh = torch.distributed.init_device_mesh("cpu", (world.size,))
-    layers = [
-        fully_shard(nn.Linear(width, width).requires_grad_(what == "all"), mesh=mesh) for _ in range(blocks)
-    ]
+    layers = [fully_shard(nn.Linear(width, width).requires_grad_(what == "all"), mesh=mesh) for _ in range(blocks)]
     model = nn.Sequential(*layers, nn.Linear(width, 2))
     peak, go_round = 0, Shards._round
 
@@ -498,9 +488,7 @@ def mistaken(mistake: str) -> dict[str, Any]:
     if mistake == "another plan" and odd:
         plan = plan_of("constant")
     if mistake == "another filter" and odd:
-        plan = Adaptive(
-            plan.sampling, RenyiFilter(Budget(1.0, 1e-4), 8), lambda seen: Settings(2.0, 1.0), STEPS
-        )
+        plan = Adaptive(plan.sampling, RenyiFilter(Budget(1.0, 1e-4), 8), lambda seen: Settings(2.0, 1.0), STEPS)
     if mistake == "another number of rows" and odd:
         data = data[0][:20], data[1][:20]
     if mistake == "other rows" and odd:

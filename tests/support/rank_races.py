@@ -67,9 +67,7 @@ def raced(race: str, workers: int) -> dict[str, Any]:
     """A training of six steps in which rank 1 does something else."""
     odd = os.environ["RANK"] == "1"
     short = race in ("a stopped rank", "a collective of its own")
-    world = distributed.join(
-        timeout=3 if short else 60, compare_every=2 if race == "other comparisons" and odd else 3
-    )
+    world = distributed.join(timeout=3 if short else 60, compare_every=2 if race == "other comparisons" and odd else 3)
     model, loss, columns = subject("CNN")
     data: Any = columns
     options: dict[str, Any] = {}
@@ -92,9 +90,7 @@ def raced(race: str, workers: int) -> dict[str, Any]:
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     folder, kept = Path(tempfile.mkdtemp()), {"scheduler": schedule}
     if race == "no folder":
-        options["checkpoints"] = Checkpoints(
-            folder if not odd else folder / "not" / "here", every=2, also=kept
-        )
+        options["checkpoints"] = Checkpoints(folder if not odd else folder / "not" / "here", every=2, also=kept)
     if race == "other checkpoints":
         options["checkpoints"] = Checkpoints(folder, every=3 if odd else 2, also=kept)
     steps = 0

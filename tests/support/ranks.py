@@ -55,9 +55,7 @@ class Life:
     """Ranks under way: ``<scenario>(**options)`` of `rank_life` or `rank_races` on ``started`` of ``size`` ranks; with
     size 0 one process without ``torchrun``."""
 
-    def __init__(
-        self, scenario: str, size: int, *, started: int | None = None, port: int = 0, **options: Any
-    ) -> None:
+    def __init__(self, scenario: str, size: int, *, started: int | None = None, port: int = 0, **options: Any) -> None:
         _ready(*["peft"] * ("peft" in options.get("name", "")))  # slow to import
         port = port or free_port()
         self._lives: list[tuple[Any, Connection]] = []

@@ -39,10 +39,7 @@ def symbol(wheel: zipfile.ZipFile, source: str) -> bytes:
         name for name in wheel.namelist()
         if name.endswith(".h") and Path(name).parent.as_posix() in (folder, "decrescendo/base/rng")
     }  # fmt: skip
-    texts = [
-        wheel.read(name)
-        for name in (f"decrescendo/{source}", *sorted(headers, key=lambda name: Path(name).name))
-    ]
+    texts = [wheel.read(name) for name in (f"decrescendo/{source}", *sorted(headers, key=lambda name: Path(name).name))]
     return f"decrescendo_{Path(source).stem}_{hashlib.sha256(b''.join(texts)).hexdigest()[:16]}".encode()
 
 
@@ -104,9 +101,7 @@ def try_here(wheel: Path) -> None:
         subprocess.run([python, "-c", loaded], check=True, cwd=folder, env=surroundings)
         tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *KERNEL_TESTS]
         subprocess.run(tests, check=True, cwd=ROOT, env=surroundings)
-        subprocess.run(
-            [str(Path(folder, "bin", "decrescendo")), "demo"], check=True, cwd=folder, env=surroundings
-        )
+        subprocess.run([str(Path(folder, "bin", "decrescendo")), "demo"], check=True, cwd=folder, env=surroundings)
 
 
 def main(folder: Path) -> int:

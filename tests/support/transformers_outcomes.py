@@ -225,9 +225,7 @@ def main(arguments: list[str]) -> None:
             known = table["classes"].get(subject.name, {"outcome": "none"})["outcome"]
             if "--again" in arguments and known in ("proven", "checked"):
                 continue
-            if not set(arguments) - {"--again"} or {subject.name, subject.task, subject.model_type} & set(
-                arguments
-            ):
+            if not set(arguments) - {"--again"} or {subject.name, subject.task, subject.model_type} & set(arguments):
                 table["classes"][subject.name] = measure(subject)
                 print(subject.name, table["classes"][subject.name], flush=True)
                 TABLE.write_text(json.dumps(table, indent=0, sort_keys=True) + "\n", encoding="utf-8")

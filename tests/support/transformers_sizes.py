@@ -153,11 +153,6 @@ def small_sizes(kind: Any, *, dropout: bool = False) -> dict[str, Any]:
     if "kv_lora_rank" in found or ("num_key_value_heads" in found and kind.model_type in _ALIKE):
         found["num_key_value_heads"] = found["num_attention_heads"]
     for key, inner in getattr(kind, "sub_configs", {}).items():
-        if (
-            key in usual
-            and isinstance(usual[key], dict)
-            and hasattr(inner, "model_type")
-            and inner.model_type
-        ):
+        if key in usual and isinstance(usual[key], dict) and hasattr(inner, "model_type") and inner.model_type:
             found[key] = small_sizes(inner, dropout=dropout)
     return found

@@ -15,9 +15,7 @@ def portrait(model: nn.Module) -> dict[str, Any]:
         "_state_dict_hooks",
     )
     return {
-        "modules": [
-            (name, id(module), type(module), module.training) for name, module in model.named_modules()
-        ],
+        "modules": [(name, id(module), type(module), module.training) for name, module in model.named_modules()],
         "attributes": [sorted(vars(module)) for module in model.modules()],
         "hooks": [len(getattr(module, hook)) for module in model.modules() for hook in hooks],
         "methods": [id(type(module).forward) for module in model.modules()],

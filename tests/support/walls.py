@@ -28,9 +28,7 @@ def ending_at_a_wall(numbers: int, kind: str, value: float = 1) -> tuple[int, "n
 
 def walled(script: str, *cases: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
     """A process of its own that calls ``case``, which the script defines, for each of these and says ``done``."""
-    code = (
-        f"from walls import ending_at_a_wall\n{script}\nfor one in {cases!r}:\n    case(*one)\nprint('done')"
-    )
+    code = f"from walls import ending_at_a_wall\n{script}\nfor one in {cases!r}:\n    case(*one)\nprint('done')"
     paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, "-c", code],

@@ -52,9 +52,7 @@ class World:
     """Everything a mistake could leave a trace in."""
 
     folder: Path
-    model: nn.Module = field(
-        default_factory=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    )
+    model: nn.Module = field(default_factory=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
     trainer: Trainer | None = None
 
     def __post_init__(self) -> None:

@@ -58,9 +58,7 @@ def constant(z: float, clip: float = 1.0) -> Callable[[PolicyContext], Settings]
     return lambda context: Settings(z, clip)
 
 
-def adaptive(
-    policy: Any = None, *, filter: Filter | None = None, steps: int = 50, batch: float = 8
-) -> Adaptive:
+def adaptive(policy: Any = None, *, filter: Filter | None = None, steps: int = 50, batch: float = 8) -> Adaptive:
     return Adaptive(PoissonSampling(ROWS, batch), filter or renyi(), policy or constant(2.0), steps)
 
 
@@ -153,9 +151,7 @@ def test_every_step_has_the_noise_that_was_decided_on_the_way() -> None:
 def test_no_policy_releases_more_than_the_budget(data: st.DataObject, kind: str) -> None:
     """The policy answers as it likes after seeing weights and what is left; the ledger is judged independently."""
     budget = Budget(data.draw(st.floats(0.5, 20)), 1e-3)
-    filter: Filter = {"zcdp": ZcdpFilter, "gdp": GdpFilter, "renyi": lambda b: RenyiFilter(b, 16)}[kind](
-        budget
-    )
+    filter: Filter = {"zcdp": ZcdpFilter, "gdp": GdpFilter, "renyi": lambda b: RenyiFilter(b, 16)}[kind](budget)
     batch = ROWS if kind != "renyi" else data.draw(st.sampled_from([4.0, ROWS]))
 
     def policy(context: PolicyContext) -> Settings | None:
@@ -204,9 +200,7 @@ def test_a_refusal_ends_the_training_without_a_trace(data: Pair) -> None:
     assert list(trainer.batches(data)) == []
     assert seen == []
     assert portrait(trainer, model, filter) == before
-    assert trainer.stopped.startswith(
-        "RenyiFilter(order=4) refused step 3: a release with noise_multiplier=0.1 costs"
-    )
+    assert trainer.stopped.startswith("RenyiFilter(order=4) refused step 3: a release with noise_multiplier=0.1 costs")
     assert trainer.stopped.endswith("% of the budget left")
     with pytest.raises(PlanViolation, match="must end where its filter or policy ended it"):
         trainer.step(None)
@@ -268,9 +262,7 @@ def test_two_trainings_may_share_one_budget(data: Pair) -> None:
     ledgers = []
     for seed in (1, 2):
         model = make_model()
-        run = train(
-            model, loss, data, adaptive(constant(1.5), filter=filter, steps=most), sgd(model), seed=seed
-        )
+        run = train(model, loss, data, adaptive(constant(1.5), filter=filter, steps=most), sgd(model), seed=seed)
         ledgers.append(run.ledger)
     assert (ledgers[0].steps, ledgers[1].steps) == (most, fits - most)
     together = renyi()
@@ -282,9 +274,7 @@ def test_two_trainings_may_share_one_budget(data: Pair) -> None:
 
 
 @pytest.mark.parametrize("where", ["draw", "gradient", "noise", "optimizer"])
-def test_an_error_after_the_grant_leaves_it_spent(
-    data: Pair, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_after_the_grant_leaves_it_spent(data: Pair, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def power_cut(*_: Any, **__: Any) -> None:
         raise RuntimeError("power cut")
 
@@ -319,9 +309,7 @@ def test_an_error_in_the_policy_spends_nothing(data: Pair) -> None:
     assert trainer.ledger == Ledger()
 
 
-def test_a_run_that_released_something_else_has_no_guarantee(
-    data: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_released_something_else_has_no_guarantee(data: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def weaker(clipped: Any, noise_multiplier: float, *others: Any) -> Any:
         return privatise(clipped, noise_multiplier / 2, *others)
 
@@ -402,9 +390,7 @@ def test_the_rest_of_a_budget_can_be_spent_exactly(data: Pair) -> None:
 # --- validation decay -------------------------------------------------------------------------------------------------
 
 
-def decays(
-    scores: list[float], *, steps: int, period: int, window: int, threshold: float = 0.05
-) -> list[float]:
+def decays(scores: list[float], *, steps: int, period: int, window: int, threshold: float = 0.05) -> list[float]:
     left = iter(scores)
     policy = ValidationDecay(
         lambda model: next(left), noise_multiplier=8.0, clip_norm=1.0, decay=0.5, threshold=threshold,
@@ -535,9 +521,7 @@ def test_wrong_types_teach_without_the_test_hook() -> None:
     )
     assert lines[1].startswith("filter must be a Filter, got GdpClt. GdpClt composition needs")
     assert lines[2] == "filter must be a Filter, got float. RenyiFilter(budget, order) is one"
-    assert lines[3].startswith(
-        "policy must be a function from PolicyContext to Settings (or None to stop), got float"
-    )
+    assert lines[3].startswith("policy must be a function from PolicyContext to Settings (or None to stop), got float")
     assert lines[4].startswith("plan must be a Plan, got Pld")
     assert "give an Adaptive" in lines[4]
     assert lines[5].startswith("policy's answer must be a Settings, got tuple")
@@ -615,9 +599,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda c: c.update(version=3), "newer"),
     ],
 )  # fmt: skip
-def test_a_file_that_does_not_fit_its_filter_is_refused(
-    finished: Run, tmp_path: Path, change: Any, words: str
-) -> None:
+def test_a_file_that_does_not_fit_its_filter_is_refused(finished: Run, tmp_path: Path, change: Any, words: str) -> None:
     finished.save(tmp_path / "run")
     rewrite(tmp_path / "run", change)
     with pytest.raises(FileRefused, match=words):

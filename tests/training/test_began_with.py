@@ -155,9 +155,7 @@ class TestOverACrash:
         trained(build(), WITHOUT_NOISE, checkpoints=kept)
         forget()
         model = build()
-        with pytest.warns(
-            UserWarning, match=r"is finished: its model is returned, without a step on these data"
-        ):
+        with pytest.warns(UserWarning, match=r"is finished: its model is returned, without a step on these data"):
             trained(model, WITHOUT_NOISE, checkpoints=kept)
         assert trained(model).assumptions == (BEGAN_WITHOUT_NOISE,)
 

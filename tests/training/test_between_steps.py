@@ -211,9 +211,7 @@ class TestLoopsOfTheirOwn:
     """`fill_gradients`: the loop steps its optimiser."""
 
     @staticmethod
-    def run_of(
-        data: Data, before: Callable[[nn.Module], object], after: Callable[[nn.Module], object]
-    ) -> Any:
+    def run_of(data: Data, before: Callable[[nn.Module], object], after: Callable[[nn.Module], object]) -> Any:
         model = make_model()
         optimizer = sgd(model)
         trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
@@ -484,9 +482,7 @@ def test_what_was_read_before_a_crash_is_known_after_it_whatever_was_saved(
 
 
 @pytest.mark.parametrize("change", ["rate", "frozen", "again"])
-def test_what_was_read_or_trained_before_a_crash_is_known_after_it(
-    data: Data, tmp_path: Path, change: str
-) -> None:
+def test_what_was_read_or_trained_before_a_crash_is_known_after_it(data: Data, tmp_path: Path, change: str) -> None:
     """Read at the last step of a process, of which no checkpoint knows; frozen for the second process, or by both."""
     for life in ("first", "second"):
         model = make_model()
@@ -495,9 +491,7 @@ def test_what_was_read_or_trained_before_a_crash_is_known_after_it(
         trainer = Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=kept)
         if (life, change) == ("second", "rate"):
             optimizer.param_groups[0]["lr"] = 0.01
-        model.get_parameter("2.bias").requires_grad_(
-            change == "rate" or (life, change) == ("first", "frozen")
-        )
+        model.get_parameter("2.bias").requires_grad_(change == "rate" or (life, change) == ("first", "frozen"))
         for at, batch in enumerate(trainer.batches(data)):
             if life == "first" and at == 2:  # after the second step's checkpoint
                 break
@@ -537,9 +531,7 @@ class TestDiagnostics:
 
     def test_who_decides_is_assumed_to_have_looked_at_what_is_released(self, data: Data) -> None:
         model = make_model()
-        run = train(
-            model, loss, data, make_plan(), sgd(model), seed=0, callback=lambda progress: progress.step == 2
-        )
+        run = train(model, loss, data, make_plan(), sgd(model), seed=0, callback=lambda progress: progress.step == 2)
         assert (run.assumptions, run.steps) == ((ENDED_EARLY,), 2)
 
     def test_private_losses_that_a_log_hands_out_were_read(self, data: Data) -> None:

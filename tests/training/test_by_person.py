@@ -35,9 +35,7 @@ def test_the_sum_is_that_of_each_persons_mean_gradient_clipped(clip_norm: float)
     expected = torch.zeros(15)
     for person in np.unique(people):
         own = torch.from_numpy(people == person)
-        gradients = torch.autograd.grad(
-            loss(model, (inputs[own], labels[own])).mean(), list(model.parameters())
-        )
+        gradients = torch.autograd.grad(loss(model, (inputs[own], labels[own])).mean(), list(model.parameters()))
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         expected += flat * min(1.0, clip_norm / float(flat.norm()))
     got = torch.cat([found.gradients[name].flatten() for name, _ in model.named_parameters()])

@@ -23,9 +23,7 @@ def trained(callback: list[Callback] | tuple[Callback, ...], *, through: str = "
     if through == "fit":
         run, _ = fit(model, loss, DATA, PLAN, seed=0, optimizer="sgd", learning_rate=0.1, callback=callback)
         return run
-    return dc.train(
-        model, loss, DATA, PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, callback=callback
-    )
+    return dc.train(model, loss, DATA, PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, callback=callback)
 
 
 @pytest.mark.parametrize("through", ["train", "fit"])

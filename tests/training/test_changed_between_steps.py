@@ -68,9 +68,7 @@ def test_of_a_teacher_in_the_loss_is_said_that_it_is_read_and_nothing_else(data:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda optimizer, x: optimizer.state[optimizer.param_groups[0]["params"][0]]["exp_avg"].add_(
-            x.mean()
-        ),
+        lambda optimizer, x: optimizer.state[optimizer.param_groups[0]["params"][0]]["exp_avg"].add_(x.mean()),
         lambda optimizer, x: optimizer.register_step_post_hook(lambda *_: None),
     ],
     ids=["a moment", "a hook"],

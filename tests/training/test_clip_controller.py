@@ -76,16 +76,12 @@ def test_steps_of_unit_norm_do_not_depend_on_where_the_clip_norm_begins(data: Pa
     ended: list[Tensor] = []
     for start in (1e-3, 1e-4):
         model, plan = make_model(), make_plan(**{**MOVING, "clip": (start,) * 4})
-        run = train(
-            model, loss, data, ClipController(plan, rate=0.01, rescale_to_unit_norm=True), sgd(model), seed=2
-        )
+        run = train(model, loss, data, ClipController(plan, rate=0.01, rescale_to_unit_norm=True), sgd(model), seed=2)
         ended.append(torch.cat([weights.flatten() for weights in run.weights.values()]))
     torch.testing.assert_close(*ended, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("rule", "target"), some([("quantile", 0.3), ("clipped", 0.2), ("quantile", 0.8)], 1)
-)
+@pytest.mark.parametrize(("rule", "target"), some([("quantile", 0.3), ("clipped", 0.2), ("quantile", 0.8)], 1))
 def test_it_goes_to_the_quantile_from_ten_times_too_far(data: Pair, rule: Any, target: float) -> None:
     """With little noise, C_t ends where the asked share of gradients is within it."""
     model = make_model()
@@ -120,9 +116,7 @@ def test_the_least_error_of_exponential_norms_is_found(start: float, coordinates
         unit, _ = telemetry.units(clip)
         edges = [clip * (k + 0.5) / 100 for k in range(100)][::-1]
         sums = tuple(unit * (1 - math.exp(-edge / mean)) for edge in edges)
-        factor = given_.next_factor(
-            factor, Reading(telemetry, 1, clip, noise, 1.0, batch, 0, 0.0, sums), coordinates
-        )
+        factor = given_.next_factor(factor, Reading(telemetry, 1, clip, noise, 1.0, batch, 0, 0.0, sums), coordinates)
     assert error(start * factor) < 1.02 * error(best)
     assert start * factor == pytest.approx(best, rel=0.1)
 
@@ -199,9 +193,7 @@ def test_what_could_not_be_kept_is_refused(make: Any, words: str) -> None:
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.sampled_from(["quantile", "clipped", "error"]))
-def test_no_noise_carries_the_clip_norm_to_where_there_is_none(
-    value: float, factor: float, rule: Any
-) -> None:
+def test_no_noise_carries_the_clip_norm_to_where_there_is_none(value: float, factor: float, rule: Any) -> None:
     given_ = ClipController(make_plan((9.0,) * 3, (1.2e-12, 1.0, 1.0), judge=False), rule, rate=1.0)
     reading = Reading(Telemetry(norms=2), 1, 1.0, 9.0, 0.1, 10.0, 0, 0.0, (value, -value))
     for _ in range(3):
@@ -288,9 +280,7 @@ def test_automatic_clipping_is_the_reference_with_every_gradient_scaled(data: Pa
         assert fast.sensitivity == 0.7
 
 
-@given(
-    st.floats(0, 1e30), st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.sampled_from(["float32", "float64"])
-)
+@given(st.floats(0, 1e30), st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.sampled_from(["float32", "float64"]))
 def test_no_automatically_clipped_gradient_is_longer_than_the_clip_norm(
     norm: float, clip: float, gamma: float, name: str
 ) -> None:

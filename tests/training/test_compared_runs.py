@@ -62,18 +62,14 @@ def test_scores_on_the_way_change_nothing_and_the_last_one_is_that_of_the_run() 
     curve = often.curves["mine"]
     assert list(curve.steps) == [2, 4, 6]
     assert [row[-1] for row in curve.values] == list(often.scores["mine"])
-    shorter = {
-        "mine": dc.calibrate(PLANS["mine"].budget, PLANS["mine"].sampling, steps=6, noise=1.0, clip=1.0)
-    }
+    shorter = {"mine": dc.calibrate(PLANS["mine"].budget, PLANS["mine"].sampling, steps=6, noise=1.0, clip=1.0)}
     assert compare(shorter, TASK, seeds=1, points=100).curves["mine"].steps == (1, 2, 3, 4, 5, 6)
 
 
 @pytest.mark.slow  # docs/how-to/compare-schedules.md runs two processes in every run of the tests
 def test_several_processes_find_the_same_numbers_as_one(tmp_path: Path) -> None:
     """The task is made of functions that no other process could import by name."""
-    local = replace(
-        TASK, model=lambda seed: build(seed), score=lambda model: {"accuracy": accuracy(model, X, Y)}
-    )
+    local = replace(TASK, model=lambda seed: build(seed), score=lambda model: {"accuracy": accuracy(model, X, Y)})
     told: list[Any] = []
     one = compare(PLANS, local, seeds=2, learning_rate=[0.1, 0.5])
     two = compare(PLANS, local, seeds=2, learning_rate=[0.1, 0.5], jobs=2, out=tmp_path, tell=told.append)
@@ -210,9 +206,7 @@ def test_a_broken_line_is_refused_by_its_number(damage: str, tmp_path: Path) -> 
         "without scores": sealed.seal(content | {"steps": [], "scores": []}),
     }[damage]  # fmt: skip
     path.write_text(f"{first}\n{broken}\n")
-    with pytest.raises(
-        FileRefused, match=r"line 2 of .*runs.jsonl.* Take the line out, and its run is repeated"
-    ):
+    with pytest.raises(FileRefused, match=r"line 2 of .*runs.jsonl.* Take the line out, and its run is repeated"):
         compare({"mine": PLANS["mine"]}, TASK, seeds=2, out=tmp_path)
     moved = sealed.seal(content | {"steps": [1, 2, 3, 4, 5]})
     path.write_text(f"{first}\n{moved}\n")
@@ -249,8 +243,7 @@ def test_each_plan_is_at_its_own_best_rate_and_one_that_diverges_is_never_the_be
     found = compare(PLANS, task, seeds=2, learning_rate=rates, out=tmp_path)
     for name, plan in PLANS.items():
         means = {
-            rate: np.mean(compare({name: plan}, task, seeds=2, learning_rate=rate).scores[name])
-            for rate in rates[:2]
+            rate: np.mean(compare({name: plan}, task, seeds=2, learning_rate=rate).scores[name]) for rate in rates[:2]
         }
         assert found.learning_rates[name] == max(means, key=lambda rate: means[rate])
     assert compare(PLANS, task, seeds=2, learning_rate=rates, out=tmp_path).scores == found.scores

@@ -55,9 +55,7 @@ def test_it_is_training_on_repeated_rows_with_the_plans_noise() -> None:
 def test_data_sets_persons_and_fewer_rows_than_public_ones() -> None:
     """A list of examples with a collate function, repeated or cut; each public row as a person."""
     listed = replace(TASK, data=list(zip(X, Y, strict=True)), collate_fn=torch.utils.data.default_collate)
-    few = dc.calibrate(
-        dc.Budget(2.0, 1e-3), dc.PoissonSampling(20, 10), steps=2, privacy=[1.0] * 2, clip=[1.0] * 2
-    )
+    few = dc.calibrate(dc.Budget(2.0, 1e-3), dc.PoissonSampling(20, 10), steps=2, privacy=[1.0] * 2, clip=[1.0] * 2)
     people = plan_of(unit=dc.Unit.PERSON, examples_per_person=2)
     found = compare({"few": few, "people": people}, listed, seeds=1)
     assert all(len(scores) == 1 for scores in found.scores.values())
@@ -78,14 +76,10 @@ def test_each_plan_may_have_a_falling_rate_of_its_own(tmp_path: Path) -> None:
         assert len(told) == 1
     assert len((tmp_path / "both" / "runs.jsonl").read_text().splitlines()) == 2
     assert both.scores["still"] != both.scores["falls"]
-    with pytest.raises(
-        InvalidValue, match="lr_decay by name must have one for each plan, still, falls, got one for"
-    ):
+    with pytest.raises(InvalidValue, match="lr_decay by name must have one for each plan, still, falls, got one for"):
         compare({"still": plan, "falls": plan}, TASK, lr_decay={"still": "none"})
     for wrong in ("bogus", {"still": "bogus"}):
-        with pytest.raises(
-            InvalidValue, match="lr_decay must be none, linear or cosine, got 'bogus' for 'still'"
-        ):
+        with pytest.raises(InvalidValue, match="lr_decay must be none, linear or cosine, got 'bogus' for 'still'"):
             compare({"still": plan}, TASK, lr_decay=wrong)
     with pytest.raises(InvalidType, match="lr_decay"):
         compare({"still": plan}, TASK, lr_decay=["none"])  # type: ignore[arg-type]
@@ -108,9 +102,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
 
 def test_a_better_plan_is_told_from_a_worse_one() -> None:
     """Noise ten times as large, over ten seeds: the difference is many standard errors."""
-    loud = dc.calibrate(
-        dc.Budget(0.05, 1e-6), dc.PoissonSampling(ROWS, 30), steps=4, privacy=[1.0] * 4, clip=[1.0] * 4
-    )
+    loud = dc.calibrate(dc.Budget(0.05, 1e-6), dc.PoissonSampling(ROWS, 30), steps=4, privacy=[1.0] * 4, clip=[1.0] * 4)
     task = replace(TASK, score=lambda model: {"accuracy": accuracy(model, X, Y)}, learning_rate=1.0)
     quiet = Plan.without_privacy(plan_of().sampling, steps=4)
     found = compare({"quiet": quiet, "loud": loud}, task, seeds=8)

@@ -14,9 +14,7 @@ from decrescendo.plans import BatchSchedule
 from .conftest import ROWS, make_plan
 
 
-@pytest.mark.parametrize(
-    "duplicate", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
-)
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_copies_are_as_frozen_as_what_they_are_of(duplicate: Callable[[Any], Any]) -> None:
     """A copy's arrays could be written to: under a training, whose noise then was not the plan's."""
     moving = BatchSchedule(ROWS, [4.0, 8.0, 8.0], 20)

@@ -99,9 +99,7 @@ class TestTurns:
         for life, stop in enumerate((3, 5, 12)):
             model, optimizer = parts()
             checkpoints = Checkpoints(tmp_path, every=1, resume=life > 0)
-            trainer = Trainer(
-                model, noted, plan, optimizer, seed=0 if not life else 9, checkpoints=checkpoints
-            )
+            trainer = Trainer(model, noted, plan, optimizer, seed=0 if not life else 9, checkpoints=checkpoints)
             for batch in trainer.batches(data()):
                 seen.append([] if batch is None else batch[2].tolist())
                 trainer.step(batch)
@@ -128,9 +126,7 @@ class TestTurns:
             stream = grouping(seed)
             state = stream.key if isinstance(stream, SecureStream) else None
             fewer = banded_plan(records=ROWS).sampling.groups(SecureStream(state) if state else grouping(0))
-            more = banded_plan(records=ROWS + 1).sampling.groups(
-                SecureStream(state) if state else grouping(0)
-            )
+            more = banded_plan(records=ROWS + 1).sampling.groups(SecureStream(state) if state else grouping(0))
             for one, other in zip(fewer, more, strict=True):
                 assert one.tolist() == [row for row in other.tolist() if row < ROWS]
 
@@ -209,15 +205,11 @@ class TestReleases:
 class TestCrashes:
     @settings(max_examples=3, deadline=None)
     @given(stops=st.lists(st.integers(1, 6), max_size=3), every=st.integers(1, 4), seeded=st.booleans())
-    def test_a_run_that_is_gone_on_with_has_the_same_bits(
-        self, stops: list[int], every: int, seeded: bool
-    ) -> None:
+    def test_a_run_that_is_gone_on_with_has_the_same_bits(self, stops: list[int], every: int, seeded: bool) -> None:
         seed: int | Secure = 5 if seeded else Secure()
         with tempfile.TemporaryDirectory() as kept:
             begun = Path(kept) / "begun"
-            go(
-                seed=seed, stop=1, checkpoints=Checkpoints(begun, every=9)
-            )  # the first checkpoint is of no step
+            go(seed=seed, stop=1, checkpoints=Checkpoints(begun, every=9))  # the first checkpoint is of no step
             runs = []
             for name, ends in (("calm", []), ("rough", sorted(stops))):
                 folder = Path(kept) / name

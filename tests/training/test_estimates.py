@@ -52,8 +52,7 @@ class TestOfEstimates:
 
         public = -X, Y.clone()
         own, other = (
-            Task(model=build, loss=cross_entropy, data=data, batch=60, score=score)
-            for data in ((X, Y), public)
+            Task(model=build, loss=cross_entropy, data=data, batch=60, score=score) for data in ((X, Y), public)
         )
         space = Space({"clip": Among((1.0,))}, {"steps": 2, "schedule": "constant"})
         for accountant, said in ((GdpClt(), True), (None, False)):

@@ -11,9 +11,7 @@ from decrescendo.training.tasks.evaluate import accuracy
 
 
 @given(rows=st.integers(1, 40), right=st.integers(0, 40), batch_size=st.integers(1, 50))
-def test_the_share_of_right_answers_does_not_depend_on_batching(
-    rows: int, right: int, batch_size: int
-) -> None:
+def test_the_share_of_right_answers_does_not_depend_on_batching(rows: int, right: int, batch_size: int) -> None:
     right = min(rows, right)
     targets = torch.arange(rows) % 3
     answers = torch.where(torch.arange(rows) < right, targets, (targets + 1) % 3)

@@ -93,9 +93,7 @@ def test_state_between_examples_is_refused_in_the_data_set_and_in_the_collator(
     change = make()
 
     def collate(items: list[Any]) -> Any:
-        return default_collate(
-            [(change(x).clone() if make is not buffer else change(x), y) for x, y in items]
-        )
+        return default_collate([(change(x).clone() if make is not buffer else change(x), y) for x, y in items])
 
     if make is not buffer:  # `default_collate` copies what it is given
         with pytest.raises(InvalidValue, match="from itself alone"):
@@ -106,9 +104,7 @@ def test_state_between_examples_is_refused_in_the_data_set_and_in_the_collator(
 def test_global_generators_and_a_generator_begun_anew_are_accepted(data: Pair, workers: int) -> None:
     def drawn(row: Tensor) -> Tensor:
         own = np.random.default_rng(torch.initial_seed())
-        return (
-            row + torch.randn(3) + float(np.random.rand()) + torch.from_numpy(own.standard_normal(3)).float()
-        )
+        return row + torch.randn(3) + float(np.random.rand()) + torch.from_numpy(own.standard_normal(3)).float()
 
     run = run_of(Items(data, drawn), workers=workers)
     assert run.assumptions == (EXAMPLES_APART,)

@@ -14,9 +14,7 @@ from decrescendo.training.processes.bits import fingerprint
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("place", ["cpu", "elsewhere"])
-def test_they_tell_places_and_signs_apart(
-    dtype: torch.dtype, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_tell_places_and_signs_apart(dtype: torch.dtype, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if place == "elsewhere":  # the form of other devices, on this one
         monkeypatch.setattr("decrescendo.training.processes.bits._HASHED", "nowhere")
     for count in (2, 300_000):

@@ -38,9 +38,7 @@ def life(
     ("first", "second", "said"),
     [(None, WIDE, "float32"), (WIDE, None, "float32"), (WIDE, WIDE, "float64"), (None, None, "float32")],
 )
-def test_sums_are_as_wide_as_the_narrowest_were(
-    data: Data, tmp_path: Path, first: Any, second: Any, said: str
-) -> None:
+def test_sums_are_as_wide_as_the_narrowest_were(data: Data, tmp_path: Path, first: Any, second: Any, said: str) -> None:
     """The last life alone was asked: two steps in float32 were said to have been in float64, without the rounding that
     the statement says is not covered."""
     life(tmp_path, data, 2, first)

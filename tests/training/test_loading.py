@@ -199,9 +199,7 @@ def test_two_iterators_at_once_would_draw_the_same_batches(data: Pair) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, Secure()], ids=["seeded", "secure"])
-def test_a_resumed_run_has_the_same_batches_whatever_was_made_ahead(
-    data: Pair, tmp_path: Path, seed: Any
-) -> None:
+def test_a_resumed_run_has_the_same_batches_whatever_was_made_ahead(data: Pair, tmp_path: Path, seed: Any) -> None:
     """The checkpoint says where the drawing is of the steps taken, not of what workers have made."""
     seen: list[Any] = []
 
@@ -244,9 +242,7 @@ def test_views_of_an_example_are_averaged_before_clipping(data: Pair) -> None:
     assert batch[0].shape == (6, 4, 3)
     model = make_model()
     engine, slow = Engine(model, mean), Reference(model, mean)
-    torch.testing.assert_close(
-        engine.clipped_sum(batch, 0.2).gradients, slow.clipped_sum(batch, 0.2).gradients
-    )
+    torch.testing.assert_close(engine.clipped_sum(batch, 0.2).gradients, slow.clipped_sum(batch, 0.2).gradients)
     one = Engine(model, loss).clipped_sum((batch[0][0], batch[1][:1].repeat(4)), float("inf"))
     averaged = engine.clipped_sum((batch[0][:1], batch[1][:1]), float("inf"))
     for name, gradient in averaged.gradients.items():
@@ -331,9 +327,7 @@ WRONG: list[tuple[str, Any, dict[str, Any], type[DecrescendoError], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("data", "loading", "error", "words"), [case[1:] for case in WRONG], ids=[c[0] for c in WRONG]
-)
+@pytest.mark.parametrize(("data", "loading", "error", "words"), [case[1:] for case in WRONG], ids=[c[0] for c in WRONG])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_wrong_data_are_one_clear_sentence(
     data: Any, loading: dict[str, Any], error: type[Exception], words: str, workers: int
@@ -400,9 +394,7 @@ def test_columns_may_be_arrays_and_many_tensors_in_a_list_must_say_what_they_are
 
 
 @pytest.mark.parametrize("change", [list[Any].pop, lambda items: items.append(items[0])])
-def test_data_that_change_their_length_in_a_run_are_refused(
-    data: Pair, change: Callable[[list[Any]], object]
-) -> None:
+def test_data_that_change_their_length_in_a_run_are_refused(data: Pair, change: Callable[[list[Any]], object]) -> None:
     items = list(zip(*data, strict=True))
     model = make_model()
     trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
@@ -461,9 +453,7 @@ def test_tables_of_datasets_are_read_at_once_with_the_same_rows(monkeypatch: pyt
 
     def padded(items: list[Any]) -> Pair:
         ids, noise = torch.as_tensor(items[0]["ids"]), torch.rand(1, 1)
-        return nn.functional.pad(ids, (0, 5 - len(ids)))[None] + noise, torch.as_tensor(
-            items[0]["y"]
-        ).reshape(1)
+        return nn.functional.pad(ids, (0, 5 - len(ids)))[None] + noise, torch.as_tensor(items[0]["y"]).reshape(1)
 
     of_table, of_list = Examples(table, padded), Examples([table[i] for i in range(12)], padded)
     for indices in ([0, 1, 5], [2, 3, 4, 7], [11]):

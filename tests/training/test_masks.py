@@ -71,9 +71,7 @@ def coins(seed: int | Secure, *, rows: int = ROWS, start: int = 0, steps: int = 
     """Of each step and example, +1 or -1; all examples take part in every step."""
     plan = make_plan((2.0,) * steps, (1e4,) * steps, batch=rows, rows=rows)
     model, found = Shown(rows), []
-    torch.manual_seed(
-        start
-    )  # as in everybody's script: whoever reads it knows the state of the global generator
+    torch.manual_seed(start)  # as in everybody's script: whoever reads it knows the state of the global generator
     trainer = Trainer(model, lambda model, batch: model(batch), plan, sgd(model), seed=seed)
     clip: Callable[[Batch | None, float], ClippedSum] = trainer._engine.clipped_sum
 
@@ -101,9 +99,7 @@ def test_secure_masks_cannot_be_known_from_a_published_script() -> None:
     assert agreement(first[:, :-1], fewer) < 5  # at the same places
     assert agreement(first[:, 1:], fewer) < 5  # of the same rows
     # Power: of masks that are the same in a twentieth of all places this would say so.
-    mixed = torch.where(
-        torch.rand(first.shape, generator=torch.Generator().manual_seed(1)) < 0.05, first, again
-    )
+    mixed = torch.where(torch.rand(first.shape, generator=torch.Generator().manual_seed(1)) < 0.05, first, again)
     assert agreement(first, mixed) > 5
 
 

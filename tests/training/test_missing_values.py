@@ -109,9 +109,7 @@ class TestTraining:
         assert found[0].diagnostics == found[1].diagnostics
         assert not found[0].assumptions
 
-    def test_the_look_does_not_move_the_streams_of_a_run_that_goes_on(
-        self, missing: Data, tmp_path: Any
-    ) -> None:
+    def test_the_look_does_not_move_the_streams_of_a_run_that_goes_on(self, missing: Data, tmp_path: Any) -> None:
         def life(folder: str, until: int) -> Any:
             torch.manual_seed(0)
             model = Fills()

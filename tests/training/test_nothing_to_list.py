@@ -86,9 +86,7 @@ class Net(nn.Module):
         return self.last(hidden) * self.scale * self.table["scale"][0] * (2 if self.kind == "other" else 1)
 
 
-def run_changed(
-    data: Data, change: Callable[[Any, Tensor], object], the_loss: Any = loss
-) -> tuple[Any, list[Any]]:
+def run_changed(data: Data, change: Callable[[Any, Tensor], object], the_loss: Any = loss) -> tuple[Any, list[Any]]:
     model = Net()
     trainer = Trainer(model, the_loss, make_plan(), sgd(model), seed=0)
     for number, batch in enumerate(trainer.batches(data)):

@@ -39,9 +39,7 @@ def trained(data: Any, *, loss: Any = loss, collate_fn: Any = only, seed: int = 
     torch.manual_seed(1)
     model = Gin(6)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return dc.train(
-        model, loss, data, PLAN, optimizer, seed=seed, collate_fn=collate_fn, settings=ONE, **others
-    )
+    return dc.train(model, loss, data, PLAN, optimizer, seed=seed, collate_fn=collate_fn, settings=ONE, **others)
 
 
 def test_graphs_are_trained_and_their_independence_is_no_assumption() -> None:
@@ -65,9 +63,7 @@ def test_records_that_share_a_tensor_are_named() -> None:
         nodes = [{"graph": features.clone() if own else features, "place": place} for place in range(24)]
         model = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        run = dc.train(
-            model, node_loss, nodes, PLAN, optimizer, seed=3, collate_fn=lambda rows: rows[0], settings=ONE
-        )
+        run = dc.train(model, node_loss, nodes, PLAN, optimizer, seed=3, collate_fn=lambda rows: rows[0], settings=ONE)
         named = {"own-collate-fn"} if own else {"own-collate-fn", "records-share-objects"}
         assert {found.code for found in run.assumptions} == named
 
@@ -146,9 +142,7 @@ def test_the_refusal_of_records_that_are_no_rows_names_this_way() -> None:
     torch.manual_seed(1)
     model = Gin(6)
     with pytest.raises(InvalidType, match="one_example_a_pass=True"):
-        dc.train(
-            model, loss, records(), PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=3, collate_fn=only
-        )
+        dc.train(model, loss, records(), PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=3, collate_fn=only)
 
 
 def test_a_model_that_is_led_by_earlier_examples_is_refused_before_anything_is_released() -> None:

@@ -188,9 +188,7 @@ def padded_task(multiple: int = 4, **changes: Any) -> Task:
         return {"loss": loss(model, batch).mean().item()}
 
     made = {"rows": 8, "batch": 4, "epochs": 2, "score": score, "learning_rate": 0.5, **changes}
-    return Task(
-        model=lambda seed: Reader(), loss=loss, data=lambda: Texts(), collate_fn=padded_to(multiple), **made
-    )
+    return Task(model=lambda seed: Reader(), loss=loss, data=lambda: Texts(), collate_fn=padded_to(multiple), **made)
 
 
 def test_a_task_of_texts_trains_as_the_loop_does() -> None:

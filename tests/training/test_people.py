@@ -106,9 +106,7 @@ class TestPlans:
             Plan(BUDGET, PLAN.sampling, PLAN.schedule, dc.Guarantee(low, 1e-3, Unit.PERSON, "Pld", "upper"))
 
     @pytest.mark.parametrize("most", [ROWS + 1, 10**9, 10**400], ids=["one more", "many", "no float"])
-    def test_a_person_with_more_examples_than_there_are_is_refused_before_it_is_judged(
-        self, most: int
-    ) -> None:
+    def test_a_person_with_more_examples_than_there_are_is_refused_before_it_is_judged(self, most: int) -> None:
         """To judge 10^9 took eight bytes each, and the page that was asked for it the machine's memory."""
         with pytest.raises(InvalidValue, match="at most the 40 examples that there are"):
             plan_of(dc.Budget(3.0, 1e-3, Unit.PERSON, most))
@@ -132,9 +130,7 @@ class TestPlans:
     @given(st.integers(2, 4), st.floats(1.1, 3.0))
     @settings(max_examples=5)
     def test_more_examples_a_person_never_need_less_noise(self, most: int, epsilon: float) -> None:
-        few, many = (
-            plan_of(dc.Budget(epsilon, 1e-3, Unit.PERSON, each)).noise_multiplier for each in (most - 1, most)
-        )
+        few, many = (plan_of(dc.Budget(epsilon, 1e-3, Unit.PERSON, each)).noise_multiplier for each in (most - 1, most))
         assert (many > few).all()
 
 
@@ -194,9 +190,7 @@ class TestIds:
         """Two tensors of one number are two keys of a dict: one person was counted as three."""
         ids = np.empty(3, dtype=object)
         ids[:] = [one.clone() if isinstance(one, Tensor) else one for _ in range(3)]
-        with pytest.raises(
-            InvalidType, match=r"each id in people must be a text or a number, got \w+ for row 0"
-        ):
+        with pytest.raises(InvalidType, match=r"each id in people must be a text or a number, got \w+ for row 0"):
             check_people(ids, ONE_ROW_EACH, 3)
 
     @pytest.mark.parametrize("ids", [["7", 7, 8], [b"7", "7", "8"], np.array(["7", 7, 8], dtype=object)])
@@ -211,9 +205,7 @@ class TestIds:
         with pytest.raises(InvalidValue, match=r"every row must have an id in people, got \w+ for row 1"):
             check_people(ids, ONE_ROW_EACH, 3)
 
-    @pytest.mark.parametrize(
-        "ids", [[True, 2, 3.0], np.arange(3), [np.str_("a"), "b", "c"], [1, np.int64(2), 3]]
-    )
+    @pytest.mark.parametrize("ids", [[True, 2, 3.0], np.arange(3), [np.str_("a"), "b", "c"], [1, np.int64(2), 3]])
     def test_numbers_of_any_kind_and_texts_are_taken(self, ids: Any) -> None:
         assert check_people(ids, ONE_ROW_EACH, 3) is not None
 
@@ -274,9 +266,7 @@ class TestRuns:
         assert rest.guarantee == whole.guarantee
 
     def test_a_store_of_people_reserves_people(self, tmp_path: Path) -> None:
-        store = Store.create(
-            tmp_path / "a.db", dc.Budget(7.0, 1e-2, Unit.PERSON, MOST), dataset="patients", rows=ROWS
-        )
+        store = Store.create(tmp_path / "a.db", dc.Budget(7.0, 1e-2, Unit.PERSON, MOST), dataset="patients", rows=ROWS)
         store.start(PLAN)
         trained(store=store)
         assert Store(tmp_path / "a.db").budget == store.budget
@@ -327,9 +317,7 @@ class TestAudit:
 
         x, p, z, k = np.array([-1.0, 0.3, 2.5]), 0.2, 1.5, 3
         mixed = sum(binom.pmf(j, k, p) * norm.pdf(x, j, z) for j in range(k + 1))
-        np.testing.assert_allclose(
-            participation_evidence(x, p, z, k), np.log(mixed / norm.pdf(x, 0, z)), rtol=1e-12
-        )
+        np.testing.assert_allclose(participation_evidence(x, p, z, k), np.log(mixed / norm.pdf(x, 0, z)), rtol=1e-12)
         np.testing.assert_allclose(
             participation_evidence(x, p, z, 1), np.logaddexp(math.log(0.8), math.log(0.2) + (x - 0.5) / z**2)
         )

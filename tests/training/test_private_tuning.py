@@ -180,9 +180,7 @@ class TestTheMechanism:
         assert len({spec.seed for spec in seen.specs}) == len(seen.specs)
         assert len({spec.clip for spec in seen.specs}) == len(seen.specs)
         for purpose in ("init", "sampling", "noise"):
-            draws = {
-                tuple(torch.rand(4, generator=Streams(s.seed).torch(purpose)).tolist()) for s in seen.specs
-            }  # type: ignore[arg-type]
+            draws = {tuple(torch.rand(4, generator=Streams(s.seed).torch(purpose)).tolist()) for s in seen.specs}  # type: ignore[arg-type]
             assert len(draws) == len(seen.specs)
 
     def test_settings_do_not_depend_on_scores(self) -> None:
@@ -192,9 +190,7 @@ class TestTheMechanism:
         search_privately(asked(), 7, attempt=other)
         assert one.specs == other.specs
 
-    @pytest.mark.parametrize(
-        "schedule", ["constant", "sensitivity-decay", "dynamic", "growing-mu", "optimal"]
-    )
+    @pytest.mark.parametrize("schedule", ["constant", "sensitivity-decay", "dynamic", "growing-mu", "optimal"])
     def test_every_trial_has_the_calibrated_noise_and_its_own_clip(self, schedule: str) -> None:
         fixed = {"steps": 3, "schedule": schedule, "rho_mu": 1.5, "rho_c": 2.0}
         seen = Recorded()
@@ -379,9 +375,7 @@ class TestWhatIsShown:
     def test_the_promise_is_told_before_the_data_are_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
         order: list[str] = []
         task = toy_task(lambda: (order.append("opened"), toy_rows(0))[1])
-        search_privately(
-            asked(task=task, trials=Trials(1, 1)), 3, announce=lambda text: order.append("promised")
-        )
+        search_privately(asked(task=task, trials=Trials(1, 1)), 3, announce=lambda text: order.append("promised"))
         assert order == ["promised", "opened"]
 
     def test_an_error_in_a_trial_ends_the_search_without_a_winner(self) -> None:
@@ -423,9 +417,7 @@ def test_what_changes_the_price_must_be_fixed(name: str) -> None:
         ),
         (
             lambda: asked(
-                space=Space(
-                    {"momentum": Among((0.0, 0.9)), "optimizer": Among(("sgd", "adam"))}, {"steps": 3}
-                )
+                space=Space({"momentum": Among((0.0, 0.9)), "optimizer": Among(("sgd", "adam"))}, {"steps": 3})
             ),
             "momentum must be 0 with adam",
         ),
@@ -485,9 +477,7 @@ class TestWhatIsSaidOfTheTrials:
             save_winner(path, winner)
             said = json.loads(path.read_text())["provenance"]
             assert said["random"] == winner.random == ("seeded" if seed == 3 else "secure")
-            assert said["assumptions"] == [
-                {"code": one.code, "sentence": one.sentence} for one in winner.assumptions
-            ]
+            assert said["assumptions"] == [{"code": one.code, "sentence": one.sentence} for one in winner.assumptions]
             assert said["rows_independent"] is winner.rows_independent is True
             assert len(said["assumptions"]) == len(winner.assumptions) == isinstance(data, Odd)
             assert "rows independent   yes, checked at every pass" in winner.describe()

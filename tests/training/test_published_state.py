@@ -56,9 +56,7 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
 
 
-def run_of(
-    data: Data, model: nn.Module, change: Change = lambda model, optimizer, step: None, **settings: Any
-) -> Run:
+def run_of(data: Data, model: nn.Module, change: Change = lambda model, optimizer, step: None, **settings: Any) -> Run:
     optimizer = sgd(model)
 
     def callback(progress: Any) -> None:
@@ -249,9 +247,7 @@ class TestBetweenSteps:
         assert f"- {said}. (`{said.code}`)" in lines(run)
         assert [entry.state for entry in store.entries()] == ["finished"]
 
-    def test_a_layer_that_the_optimiser_lacks_is_refused_before_its_release(
-        self, data: Data, tmp_path: Path
-    ) -> None:
+    def test_a_layer_that_the_optimiser_lacks_is_refused_before_its_release(self, data: Data, tmp_path: Path) -> None:
         store = Store.create(tmp_path / "store", Budget(100.0, 1e-2), dataset="toy", rows=ROWS)
         with pytest.raises(InvalidValue, match=r"every trainable parameter, got missing=\['more.0.bias'"):
             run_of(data, With(), lambda m, o, step: m.more.append(nn.Linear(3, 2)), store=store)
@@ -284,9 +280,7 @@ class TestFreezing:
         """The statement said that other code had changed the weights."""
         run = run_of(data, make_model(), lambda m, o, step: m[0].requires_grad_(step > 1))
         (said,) = run.assumptions
-        assert (
-            "0.weight, 0.bias were frozen and 0.weight, 0.bias were unfrozen by code outside" in said.sentence
-        )
+        assert "0.weight, 0.bias were frozen and 0.weight, 0.bias were unfrozen by code outside" in said.sentence
         assert run.provenance is not None
         assert run.provenance.model == "Sequential, 26 trained parameters"
 
@@ -330,6 +324,4 @@ class TestFreezing:
         assert STATE_SET.format("beside.weight") in run.assumptions
 
     def test_a_copy_of_the_weights_is_nothing_to_say(self, data: Data) -> None:
-        assert not run_of(
-            data, make_model(), lambda m, o, step: copy.deepcopy(m).requires_grad_(False)
-        ).assumptions
+        assert not run_of(data, make_model(), lambda m, o, step: copy.deepcopy(m).requires_grad_(False)).assumptions

@@ -88,9 +88,7 @@ def life(
 
 
 @pytest.mark.parametrize("seed", [Secure(), 3], ids=["secure", "seeded"])
-def test_the_same_noise_on_another_sum_is_never_seen_without_a_store(
-    tmp_path: Path, seed: int | Secure
-) -> None:
+def test_the_same_noise_on_another_sum_is_never_seen_without_a_store(tmp_path: Path, seed: int | Secure) -> None:
     """A checkpoint after step 10, killed after 19, records changed: the difference of two releases would be that of
     two sums of clipped gradients, without noise."""
     first, _ = life(tmp_path, resume=False, until=19, seed=seed)

@@ -187,9 +187,7 @@ class TestAllocation:
         with pytest.raises(InvalidValue, match="do not shuffle"):
             list(trainer.batches(listed))
 
-    def test_the_same_rows_are_nothing_to_say_and_rows_of_another_epoch_are_other_data(
-        self, data: Data
-    ) -> None:
+    def test_the_same_rows_are_nothing_to_say_and_rows_of_another_epoch_are_other_data(self, data: Data) -> None:
         trainer = self.trainer(make_model())
         batches = trainer.batches(data)
         for _ in range(2):
@@ -201,9 +199,7 @@ class TestAllocation:
             trainer.step(batch)
         assert trainer.finish().assumptions == (OTHER_DATA,)
 
-    def test_a_restart_in_the_midst_of_an_epoch_assumes_the_same_order(
-        self, data: Data, tmp_path: Path
-    ) -> None:
+    def test_a_restart_in_the_midst_of_an_epoch_assumes_the_same_order(self, data: Data, tmp_path: Path) -> None:
         def life(until: int) -> Trainer:
             kept = Checkpoints(tmp_path, every=1, resume=True)
             trainer = self.trainer(make_model(), checkpoints=kept)
@@ -217,9 +213,7 @@ class TestAllocation:
 
 
 @pytest.mark.slow
-def test_curves_stay_in_step_over_restarts(
-    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_curves_stay_in_step_over_restarts(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Size, noise and clip norm of each step are those of its place, killed anywhere; judged by another library."""
     sizes, noise, clip = [4.0, 30.0, 12.0, 40.0, 8.0], [2.0, 5.0, 3.0, 6.0, 2.5], [1.0, 0.3, 2.0, 0.7, 0.1]
     schedule, sampling = Schedule(noise, clip), BatchSchedule(ROWS, sizes)

@@ -165,9 +165,7 @@ def test_what_was_refused_before_any_release_may_begin_anew_in_its_folder(tmp_pa
     model = parts()[0]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ImpossibleBudget):
-        Trainer(
-            model, loss, the_plan(), optimizer, seed=5, store=store, checkpoints=Checkpoints(tmp_path / "run")
-        )
+        Trainer(model, loss, the_plan(), optimizer, seed=5, store=store, checkpoints=Checkpoints(tmp_path / "run"))
     smaller = make_plan((30.0,) * 7, (1.0,) * 7)
     kept = Checkpoints(tmp_path / "run", resume=True)
     trainer = Trainer(model, loss, smaller, optimizer, seed=5, store=store, checkpoints=kept)
@@ -207,9 +205,7 @@ def test_a_run_goes_on_as_what_it_was(tmp_path: Path) -> None:
         InvalidValue,
         match="scheduler= and also= must be of what the checkpoint holds, scheduler, got nothing",
     ):
-        Trainer(
-            model, loss, the_plan(), optimizer, seed=5, checkpoints=Checkpoints(tmp_path / "run", resume=True)
-        )
+        Trainer(model, loss, the_plan(), optimizer, seed=5, checkpoints=Checkpoints(tmp_path / "run", resume=True))
     with pytest.raises(InvalidValue, match="resume=True"):
         Checkpoints(tmp_path / "run")
     with pytest.raises(InvalidValue, match="got an empty name"):
@@ -255,9 +251,7 @@ def test_a_checkpoint_that_says_another_step_than_its_name_is_refused(tmp_path: 
 
 @pytest.mark.parametrize("file", some(["state.json", "tensors.safetensors"], 1))
 @pytest.mark.parametrize("damage", some(["cut", "changed", "missing", "foreign"], 2))
-def test_a_damaged_checkpoint_is_passed_over_and_two_are_refused(
-    tmp_path: Path, file: str, damage: str
-) -> None:
+def test_a_damaged_checkpoint_is_passed_over_and_two_are_refused(tmp_path: Path, file: str, damage: str) -> None:
     whole = go(tmp_path / "whole", 5, {}, every=1)
     go(tmp_path / "run", 5, {6: "after"}, every=1)
     shutil.rmtree(tmp_path / "run" / "step-000000004", ignore_errors=True)

@@ -138,9 +138,7 @@ def test_a_run_is_saved_where_a_link_leads_and_beside_one_that_came_first(
             run.save(folder)
 
 
-def test_a_crash_while_saving_leaves_nothing(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_while_saving_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def power_cut(*args: Any) -> None:
         raise KeyboardInterrupt
 

@@ -204,9 +204,7 @@ def _loaded(model: torch.nn.Module, rows: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("write", [_added, _added_unseen, _replaced, _loaded])
 @pytest.mark.parametrize("when", ["after a step", "after a draw", "after the last step"])
-def test_who_writes_to_the_weights_between_steps_has_the_run_say_so(
-    data: Data, write: Any, when: str
-) -> None:
+def test_who_writes_to_the_weights_between_steps_has_the_run_say_so(data: Data, write: Any, when: str) -> None:
     """What is written may be made of the rows, which lie at hand: a guarantee cannot speak of it."""
     model, plan = make_model(), make_plan()
     trainer = Trainer(model, loss, plan, sgd(model), seed=0)

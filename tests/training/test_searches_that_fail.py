@@ -85,9 +85,7 @@ class TestScores:
         assert store.entries() == []
 
     @pytest.mark.parametrize("score", [math.nan, math.inf])
-    def test_a_winner_whose_score_is_no_number_is_written_with_what_it_cost(
-        self, score: float, tmp_path: Path
-    ) -> None:
+    def test_a_winner_whose_score_is_no_number_is_written_with_what_it_cost(self, score: float, tmp_path: Path) -> None:
         winner = search(lambda _: {"a": score}, seed=1)
         weights = save_winner(tmp_path / "deep" / "w.json", winner)
         assert weights is not None

@@ -24,9 +24,7 @@ def test_a_secure_run_keeps_its_plan_and_is_never_repeated(data: Pair) -> None:
     assert not torch.equal(*weights)
 
 
-def test_batches_and_noise_come_from_streams_of_their_own(
-    data: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_and_noise_come_from_streams_of_their_own(data: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecureStream, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
     plan, model = make_plan(), make_model()
     before = {name: value.detach().clone() for name, value in model.named_parameters()}

@@ -181,9 +181,7 @@ def test_scores_have_names_and_are_numbers(data: tuple[torch.Tensor, torch.Tenso
 
 
 def test_a_task_without_rows_is_refused_in_words() -> None:
-    empty = Task(
-        model=lambda seed: make_model(), loss=cross_entropy, data=(torch.zeros(0, 3), torch.zeros(0))
-    )
+    empty = Task(model=lambda seed: make_model(), loss=cross_entropy, data=(torch.zeros(0, 3), torch.zeros(0)))
     for name in ("count", "delta", "expected_batch"):
         with pytest.raises(InvalidValue, match="rows must be >= 1"):
             getattr(empty, name)

@@ -94,9 +94,7 @@ def test_the_engine_puts_beside_the_sum_what_the_reference_does(data: Pair, clip
             fast = engine.clipped_sum((inputs, classes), clip_norm)
         assert fast.sensitivity == slow.sensitivity == clip_norm
         assert fast.extra_coordinates is not None
-        torch.testing.assert_close(
-            fast.extra_coordinates, slow.extra_coordinates, rtol=1e-4, atol=3e-4 * clip_norm
-        )
+        torch.testing.assert_close(fast.extra_coordinates, slow.extra_coordinates, rtol=1e-4, atol=3e-4 * clip_norm)
         for key, gradient in slow.gradients.items():
             found = fast.gradients[key].to(gradient.dtype)
             torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-5 * clip_norm)
@@ -165,9 +163,7 @@ def test_what_a_whole_example_of_the_engine_adds_is_within_the_clip_norm(data: P
             for clip in (float(norms[row]) * factor for factor in (0.3, 1.0, 3.0)):
                 one = engine.clipped_sum((data[0][row : row + 1], data[1][row : row + 1]), clip)
                 assert one.extra_coordinates is not None
-                parts = torch.cat(
-                    [*(g.flatten() for g in one.gradients.values()), one.extra_coordinates]
-                ).tolist()
+                parts = torch.cat([*(g.flatten() for g in one.gradients.values()), one.extra_coordinates]).tolist()
                 assert math.fsum(part * part for part in parts) <= clip * clip
 
 
@@ -179,8 +175,7 @@ def test_numbers_add_up_over_examples_so_that_none_decides_what_another_adds(dat
         engine = Engine(model, loss, telemetry=telemetry)
         whole = engine.clipped_sum(data, 0.5).extra_coordinates
         rows = [
-            engine.clipped_sum((data[0][i : i + 1], data[1][i : i + 1]), 0.5).extra_coordinates
-            for i in range(ROWS)
+            engine.clipped_sum((data[0][i : i + 1], data[1][i : i + 1]), 0.5).extra_coordinates for i in range(ROWS)
         ]
         assert whole is not None
         return float((whole - torch.stack([row for row in rows if row is not None]).sum(0)).abs().max())
@@ -214,9 +209,7 @@ def test_scores_must_be_each_examples_own(data: Pair, scores: Any, words: str) -
 def test_a_score_that_a_truth_value_of_the_data_decides_is_refused(data: Pair) -> None:
     def steered(model: nn.Module, batch: Pair) -> tuple[Tensor, Tensor]:
         outputs = model(batch[0])
-        right = (
-            torch.ones_like(outputs[:, 0]) if bool((batch[0] > 1).any()) else torch.zeros_like(outputs[:, 0])
-        )
+        right = torch.ones_like(outputs[:, 0]) if bool((batch[0] > 1).any()) else torch.zeros_like(outputs[:, 0])
         return nn.functional.cross_entropy(outputs, batch[1], reduction="none"), right
 
     with pytest.raises(UnsupportedModel, match="must not steer"):
@@ -227,9 +220,7 @@ def test_a_score_that_a_truth_value_of_the_data_decides_is_refused(data: Pair) -
 
 
 @pytest.mark.parametrize("capture", [False, True])
-def test_norms_alone_change_neither_a_bit_of_the_weights_nor_a_digit_of_epsilon(
-    data: Pair, capture: bool
-) -> None:
+def test_norms_alone_change_neither_a_bit_of_the_weights_nor_a_digit_of_epsilon(data: Pair, capture: bool) -> None:
     plan = make_plan((2.0, 1.5, 1.2, 1.0), (1.0, 0.8, 0.5, 0.4))
     settings = EngineSettings(capture=capture)
 
@@ -270,9 +261,7 @@ def test_noise_beside_is_of_the_same_release_and_of_a_stream_of_its_own() -> Non
 
     def draw(size: int, stream: Any) -> Any:
         extra = torch.zeros(size, dtype=torch.float64) if size else None
-        return privatise(
-            ClippedSum({"w": zero}, 0.5, Diagnostics(0, 0, 0, 0.0), extra), 2.0, sampling, stream
-        )
+        return privatise(ClippedSum({"w": zero}, 0.5, Diagnostics(0, 0, 0, 0.0), extra), 2.0, sampling, stream)
 
     plain, told = Streams(1).keyed("noise"), Streams(1).keyed("noise")
     before: list[Tensor] = []
@@ -335,16 +324,12 @@ def test_the_distribution_of_norms_is_known_as_well_as_it_says(batch: float, noi
         said = np.array([[e.standard_error for e in r.norms] for r in found])
         assert abs(errors.mean()) < 4 * said.mean() / math.sqrt(count)
         edges = torch.arange(1, bins + 1) / bins
-        parts = (
-            ((edges - lengths[:, None]) * bins).clamp(0, 1).numpy()
-        )  # of each bin, above the example's norm
+        parts = ((edges - lengths[:, None]) * bins).clamp(0, 1).numpy()  # of each bin, above the example's norm
         exact = noise**2 * bins / batch**2 + (1 - rate) * (parts**2).mean() / batch
         if rate == 1.0:
             assert said == pytest.approx(noise * math.sqrt(bins) / batch, rel=1e-5)
         assert 0.999 < math.sqrt((said**2).mean() / exact) < 1.05, rate
-        assert math.sqrt((errors**2).mean() / exact) == pytest.approx(
-            1.0, abs=0.04 if rate == 1.0 else 0.12
-        ), rate
+        assert math.sqrt((errors**2).mean() / exact) == pytest.approx(1.0, abs=0.04 if rate == 1.0 else 0.12), rate
 
 
 def test_the_test_of_the_standard_error_has_power() -> None:
@@ -355,9 +340,7 @@ def test_the_test_of_the_standard_error_has_power() -> None:
     assert math.sqrt((errors**2).mean() / (said**2).mean()) > 1.05
 
 
-@pytest.mark.parametrize(
-    ("batch", "noise"), [(250.0, 0.7), pytest.param(1000.0, 3.0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("batch", "noise"), [(250.0, 0.7), pytest.param(1000.0, 3.0, marks=pytest.mark.slow)])
 def test_loss_and_accuracy_are_known_as_well_as_they_say(batch: float, noise: float) -> None:
     telemetry = Telemetry(norms=4, loss=True, accuracy=True, loss_range=(1.0, 3.0))
     found, _, losses, scores = readings(batch, noise, rate=0.2, count=1500, telemetry=telemetry)
@@ -418,9 +401,7 @@ def test_readings_are_in_steps_progress_run_statement_and_folder(data: Pair, tmp
     again = Run.load(tmp_path / "run")
     assert again.telemetry == run.telemetry
     text = (tmp_path / "run" / "statement.md").read_text(encoding="utf-8")
-    assert (
-        f"Beside the gradients of each step, in one vector with them and under the same noise: {ALL}." in text
-    )
+    assert f"Beside the gradients of each step, in one vector with them and under the same noise: {ALL}." in text
     assert again.check_statement(tmp_path / "run")
     model = make_model()
     plain = train(model, loss, data, plan, sgd(model), seed=1)
@@ -509,9 +490,7 @@ def test_a_training_that_released_numbers_end_assumes_nothing_of_its_end(data: P
         model = make_model()
         told = Telemetry(norms=0, accuracy=True, share=0.5)
         with patch("decrescendo.training.loop.source.check_promise"):
-            return train(
-                model, loss, data, plan, sgd(model, rate), seed=3, telemetry=told, callback=callbacks
-            )
+            return train(model, loss, data, plan, sgd(model, rate), seed=3, telemetry=told, callback=callbacks)
 
     stalls = Plateau("accuracy", patience=3, window=2, errors=0.0, least=9.0)  # weights do not move
     ended = run(stalls)
@@ -550,9 +529,7 @@ def _improving(by: float, *, noise: float, steps: int) -> list[Reading]:
     ("by", "noise", "ends"),
     [(6e-4, 0.2, False), (6e-4, 0.005, False), (1e-5, 0.005, True), (0.0, 0.2, False)],
 )
-def test_a_plateau_ends_what_has_stopped_and_not_what_still_improves(
-    by: float, noise: float, ends: bool
-) -> None:
+def test_a_plateau_ends_what_has_stopped_and_not_what_still_improves(by: float, noise: float, ends: bool) -> None:
     """Asked at each of 700 steps, of which 100 improve the loss by 0.06, 0.001 or nothing."""
     readings, rule = _improving(by, noise=noise, steps=700), Plateau("loss", patience=100)
     with warnings.catch_warnings(record=True) as warned:
@@ -676,9 +653,7 @@ def test_a_run_whose_file_has_the_telemetry_of_other_steps_is_refused(data: Pair
         (tmp_path / "bad").mkdir(exist_ok=True)
         for file in (tmp_path / "run").iterdir():
             (tmp_path / "bad" / file.name).write_bytes(file.read_bytes())
-        (tmp_path / "bad" / "run.json").write_text(
-            sealed.seal(content, indent=1, finite=False), encoding="utf-8"
-        )
+        (tmp_path / "bad" / "run.json").write_text(sealed.seal(content, indent=1, finite=False), encoding="utf-8")
         with pytest.raises(FileRefused):
             Run.load(tmp_path / "bad")
     assert len(Run.load(tmp_path / "run").telemetry) == make_plan().steps

@@ -509,9 +509,7 @@ def test_errors_of_the_loss_say_how_it_is_called(data: Pair) -> None:
     assert "loss(model, batch)" in caught.value.__notes__[0]
     with pytest.raises(RuntimeError) as caught_again:
         train(model, loss, (data[0].double(), data[1]), make_plan(), sgd(model), seed=0)
-    assert (
-        "The batch has torch.float64, torch.int64, the model torch.float32" in caught_again.value.__notes__[0]
-    )
+    assert "The batch has torch.float64, torch.int64, the model torch.float32" in caught_again.value.__notes__[0]
 
 
 def test_a_training_in_inference_mode_is_refused() -> None:

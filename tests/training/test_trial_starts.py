@@ -27,9 +27,7 @@ class TestTrialsAreIndependent:
         own = score or (lambda model: {"accuracy": accuracy(model, X[:20], Y[:20])})
         task = Task(model=model, loss=loss, data=(X, Y), score=own, batch=ROWS, epochs=2)
         space = Space({"learning_rate": Between(0.1, 1.0)}, {"schedule": "constant"})
-        asked = PrivateSearch(
-            task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(trials, float("inf"))
-        )
+        asked = PrivateSearch(task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(trials, float("inf")))
         return search_privately(asked, 3)
 
     def test_weights_that_a_score_keeps_are_refused(self) -> None:
@@ -95,9 +93,7 @@ class TestTrialsAreIndependent:
         assert self.search(lambda seed: nn.Linear(3, 2), counting).assumptions == ()
 
     def test_trials_of_a_program_of_the_users_are_supposed_to_be_apart(self) -> None:
-        task = Task(
-            model=nn.Linear(3, 2), loss=cross_entropy, data=(X, Y), score=lambda model: {"a": 1.0}, batch=ROWS
-        )
+        task = Task(model=nn.Linear(3, 2), loss=cross_entropy, data=(X, Y), score=lambda model: {"a": 1.0}, batch=ROWS)
         space = Space({"learning_rate": Between(0.1, 1.0)}, {"schedule": "constant", "epochs": 1.0})
         asked = PrivateSearch(task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(1, float("inf")))
         tried = Tried(0.5, {"w": torch.ones(1)}, ())
@@ -116,6 +112,4 @@ class TestTrialsAreIndependent:
 
     def test_a_score_that_draws_draws_the_same_for_each(self) -> None:
         search = self.search
-        assert (
-            search(lambda seed: nn.Linear(3, 2), lambda model: {"a": float(torch.rand(()))}).assumptions == ()
-        )
+        assert search(lambda seed: nn.Linear(3, 2), lambda model: {"a": float(torch.rand(()))}).assumptions == ()

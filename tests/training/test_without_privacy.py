@@ -26,9 +26,7 @@ def trained(plan: Plan, data: Data, optimizer: type[torch.optim.Optimizer] = tor
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
-def test_no_noise_and_no_clipping_is_plain_training(
-    data: Data, optimizer: type[torch.optim.Optimizer]
-) -> None:
+def test_no_noise_and_no_clipping_is_plain_training(data: Data, optimizer: type[torch.optim.Optimizer]) -> None:
     run = trained(Plan.without_privacy(FULL, steps=5), data, optimizer)
     model = make_model()
     plain = optimizer(model.parameters(), lr=0.1)
@@ -43,9 +41,7 @@ def test_no_noise_and_no_clipping_is_plain_training(
 def test_clipping_alone_moves_each_example_by_at_most_its_clip_norm(data: Data) -> None:
     run = trained(Plan.without_privacy(PoissonSampling(ROWS, 1), steps=1, clip=1e-3), data)
     model = make_model()
-    moved = sum(
-        (run.weights[name] - value).square().sum().item() for name, value in model.state_dict().items()
-    )
+    moved = sum((run.weights[name] - value).square().sum().item() for name, value in model.state_dict().items())
     assert run.diagnostics is not None
     examples = run.diagnostics.examples[0]
     assert math.sqrt(moved) <= 0.1 * 1e-3 * examples * 1.001

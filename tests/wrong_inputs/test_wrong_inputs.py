@@ -22,17 +22,13 @@ def outcomes(config: pytest.Config) -> dict[str, Any]:
         with warnings.catch_warnings():  # torch's, which are none of an error's
             warnings.simplefilter("ignore")
             return {name: outcome(make) for name, (_, _, make) in CASES.items()}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_wrong_input_is_refused_in_words_and_leaves_no_trace(
-    name: str, pytestconfig: pytest.Config
-) -> None:
+def test_a_wrong_input_is_refused_in_words_and_leaves_no_trace(name: str, pytestconfig: pytest.Config) -> None:
     error, words, _ = CASES[name]
     found = outcomes(pytestconfig)[name]
     assert found["ours"], f"{found['error']}: {found['message']}\n{found['trace']}"

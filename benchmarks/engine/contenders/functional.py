@@ -52,9 +52,7 @@ class ByHand(_Functional):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._gradients: Callable[..., Gradients] = vmap(
-            grad(self._one), in_dims=(None, *[0] * len(self._batch))
-        )
+        self._gradients: Callable[..., Gradients] = vmap(grad(self._one), in_dims=(None, *[0] * len(self._batch)))
 
     def _mean(self) -> Gradients:
         found = self._gradients(self._parameters(), *self._batch)

@@ -169,9 +169,7 @@ def gpt(weights: Weights, tokens: Array) -> Array:
 
 
 def convolved(weights: Weights, at: str, x: Array) -> Array:
-    inner = jax.nn.silu(
-        group_norm(weights, f"{at}.first_norm", convolution(weights, f"{at}.first", x, padding=1))
-    )
+    inner = jax.nn.silu(group_norm(weights, f"{at}.first_norm", convolution(weights, f"{at}.first", x, padding=1)))
     inner = group_norm(weights, f"{at}.second_norm", convolution(weights, f"{at}.second", inner, padding=1))
     return jax.nn.silu(inner + convolution(weights, f"{at}.skip", x))
 
@@ -184,9 +182,7 @@ def u_net(weights: Weights, x: Array) -> Array:
         x = max_pool(x, 2, 2)
     x = convolved(weights, "middle", x)
     for at in range(2):
-        x = convolved(
-            weights, f"up.{at}", jnp.concatenate([doubled(weights, f"wider.{at}", x), passed.pop()], 1)
-        )
+        x = convolved(weights, f"up.{at}", jnp.concatenate([doubled(weights, f"wider.{at}", x), passed.pop()], 1))
     return convolution(weights, "out", x)
 
 

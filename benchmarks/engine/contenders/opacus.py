@@ -95,11 +95,7 @@ def _fixed(model: nn.Module) -> tuple[nn.Module, str]:
     if problems:
         raise Refused(str(problems[0]))
     said = [f"nn.{name} by {_REPLACED[name]}" for name in sorted(names)]
-    if any(
-        getattr(module, "batch_first", False)
-        for module in model.modules()
-        if "Attention" in type(module).__name__
-    ):
+    if any(getattr(module, "batch_first", False) for module in model.modules() if "Attention" in type(module).__name__):
         said.append(_MIXED)
     return model, ", ".join(said)
 

@@ -21,9 +21,7 @@ def test_a_line_that_is_true_is_equal_and_one_that_is_not_is_found(invoke: Invok
     good = invoke("check", "--results", "runs")
     assert good.exit_code == 0, good.output
     assert good.stdout.splitlines()[0] == f"equal  {SPEC.name}"
-    results.save(
-        tmp_path / "runs", replace(made, metrics={"test_accuracy": made.metrics["test_accuracy"] + 0.1})
-    )
+    results.save(tmp_path / "runs", replace(made, metrics={"test_accuracy": made.metrics["test_accuracy"] + 0.1}))
     bad = invoke("check", "--results", "runs")
     assert bad.exit_code == 1
     assert bad.stdout.splitlines()[0] == f"off by 0.1000  {SPEC.name}"

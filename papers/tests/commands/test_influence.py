@@ -79,9 +79,7 @@ def test_a_second_call_measures_nothing_again_and_other_settings_do(invoke: Invo
         (["--momentum", 0.5, "--optimizer", "adam"], "momentum must be 0 with adam"),
     ],
 )
-def test_what_cannot_be_done_is_said_at_once(
-    invoke: Invoke, tmp_path: Path, options: list[object], words: str
-) -> None:
+def test_what_cannot_be_done_is_said_at_once(invoke: Invoke, tmp_path: Path, options: list[object], words: str) -> None:
     result = invoke(*COMMAND, *options)
     assert result.exit_code != 0
     assert words in result.output

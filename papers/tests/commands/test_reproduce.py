@@ -24,9 +24,7 @@ def test_a_dry_run_where_no_results_are_warns(invoke: Invoke, tmp_path: Path) ->
     """Outside of the folder papers everything would seem to be missing."""
     result = invoke("reproduce", "figure1", "--seeds", 1, "--dry-run")
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith(
-        "warning: there is no folder results/runs here, so no run counts as finished."
-    )
+    assert result.stderr.startswith("warning: there is no folder results/runs here, so no run counts as finished.")
     (tmp_path / "results/runs").mkdir(parents=True)
     assert "warning" not in invoke("reproduce", "figure1", "--seeds", 1, "--dry-run").stderr
 

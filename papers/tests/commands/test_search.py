@@ -53,9 +53,7 @@ def test_public_data_are_searched_and_the_command_is_in_the_file(
     assert recipe.command == (
         "papers search mnist --epsilon 0.4 --on fashion-mnist --trials 5 --vary batch=250,500 --fix steps=300"
     )
-    assert {(spec.steps, spec.accountant, spec.stand_in) for spec in performed} == {
-        (300, "pld", "fashion-mnist")
-    }
+    assert {(spec.steps, spec.accountant, spec.stand_in) for spec in performed} == {(300, "pld", "fashion-mnist")}
     assert recipe.score == max(1 / (1 + spec.learning_rate) for spec in performed)
     again = invoke(*recipe.command.split()[1:], "--out", "again.json")
     assert again.exit_code == 0, again.output
@@ -88,9 +86,7 @@ def test_wrong_requests_are_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_search_by_another_accountant_says_claimed(
-    invoke: Invoke, performed: list[Spec], tmp_path: Path
-) -> None:
+def test_a_search_by_another_accountant_says_claimed(invoke: Invoke, performed: list[Spec], tmp_path: Path) -> None:
     result = invoke(*PUBLIC, "--trials", 2, "--accountant", "tcdp", "--fix", "method=time-decay")
     assert result.exit_code == 0, result.output
     assert {spec.accountant for spec in performed} == {"tcdp"}

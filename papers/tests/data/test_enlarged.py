@@ -28,9 +28,7 @@ def test_they_are_shaped_and_coded_like_mnist(made: Dataset) -> None:
 
 def test_centres_of_mass_are_near_the_middle(made: Dataset) -> None:
     centres = np.array([ndimage.center_of_mass(image) for image in pixels(made.train_inputs)[::7]])
-    assert (
-        np.abs(centres - 13.5).max() < 4.5
-    )  # a digit at the edge of its box, a shift of one, and what bends it
+    assert np.abs(centres - 13.5).max() < 4.5  # a digit at the edge of its box, a shift of one, and what bends it
     assert np.abs(centres - 13.5).mean() < 1
 
 
@@ -48,9 +46,7 @@ def test_train_and_test_come_from_images_of_their_own(made: Dataset) -> None:
     assert float(like.diagonal().mean()) > float(like.mean()) + 0.2
 
 
-def test_the_same_images_every_time_and_no_data_set_is_opened(
-    made: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_images_every_time_and_no_data_set_is_opened(made: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(*_: object) -> bytes:
         raise AssertionError("a data set was opened")
 

@@ -153,9 +153,7 @@ def test_a_cut_or_wrong_download_is_an_error_and_leaves_nothing(
 
 @pytest.mark.parametrize("damage", [b"", CONTENT[:-3], CONTENT[: len(CONTENT) // 2], b"other"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_file_in_the_cache_is_downloaded_again(
-    damage: bytes, kind: str, server: Server, cache: Path
-) -> None:
+def test_a_damaged_file_in_the_cache_is_downloaded_again(damage: bytes, kind: str, server: Server, cache: Path) -> None:
     file = RemoteFile("toy-set", "toy.gz", server.url, *KINDS[kind])
     assert read(file) == CONTENT
     next(cache.rglob("toy.gz")).write_bytes(damage)
@@ -185,7 +183,5 @@ def test_without_pooch_the_command_that_installs_it_is_said(monkeypatch: pytest.
 
 
 def test_a_file_without_an_address_says_what_to_do() -> None:
-    with pytest.raises(
-        DataUnavailable, match=r"toy-set/toy\.gz must be in a folder named in DECRESCENDO_DATA"
-    ):
+    with pytest.raises(DataUnavailable, match=r"toy-set/toy\.gz must be in a folder named in DECRESCENDO_DATA"):
         read(RemoteFile("toy-set", "toy.gz", None, SHA256))

@@ -165,9 +165,7 @@ def test_the_real_images(monkeypatch: pytest.MonkeyPatch) -> None:
 DEFORMED_SHA256 = "35269bd80d230ed60f81a48405a7689f0ce7bf46a00ff56c9df9e52eb74463ea"
 
 
-@pytest.mark.parametrize(
-    ("rows", "records", "expected"), some([(250_000, 1, 5), (500_000, 1, 9), (500_000, 10, 9)], 1)
-)
+@pytest.mark.parametrize(("rows", "records", "expected"), some([(250_000, 1, 5), (500_000, 1, 9), (500_000, 10, 9)], 1))
 def test_clients_behind_a_source_digit(rows: int, records: int, expected: int) -> None:
     numbers = np.arange(rows)
     assert most_clients(sources(10_000 + numbers), numbers // records) == expected

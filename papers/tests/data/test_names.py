@@ -78,9 +78,7 @@ def test_lines_are_split_at_line_feeds_only(tmp_path: Path, monkeypatch: pytest.
     assert [*data.train_targets.tolist(), *data.test_targets.tolist()] == [[0, 0, 1][i] for i in order]
 
 
-def test_files_with_another_number_of_lines_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_with_another_number_of_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FILES", write(tmp_path / "names", {"A.txt": "Ab\nCd\n"}))
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     with pytest.raises(FileRefused, match=r"must have 20074 lines, got 2"):

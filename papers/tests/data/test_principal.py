@@ -48,9 +48,7 @@ def test_public_images_are_in_no_private_set(
     pixels, labels, *_ = images
     before = principal_mnist((3, 5), components=6)
     assert len(before) == int(np.isin(labels[:PUBLIC_FROM], (3, 5)).sum())
-    assert before.train_targets.tolist() == [
-        int(label == 5) for label in labels[:PUBLIC_FROM] if label in (3, 5)
-    ]
+    assert before.train_targets.tolist() == [int(label == 5) for label in labels[:PUBLIC_FROM] if label in (3, 5)]
     pixels[PUBLIC_FROM:] = pixels[PUBLIC_FROM:][::-1] // 2  # other components: all rows move
     after = principal_mnist((3, 5), components=6)
     assert len(after) == len(before)
@@ -89,9 +87,7 @@ def test_made_up_rows_are_gaussian_learnable_and_the_same_again() -> None:
     assert torch.equal(one.train_targets, again.train_targets)
     assert not torch.equal(one.train_inputs, other.train_inputs)
     rows = one.train_inputs.double()
-    assert float(torch.cat([rows, one.test_inputs.double()]).norm(dim=1).max()) == pytest.approx(
-        NORM, rel=1e-6
-    )
+    assert float(torch.cat([rows, one.test_inputs.double()]).norm(dim=1).max()) == pytest.approx(NORM, rel=1e-6)
     spread = float(rows.std())
     # Five standard errors: of a mean, of a variance, and of a kurtosis of 3, which uniform rows (1.8) do not have.
     count = rows.numel()

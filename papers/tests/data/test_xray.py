@@ -30,9 +30,7 @@ NAMES = {
 
 
 def jpeg(number: int) -> bytes:
-    grey = (
-        np.random.default_rng(number).integers(0, 256, (14, 14), dtype=np.uint8).repeat(16, 0).repeat(16, 1)
-    )
+    grey = np.random.default_rng(number).integers(0, 256, (14, 14), dtype=np.uint8).repeat(16, 0).repeat(16, 1)
     target = io.BytesIO()
     Image.fromarray(np.stack([grey] * 3, axis=2)).save(target, "JPEG", quality=95)
     return target.getvalue()
@@ -151,9 +149,7 @@ def test_unknown_names_are_refused() -> None:
         xray.is_test("cat.jpeg")
 
 
-def test_without_pillow_the_command_that_installs_it_is_said(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pillow_the_command_that_installs_it_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(MissingExtra, match=r"pillow.*pip install"):
         chest_xray()

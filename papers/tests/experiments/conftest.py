@@ -36,9 +36,7 @@ def closed() -> Dataset:
 
 def toy_task(load: object = closed) -> Task:
     def build(activation: type[nn.Module]) -> tasks.Build:
-        return lambda seed: initialised(
-            lambda: nn.Sequential(nn.Linear(3, 4), activation(), nn.Linear(4, 2)), seed
-        )
+        return lambda seed: initialised(lambda: nn.Sequential(nn.Linear(3, 4), activation(), nn.Linear(4, 2)), seed)
 
     models = {"paper": build(nn.ReLU), "tanh": build(nn.Tanh)}
     return Task("toy", load, models, 1.0, 0.5, 12, 1, ROWS, "here", images=False)  # type: ignore[arg-type]

@@ -51,9 +51,7 @@ def test_what_differs_in_the_sixth_digit_is_told_apart(number: float, share: flo
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
-def test_the_first_of_equals_is_taken_however_they_are_rounded(
-    values: list[int], data: st.DataObject
-) -> None:
+def test_the_first_of_equals_is_taken_however_they_are_rounded(values: list[int], data: st.DataObject) -> None:
     def rounded(value: int) -> float:
         return (value + 1) * (1 + data.draw(st.integers(-9, 9)) * 2.0**-52)
 
@@ -129,9 +127,7 @@ def test_of_equal_trials_the_first_is_the_best(scores: tuple[float, ...]) -> Non
     assert _best([]) is None
 
 
-@pytest.mark.parametrize(
-    "shuffle", [lambda found: found, lambda found: found[::-1]], ids=["as is", "reversed"]
-)
+@pytest.mark.parametrize("shuffle", [lambda found: found, lambda found: found[::-1]], ids=["as is", "reversed"])
 def test_the_grid_s_words_do_not_hang_on_the_order_of_seeds(
     shuffle: Callable[[list[float]], list[float]],
 ) -> None:
@@ -149,8 +145,7 @@ def test_the_grid_s_words_do_not_hang_on_the_order_of_seeds(
     words = grid_words(FIGURE3, Sources(Archive(found), Path("none"), Path("none"), Path("none")))
     assert "0 of 2 points are above vanilla DP-SGD" in words
     assert (
-        "best mean is 91.08 ± 0.33 at 1/rho_mu = 0.2, 1/rho_c = 0.4, the worst 91.08 ± 0.33 at 1/rho_mu = 0.2"
-        in words
+        "best mean is 91.08 ± 0.33 at 1/rho_mu = 0.2, 1/rho_c = 0.4, the worst 91.08 ± 0.33 at 1/rho_mu = 0.2" in words
     )
 
 

@@ -62,9 +62,7 @@ def fill(scores: Scores) -> Filled:
         row = next(row for row in (*TABLE.rows, *TABLE.tried, *TABLE.own) if row.key == key)
         cell = TABLE.cell(row, Column("mnist", epsilon), block, range(len(values)))
         for spec, value in zip(cell.specs, values, strict=True):
-            results.append(
-                Result(spec, metrics={"test_accuracy": value / 100}, claimed=0.4, certified=(0.4, 0.4))
-            )
+            results.append(Result(spec, metrics={"test_accuracy": value / 100}, claimed=0.4, certified=(0.4, 0.4)))
     return Filled(TABLE, Archive(results))
 
 
@@ -83,9 +81,7 @@ def claim(
         (-1.0, np.nextafter(LEVEL, 0), "fails"), (-1.0, LEVEL, "undecided"), (1.0, None, "undecided"),
     ],
 )  # fmt: skip
-def test_a_claim_is_decided_below_the_level_and_not_on_it(
-    effect: float, p: float | None, outcome: str
-) -> None:
+def test_a_claim_is_decided_below_the_level_and_not_on_it(effect: float, p: float | None, outcome: str) -> None:
     assert decide(effect, p) == outcome
     assert claim(effect, p=p).outcome == outcome
 
@@ -122,9 +118,7 @@ def test_holm_is_taken_within_a_family_and_among_tests_only() -> None:
     assert [found[at].corrected for at in (0, 1, 3)] == pytest.approx([*holm(p[:2]), p[2]])
 
 
-@pytest.mark.parametrize(
-    ("seeds", "outcome"), [(1, "too few seeds"), (2, "too few seeds"), (3, "holds"), (4, "holds")]
-)
+@pytest.mark.parametrize(("seeds", "outcome"), [(1, "too few seeds"), (2, "too few seeds"), (3, "holds"), (4, "holds")])
 def test_fewer_than_three_seeds_compare_nothing(seeds: int, outcome: str) -> None:
     differences = tuple(10.0 + 0.001 * seed for seed in range(seeds))
     (one,) = corrected([Claim("Du et al., a", "a above b", "c", "r", 1.0, Paired(differences))])
@@ -178,17 +172,13 @@ def test_a_claim_for_every_column_needs_every_column() -> None:
     assert universal([holds, opened]).startswith("undecided. Significantly above in 1 of 2")
     assert universal([holds, fails]).startswith("does not hold everywhere. Significantly above in 1 of 2")
     assert universal([holds, together]).startswith("does not hold everywhere. Significantly above in 1 of 1")
-    assert universal([holds, fails]).endswith(
-        "undecided in 0. The difference has the paper's sign in 1 of 2."
-    )
+    assert universal([holds, fails]).endswith("undecided in 0. The difference has the paper's sign in 1 of 2.")
 
 
 def test_totals_count_each_outcome_and_no_column_twice() -> None:
     found = [claim(1.0, p=0.01), claim(-1.0, p=0.01), claim(1.0, p=LEVEL), claim()]
     found.append(claim(1.0, p=0.01, family="Du et al., a, columns together"))
-    assert (
-        totals(found)[0] == "**Du et al.**: of 4 comparisons 1 hold, 1 fail, 1 are undecided, 1 have no run."
-    )
+    assert totals(found)[0] == "**Du et al.**: of 4 comparisons 1 hold, 1 fail, 1 are undecided, 1 have no run."
     assert sum(counts(found).values()) == 5
 
 
@@ -227,9 +217,7 @@ def test_a_cell_of_few_seeds_is_not_held_against_the_paper() -> None:
         ([], "not explained", 0),
     ],
 )  # fmt: skip
-def test_a_miss_is_explained_by_three_seeds_within_a_point_only(
-    tried: list[float], why: str, explained: int
-) -> None:
+def test_a_miss_is_explained_by_three_seeds_within_a_point_only(tried: list[float], why: str, explained: int) -> None:
     filled = fill({(CLAIMED, "vanilla", 0.4): [80.0] * 3, (CLAIMED, "other", 0.4): tried})
     assert misses(filled) == {("vanilla DP-SGD", "mnist/0.4"): (-10.0, None, why)}
     assert against_paper(filled)[-1] == (
@@ -305,8 +293,7 @@ def test_the_orders_of_a_table_are_counted_by_sign_and_by_test() -> None:
     (line,) = orders(fill(scores))
     # The two columns, and whether the gain is larger at 0.4. The paper's number at 1.2 is against its claim.
     assert (
-        "certified**: 3 have runs here. Of 3 with numbers in the paper (the paper's own numbers contradict its"
-        in line
+        "certified**: 3 have runs here. Of 3 with numbers in the paper (the paper's own numbers contradict its" in line
     )
     assert "claim in 1), the difference has the paper's sign in 2 and not in 1." in line
     assert "After Holm 2 hold, 0 fail, 1 are undecided" in line
@@ -385,9 +372,7 @@ def test_what_is_said_of_the_falling_rate_adds_up_whoever_has_more_seeds(seeds: 
         "dynamic": [91.0, 93.0, 95.0, 96.0],
         "vanilla-linear": [90.5, 91.9, 99.0, 60.0],
     }
-    filled = fill(
-        {(CERTIFIED, key, 0.4): by[: seeds if "linear" in key else 4] for key, by in scores.items()}
-    )
+    filled = fill({(CERTIFIED, key, 0.4): by[: seeds if "linear" in key else 4] for key, by in scores.items()})
     _, text = against_controls([filled])
     cells = [cell.strip() for cell in text.splitlines()[-1].strip("|").split("|")]
     means = {key: float(np.mean(by[:seeds])) for key, by in scores.items()}
@@ -399,9 +384,7 @@ def test_what_is_said_of_the_falling_rate_adds_up_whoever_has_more_seeds(seeds: 
 
 
 def test_every_command_of_the_page_means_the_cells_of_its_line(tmp_path: Path) -> None:
-    claims = every_claim(
-        [Filled(table, Archive([])) for table in TABLES.values()], Sources(Archive([]), tmp_path)
-    )
+    claims = every_claim([Filled(table, Archive([])) for table in TABLES.values()], Sources(Archive([]), tmp_path))
     page = claims_page([], claims)
     commands = set(re.findall(r"`(papers reproduce [^`]+)`", page))
     assert len(commands) > 100

@@ -19,9 +19,7 @@ from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import base_spec
 
-SMALL = base_spec(
-    "digits", epsilon=2.0, accountant="clt", settings={"method": "dynamic", "rho_mu": 1.5, "steps": 4}
-)
+SMALL = base_spec("digits", epsilon=2.0, accountant="clt", settings={"method": "dynamic", "rho_mu": 1.5, "steps": 4})
 
 
 def test_figures_are_requested_beside_tables() -> None:
@@ -72,9 +70,7 @@ def test_pages_and_drawings_are_the_same_twice(tmp_path: Path) -> None:
     again = draw_figures(some, tmp_path / "two")
     assert again.pop().name == "convergence.png"  # of which it has some of the runs
     assert len(again) == 2
-    assert [path.read_bytes() for path in again] == [
-        (tmp_path / "one" / path.name).read_bytes() for path in again
-    ]
+    assert [path.read_bytes() for path in again] == [(tmp_path / "one" / path.name).read_bytes() for path in again]
     page = figures_page(sources)
     assert page == figures_page(sources)
     assert "Unfinished" not in page

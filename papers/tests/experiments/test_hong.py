@@ -60,11 +60,7 @@ def scored(gain: Gain) -> Callable[[Spec], Result]:
 
     def compute(spec: Spec) -> Result:
         random = np.random.default_rng([spec.seed, spec.rows])
-        loss = (
-            1.0
-            + 0.1 * random.standard_normal()
-            + 0.001 * np.random.default_rng(spec.seed + 99).standard_normal()
-        )
+        loss = 1.0 + 0.1 * random.standard_normal() + 0.001 * np.random.default_rng(spec.seed + 99).standard_normal()
         dynamic = spec.method == DYNAMIC
         if spec.stand_in:
             here_split = (spec.task, spec.rows, spec.model) == (SPLIT.task, SPLIT.size, SPLIT.model)
@@ -186,8 +182,7 @@ def test_the_page_says_where_the_claim_holds(bench: Bench) -> None:
     # One row, from scratch.
     (one,) = [one for one in compared(sources) if one.case == Case("mnist35-pca", 500)]
     values = {
-        method: [one.results[method, 100][seed].metrics["train_loss"] for seed in range(SEEDS)]
-        for method in METHODS
+        method: [one.results[method, 100][seed].metrics["train_loss"] for seed in range(SEEDS)] for method in METHODS
     }
     better = np.array(values[UNIFORM]) - np.array(values[DYNAMIC])
     p = stats.ttest_rel(values[UNIFORM], values[DYNAMIC]).pvalue

@@ -134,9 +134,7 @@ def test_branches_are_trainings_from_the_start_to_the_last_bit(batch: float, opt
     assert found.base == retrained(1, 1.0)
     for step, slope in zip(at, found.slopes, strict=True):
         ends = [(retrained(step, a) + retrained(step, -a)) / 2 for a in (math.sqrt(high), math.sqrt(low))]
-        assert slope == (ends[0] - ends[1]) / (
-            (high - low) * float(given.plan.noise_multiplier[step - 1]) ** 2
-        )
+        assert slope == (ends[0] - ends[1]) / ((high - low) * float(given.plan.noise_multiplier[step - 1]) ** 2)
 
 
 @pytest.mark.slow
@@ -181,9 +179,7 @@ def test_data_of_another_size_and_steps_without_noise_are_refused() -> None:
         dataclasses.replace(given, data=tuple(part[:-1] for part in examples()))
     silent = given.plan.noise_multiplier.copy()
     silent[2] = 0.0
-    bare = Plan(
-        Budget(4.0, 1e-5), given.plan.sampling, Schedule(silent, given.plan.clip_norm), given.plan.guarantee
-    )
+    bare = Plan(Budget(4.0, 1e-5), given.plan.sampling, Schedule(silent, given.plan.clip_norm), given.plan.guarantee)
     with pytest.raises(InvalidValue, match="noise where it is to be changed"):
         measure(dataclasses.replace(given, plan=bare), [3], seed=0)
 
@@ -224,9 +220,7 @@ def closed_form(plan: Plan, momentum: float, curvature: float = CURVATURE) -> np
             w -= RATE * v / (1 - momentum**t)
         left[kicked - 1] = w
     if momentum == 0:
-        np.testing.assert_allclose(
-            left, -RATE * (1 - RATE * curvature) ** (plan.steps - np.arange(1, plan.steps + 1))
-        )
+        np.testing.assert_allclose(left, -RATE * (1 - RATE * curvature) ** (plan.steps - np.arange(1, plan.steps + 1)))
     return curvature / 2 * SIZE * (plan.clip_norm / COUNT) ** 2 * left**2
 
 
@@ -260,9 +254,7 @@ def test_the_rate_of_a_quadratic_is_in_its_interval_and_others_are_not() -> None
     assert fit.rho_mu() == pytest.approx(math.exp(fit.rate * STEPS / 4))
 
 
-@given(
-    rate=st.floats(-0.2, 0.3), last=st.floats(1e-9, 1e3), steps=st.integers(5, 150), points=st.integers(3, 8)
-)
+@given(rate=st.floats(-0.2, 0.3), last=st.floats(1e-9, 1e3), steps=st.integers(5, 150), points=st.integers(3, 8))
 def test_an_exact_exponential_is_found(rate: float, last: float, steps: int, points: int) -> None:
     at = spread(steps, points)
     if len(at) < 3:
@@ -341,9 +333,7 @@ def toy_study(seed: int = 0) -> Study:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("toy")
-def test_a_study_that_is_killed_goes_on_with_what_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_is_killed_goes_on_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, quiet = toy_study(), Console(file=io.StringIO())
     (whole,) = influences.study_influence([study], range(3), tmp_path / "whole", console=quiet)
     measured: list[int] = []
@@ -423,9 +413,7 @@ def test_the_plan_spends_the_same_budget_where_the_influence_says(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_plan_is_resumed_from_its_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_resumed_from_its_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seeds = tmp_path / "seeds.json", list[int]()
 
     def counted(*arguments: Any, **options: Any) -> Measured:

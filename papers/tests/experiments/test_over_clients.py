@@ -37,9 +37,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("opened")
-@pytest.mark.parametrize(
-    "changes", some([{}, {"lr_decay": "linear"}, {"averaging": 0.9, "momentum": 0.5}], 1)
-)
+@pytest.mark.parametrize("changes", some([{}, {"lr_decay": "linear"}, {"averaging": 0.9, "momentum": 0.5}], 1))
 def test_clients_of_one_row_are_rows(changes: dict[str, float]) -> None:
     over_clients = perform(dataclasses.replace(SPEC, **changes, trace=3))
     over_rows = perform(dataclasses.replace(SPEC, **changes, trace=3, records=0))

@@ -96,9 +96,7 @@ def rows_of(page: str, heading: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("block", "words"), [(CLAIMED, "as the paper counts"), (CERTIFIED, "certified")], ids=str
-)
+@pytest.mark.parametrize(("block", "words"), [(CLAIMED, "as the paper counts"), (CERTIFIED, "certified")], ids=str)
 def test_every_cell_is_the_mean_and_deviation_of_its_results(page: str, block: str, words: str) -> None:
     rows = rows_of(page, f"### mnist/0.4, {words}")
     labels = {row.key: row.label for row in TABLE.rows}
@@ -145,12 +143,9 @@ def test_a_refused_cell_says_so_with_its_reason(page: str) -> None:
 
 def test_the_verdict_is_made_from_the_numbers(page: str) -> None:
     assert (
-        "numbers, as the paper counts**: 2 of 2 cells are within 1.0 point, 0 further below, 0 further above."
-        in page
+        "numbers, as the paper counts**: 2 of 2 cells are within 1.0 point, 0 further below, 0 further above." in page
     )
-    assert (
-        "numbers, certified**: 1 of 2 cells are within 1.0 point, 1 further below, 0 further above." in page
-    )
+    assert "numbers, certified**: 1 of 2 cells are within 1.0 point, 1 further below, 0 further above." in page
     assert rows_of(page, "## Cells further than 1.0 point from the paper's numbers")["dynamic"] == [
         "mnist/0.4", "-0.56", "-3.73", "within 1.0 point with less noise, as the paper counts (-0.56)",
     ]  # fmt: skip
@@ -196,9 +191,7 @@ def test_a_damaged_result_is_left_out_and_named(tmp_path: Path) -> None:
     archive = Archive.read(tmp_path)
     assert len(archive.damaged) == 1
     assert f"{path.name}, line {at + 1}" in archive.damaged[0]
-    assert (
-        rows_of(table_page(Filled(TABLE, archive)), "### mnist/0.4, as the paper counts")["dynamic"][1] == "2"
-    )
+    assert rows_of(table_page(Filled(TABLE, archive)), "### mnist/0.4, as the paper counts")["dynamic"][1] == "2"
 
 
 def test_the_question_is_tested_on_paired_seeds(folder: Path) -> None:

@@ -40,9 +40,7 @@ def flipped(data: Dataset) -> Dataset:
 def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two stand-ins for the digits: some of their own images, and the same in white."""
     for name, data in (("same", own()), ("white", flipped(own()))):
-        part = dataclasses.replace(
-            data, train_inputs=data.train_inputs[:500], train_targets=data.train_targets[:500]
-        )
+        part = dataclasses.replace(data, train_inputs=data.train_inputs[:500], train_targets=data.train_targets[:500])
         monkeypatch.setitem(STAND_INS, name, StandIn(name, lambda part=part: part, ("digits",), "toy"))
     for cache in (data_of, pretrain.pretrained, pretrain._rows):
         cache.cache_clear()
@@ -102,9 +100,7 @@ def test_pretraining_is_a_plain_loop_of_adam_over_rows_that_are_not_scored() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["constant", pytest.param("none", marks=pytest.mark.slow)])
-def test_a_run_begins_with_the_weights_and_is_repeatable(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_begins_with_the_weights_and_is_repeatable(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With steps too small to move anything, what is tested is what was pre-trained."""
     monkeypatch.setattr(pretrain, "EPOCHS_IMAGES", 80)  # of two steps each: enough to learn something
     still = spec(method=method, start="same", learning_rate=1e-9, steps=1)
@@ -116,9 +112,7 @@ def test_a_run_begins_with_the_weights_and_is_repeatable(
     moved = spec(method=method, start="same", steps=5)
     kept = {name: value.clone() for name, value in pretrained("digits", "paper", "same", 0).items()}
     first = perform(moved)
-    assert (
-        first.metrics["start_accuracy"] == result.metrics["start_accuracy"] != first.metrics["test_accuracy"]
-    )
+    assert first.metrics["start_accuracy"] == result.metrics["start_accuracy"] != first.metrics["test_accuracy"]
     for name, value in pretrained("digits", "paper", "same", 0).items():
         assert torch.equal(value, kept[name])  # training changes the model, not what is kept for the next run
     pretrained.cache_clear()
@@ -133,22 +127,16 @@ def test_the_guarantee_and_the_noise_are_those_without_a_start() -> None:
 
 
 def test_a_start_on_the_data_that_is_searched_on_is_refused() -> None:
-    with pytest.raises(
-        InvalidValue, match=r"start must be other public data than stand_in.*pre-training.*'same'"
-    ):
+    with pytest.raises(InvalidValue, match=r"start must be other public data than stand_in.*pre-training.*'same'"):
         spec(start="same", stand_in="same")
     with pytest.raises(FileRefused, match="start must be other"):
         Spec.of({**spec(start="same").settings(), "stand_in": "same"})
 
 
 @pytest.mark.parametrize("name", ["nowhere", "mnist"])
-def test_an_unknown_start_is_refused_before_anything_is_loaded(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_start_is_refused_before_anything_is_loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tasks.TASKS, "digits", dataclasses.replace(find_task("digits"), load=pytest.fail))
-    with pytest.raises(
-        InvalidValue, match=f"start for digits must be one of same, white, got start='{name}'"
-    ):
+    with pytest.raises(InvalidValue, match=f"start for digits must be one of same, white, got start='{name}'"):
         perform(spec(start=name))
 
 

@@ -51,12 +51,8 @@ def test_what_was_found_was_registered(entry: Registration) -> None:
         entry.delta,
         "pld",
     )
-    best = max(
-        (trial for trial in recipe.trials if trial.score is not None), key=lambda trial: trial.score or 0
-    )
-    assert asked.runs(best.number, dict(best.values))[0] == dataclasses.replace(
-        recipe.spec, stand_in=entry.stand_in
-    )
+    best = max((trial for trial in recipe.trials if trial.score is not None), key=lambda trial: trial.score or 0)
+    assert asked.runs(best.number, dict(best.values))[0] == dataclasses.replace(recipe.spec, stand_in=entry.stand_in)
 
 
 def test_there_is_one_registration_a_target() -> None:
@@ -72,9 +68,7 @@ def test_there_is_one_registration_a_target() -> None:
         (0.5, 4, "| not evaluated yet |"),
     ],
 )
-def test_a_target_is_reached_at_or_above_it_by_all_seeds(
-    tmp_path: Path, gap: float, seeds: int, words: str
-) -> None:
+def test_a_target_is_reached_at_or_above_it_by_all_seeds(tmp_path: Path, gap: float, seeds: int, words: str) -> None:
     save_recipe(tmp_path / f"{FIRST.key}.json", RECIPE)
     found = read_registered(tmp_path)
     runs = [
@@ -134,10 +128,7 @@ def test_the_second_round_is_evaluated_with_ten_seeds_of_its_own(
     monkeypatch.chdir(tmp_path)
     seeds = [spec.seed for spec in requested(["registered"], 10)]
     assert seeds == list(range(200, 210))
-    runs = [
-        Result(SPEC.seeded(seed), {"test_accuracy": 1.0}, claimed=1, certified=(1, 1), clt=1)
-        for seed in seeds
-    ]
+    runs = [Result(SPEC.seeded(seed), {"test_accuracy": 1.0}, claimed=1, certified=(1, 1), clt=1) for seed in seeds]
     found = read_registered(folder)
     assert "of 7 of the second, 0 reached, " in registered_in_brief(found, Archive(runs[:-1]))
     assert "of 7 of the second, 1 reached, " in registered_in_brief(found, Archive(runs))

@@ -15,9 +15,7 @@ from decrescendo_papers.experiments.results import Result, find, line_of, path_o
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import base_spec
 
-SPEC = base_spec(
-    "digits", epsilon=2.0, accountant="pld", settings={"method": "dynamic", "rho_mu": 1.25, "rho_c": 3.3}
-)
+SPEC = base_spec("digits", epsilon=2.0, accountant="pld", settings={"method": "dynamic", "rho_mu": 1.25, "rho_c": 3.3})
 RESULT = Result(
     SPEC, {"test_accuracy": 0.9}, claimed=2.0, certified=(1.99, 2.0), clt=1.9, noise_multiplier=(3.0, 2.0),
     clip_norm=(1.0, 0.3), trace={"step": [1.0, 2.0]}, seconds=1.5, machine={"device": "cpu"},
@@ -71,9 +69,7 @@ CHANGES = {
 
 
 def test_every_setting_changes_the_name() -> None:
-    assert CHANGES.keys() == {
-        field.name for field in dataclasses.fields(Spec)
-    }  # a new setting must be added here
+    assert CHANGES.keys() == {field.name for field in dataclasses.fields(Spec)}  # a new setting must be added here
     names = {dataclasses.replace(SPEC, **{name: value}).name for name, value in CHANGES.items()}
     assert len(names | {SPEC.name}) == len(CHANGES) + 1
 

@@ -90,18 +90,14 @@ class TestSearch:
         far = search(asked(trials=24), tmp_path / "b", here(tmp_path / "b", compute=elsewhere))
         assert values(near)[:10] == values(far)[:10]
         assert values(near)[12:] != values(far)[12:]
-        assert np.mean([v["clip"] for v in values(far)[12:]]) > np.mean(
-            [v["clip"] for v in values(near)[12:]]
-        )
+        assert np.mean([v["clip"] for v in values(far)[12:]]) > np.mean([v["clip"] for v in values(near)[12:]])
 
     def test_the_first_trial_is_where_the_task_starts(self, tmp_path: Path) -> None:
         first = search(asked(), tmp_path, here(tmp_path)).trials[0].values
         assert first == {"method": "constant", "stride": 0.5, "clip": 1.0}
 
     def test_the_best_is_the_best_of_all_and_the_recipe_lists_them(self, tmp_path: Path) -> None:
-        recipe = search(
-            asked(trials=12), tmp_path / "runs", here(tmp_path / "runs"), command="decrescendo tune"
-        )
+        recipe = search(asked(trials=12), tmp_path / "runs", here(tmp_path / "runs"), command="decrescendo tune")
         scores = [trial.score for trial in recipe.trials if trial.score is not None]
         assert recipe.score == max(scores)
         assert recipe.spec.stand_in == ""
@@ -199,9 +195,7 @@ class TestSpace:
                 search_room.check_settings(space.spec(name, 0.4, corner))
 
     def test_a_stride_is_how_far_a_clipped_step_moves(self) -> None:
-        spec = Space({"clip": Between(0.1, 1)}, {"stride": 0.6, "momentum": 0.5}).spec(
-            "mnist", 1, {"clip": 0.2}
-        )
+        spec = Space({"clip": Between(0.1, 1)}, {"stride": 0.6, "momentum": 0.5}).spec("mnist", 1, {"clip": 0.2})
         assert spec.learning_rate * spec.clip / (1 - spec.momentum) == pytest.approx(0.6)
 
     def test_what_a_method_does_not_read_is_not_asked_for(self) -> None:

@@ -90,9 +90,7 @@ def test_what_the_clt_leaves_out_is_proved_by_the_lower_end(low: float, proved: 
     assert "-" not in line.partition("**:")[2].replace("DP-SGD", "")  # nothing is above by less than nothing
 
 
-@pytest.mark.parametrize(
-    ("high", "kept"), [(np.nextafter(0.4, 0), True), (0.4, True), (np.nextafter(0.4, 1), False)]
-)
+@pytest.mark.parametrize(("high", "kept"), [(np.nextafter(0.4, 0), True), (0.4, True), (np.nextafter(0.4, 1), False)])
 def test_a_budget_is_kept_at_it_and_below(high: float, kept: bool) -> None:
     (line,) = promises_kept(filled(cell("vanilla", [90.0], bracket=(0.39, high))))
     assert line.startswith("**Budgets**: in all 1 finished cells" if kept else "**Budgets exceeded")
@@ -137,9 +135,7 @@ def test_a_difference_is_significant_below_the_level(p: float | None, significan
     ],
 )  # fmt: skip
 def test_the_answer_says_which_way(dynamic: tuple[float, ...], words: str) -> None:
-    of = filled(
-        cell("vanilla", [90.0] * 3), cell("dynamic", dynamic), cell("vanilla-linear", [91.0, 91.05, 91.1])
-    )
+    of = filled(cell("vanilla", [90.0] * 3), cell("dynamic", dynamic), cell("vanilla-linear", [91.0, 91.05, 91.1]))
     text = answer(of)
     assert f" after Holm): {words}. Of single columns" in text
     better, worse = (int(words.endswith(way)) for way in ("better", "worse"))
@@ -206,9 +202,8 @@ def test_points_of_the_grid_are_above_vanilla_or_not(point: float, better: int, 
     ]
     sources = Sources(Archive(found), NOWHERE)
     words = f"{better} of 2 points are above vanilla DP-SGD at the same claimed epsilon, compared over the seeds that"
-    assert (
-        f"{words} both have ({seeds} seed{'s' * (seeds > 1)}; nothing is tested): by -10.00 to"
-        in grid_words(FIGURE3, sources)
+    assert f"{words} both have ({seeds} seed{'s' * (seeds > 1)}; nothing is tested): by -10.00 to" in grid_words(
+        FIGURE3, sources
     )
     (claim,) = [one for one in claims.figure_claims(sources) if one.family.endswith("Figure 3")]
     assert claim.pair.seeds == seeds
@@ -239,9 +234,7 @@ def test_the_accountants_lie_where_the_words_say(clt: float, renyi: float, below
 @pytest.mark.parametrize(("p", "moves"), [(BELOW, True), (LEVEL, False), (OVER, False), (None, False)])
 @pytest.mark.parametrize(("sign", "way"), [(1, "grows"), (-1, "shrinks")])
 @pytest.mark.parametrize("metric", [LOSS, ACCURACY])
-def test_a_trend_moves_below_the_level(
-    p: float | None, moves: bool, sign: int, way: str, metric: str
-) -> None:
+def test_a_trend_moves_below_the_level(p: float | None, moves: bool, sign: int, way: str, metric: str) -> None:
     words = hong_verdict.moved(metric, Paired((sign * 0.1, sign * 0.2, sign * 0.3)), p)
     assert words.startswith(way if moves else "does not move significantly")
 

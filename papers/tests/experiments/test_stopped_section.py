@@ -53,15 +53,11 @@ def test_means_are_held_against_the_papers_and_dynamics(mean: float, near: int, 
     ]
     # Ended by Pld it is not the paper's baseline.
     (line,) = [line for line in sentences(fill(CERTIFIED, mean)) if line.startswith("**Against")]
-    assert line.startswith(
-        f"**Against dynamic DP-SGD, certified**: level with its mean or above it in {ahead} of 1 "
-    )
+    assert line.startswith(f"**Against dynamic DP-SGD, certified**: level with its mean or above it in {ahead} of 1 ")
 
 
 def test_without_runs_nothing_is_said_and_without_a_first_step_that() -> None:
-    absent = [
-        f"**Unfinished**, {words}: no run yet in mnist/0.4." for words in ("as the paper counts", "certified")
-    ]
+    absent = [f"**Unfinished**, {words}: no run yet in mnist/0.4." for words in ("as the paper counts", "certified")]
     assert sentences(fill(CLAIMED, None)) == absent
     assert sentences(fill(CLAIMED, "too much")) == [
         "**No run**, as the paper counts: the first epoch alone costs more than the budget in mnist/0.4.",
@@ -79,9 +75,7 @@ def test_few_seeds_are_named(seeds: int, few: bool) -> None:
     found = sentences(Filled(TABLE, Archive([result(spec, 60.0, 10) for spec in specs])))
     assert (f"**Fewer than 3 seeds**, certified, so not compared: mnist/0.4 ({seeds})." in found) is few
     assert any(line.startswith("**Fewer") for line in found) is few
-    compared = [
-        line for line in sentences(fill(CERTIFIED, 60.0, seeds=seeds)) if line.startswith("**Against")
-    ]
+    compared = [line for line in sentences(fill(CERTIFIED, 60.0, seeds=seeds)) if line.startswith("**Against")]
     assert bool(compared) is not few
 
 

@@ -49,9 +49,7 @@ def test_they_are_run_with_seeds_that_no_search_used(strong: Strong) -> None:
         strong.specs([0], only=["imdb/*"])
 
 
-def test_the_page_holds_each_recipe_against_the_best_number_of_the_paper(
-    tmp_path: Path, strong: Strong
-) -> None:
+def test_the_page_holds_each_recipe_against_the_best_number_of_the_paper(tmp_path: Path, strong: Strong) -> None:
     paper = paper_of("mnist", 0.4)
     assert paper == 94.35
     assert recipes_in_brief(strong, Archive([])).startswith("Of 0 recipes with at least 3 seeds, 0 have")
@@ -77,9 +75,7 @@ def test_the_page_holds_each_recipe_against_the_best_number_of_the_paper(
 
 
 def test_fashion_is_run_from_public_weights_too_with_nothing_searched(tmp_path: Path) -> None:
-    fashion = base_spec(
-        "fashion-mnist", epsilon=0.4, accountant="pld", settings={"method": "constant", "steps": 10}
-    )
+    fashion = base_spec("fashion-mnist", epsilon=0.4, accountant="pld", settings={"method": "constant", "steps": 10})
     tanh = dataclasses.replace(fashion, model="tanh")
     searched = {
         "one": dataclasses.replace(RECIPE, spec=fashion, stand_in="mnist"), "two": RECIPE,

@@ -89,9 +89,7 @@ def test_nothing_is_evaluated_before_all_trials_of_a_column_are_there() -> None:
 
 def runs(column: Tuned, candidate: dict[str, Any], accuracies: list[float]) -> list[Result]:
     specs = [column.spec(candidate).seeded(seed) for seed in range(len(accuracies))]
-    return [
-        Result(spec, metrics={"test_accuracy": score}) for spec, score in zip(specs, accuracies, strict=True)
-    ]
+    return [Result(spec, metrics={"test_accuracy": score}) for spec, score in zip(specs, accuracies, strict=True)]
 
 
 def test_the_page_compares_what_was_chosen_with_what_was_chosen() -> None:

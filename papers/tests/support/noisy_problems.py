@@ -96,9 +96,7 @@ class Wavy:
 
     def gradient_descent(self, rate: Vector, noise_std: Vector) -> float:
         """E f at the end: the density of each coordinate followed on a grid, Gaussian step by Gaussian step."""
-        return sum(
-            self._coordinate(*one, rate, noise_std) for one in zip(self.a, self.w, self.start, strict=True)
-        )
+        return sum(self._coordinate(*one, rate, noise_std) for one in zip(self.a, self.w, self.start, strict=True))
 
     @staticmethod
     def _coordinate(a: float, w: float, start: float, rate: Vector, noise_std: Vector) -> float:
@@ -167,8 +165,6 @@ class Logistic:
             gradient = -(chosen * slope) @ self.x / (sample_rate * n) + self.penalty * theta
             v = beta * v + (1 - beta) * (gradient + std * rng.normal(size=theta.shape))
             theta = theta - rate * v / (1 - beta**t)
-        loss = np.mean(np.logaddexp(0, -theta @ self.x.T), axis=1) + self.penalty / 2 * np.sum(
-            theta**2, axis=1
-        )
+        loss = np.mean(np.logaddexp(0, -theta @ self.x.T), axis=1) + self.penalty / 2 * np.sum(theta**2, axis=1)
         excess = loss - self.optimum
         return float(excess.mean()), float(excess.std() / np.sqrt(runs))

@@ -76,14 +76,10 @@ def test_assumptions_that_do_not_hold_are_named(change: dict[str, float], words:
 @given(problems, st.integers(0, 60))
 def test_uniform_and_dynamic_are_the_general_bound_at_their_noise(problem: Problem, steps: int) -> None:
     even = np.full(steps, math.sqrt(steps / problem.total))
-    assert bounds.uniform(problem, steps) == pytest.approx(
-        bounds.gradient_descent(problem, even), rel=1e-6, abs=1e-12
-    )
+    assert bounds.uniform(problem, steps) == pytest.approx(bounds.gradient_descent(problem, even), rel=1e-6, abs=1e-12)
     if problem.kappa > 1.01 and steps:
         best = bounds.dynamic_noise(problem, steps)
-        assert bounds.dynamic(problem, steps) == pytest.approx(
-            bounds.gradient_descent(problem, best), rel=1e-6
-        )
+        assert bounds.dynamic(problem, steps) == pytest.approx(bounds.gradient_descent(problem, best), rel=1e-6)
         assert bounds.dynamic(problem, steps) <= bounds.uniform(problem, steps) * ROUNDING
 
 
@@ -174,9 +170,7 @@ def test_the_largest_eta_0_is_where_zeta_ends(kappa: float, beta: float) -> None
 
 
 @given(problems, st.floats(0.0, 0.7), st.integers(1, 40))
-def test_momentum_s_uniform_and_dynamic_are_its_general_bound(
-    problem: Problem, beta: float, steps: int
-) -> None:
+def test_momentum_s_uniform_and_dynamic_are_its_general_bound(problem: Problem, beta: float, steps: int) -> None:
     momentum = Momentum(problem, beta=beta)
     if momentum.gamma**steps < 1e-200:
         return
@@ -193,9 +187,7 @@ def test_momentum_s_uniform_and_dynamic_are_its_general_bound(
     st.floats(1.0, 20.0),
     st.one_of(st.just(0.0), st.floats(0.01, 0.4)),
 )
-def test_momentum_s_best_numbers_of_steps_are_the_best_of_all(
-    alpha: float, kappa: float, beta: float
-) -> None:
+def test_momentum_s_best_numbers_of_steps_are_the_best_of_all(alpha: float, kappa: float, beta: float) -> None:
     momentum = Momentum(with_alpha(alpha, kappa), beta=beta)
     gamma, weight = momentum.gamma, 2 * momentum.eta_0 * alpha
     if gamma < 1e-3:
@@ -263,9 +255,7 @@ def test_the_corrected_theorem_4_5_holds_on_quadratics() -> None:
         case = Quadratic.draw(rng)
         problem, steps, beta = case.problem, int(rng.integers(1, 60)), float(rng.uniform(0.01, 0.95))
         largest = largest_eta_0(problem.kappa, beta=beta)
-        momentum = Momentum(
-            problem, beta=beta, eta_0=largest * float(rng.choice([1.0, rng.uniform(0.05, 1)]))
-        )
+        momentum = Momentum(problem, beta=beta, eta_0=largest * float(rng.choice([1.0, rng.uniform(0.05, 1)])))
         z = schedule(rng, steps, problem.total) * float(rng.choice([1.0, 0.01]))
         excess, squares = case.momentum(momentum.learning_rate, beta, noise_on_the_mean(problem, z))
         taken_off = momentum.zeta * momentum.eta_0 / (2 * problem.smoothness) * np.sum(
@@ -417,9 +407,7 @@ def test_the_bound_by_stability_holds_for_noisy_gradient_descent(seed: int) -> N
         seen.append(((end - mean) ** 2 + variance) / 2)
     problem = Problem(1.0, 1.0, 2.0, n, 1, 1.0, total=1.0)
     rates = np.full(steps, eta)
-    bound = true_risk.by_stability(
-        problem, float(np.mean(seen)), steps=steps, convex=True, learning_rate=rates
-    )
+    bound = true_risk.by_stability(problem, float(np.mean(seen)), steps=steps, convex=True, learning_rate=rates)
     assert np.mean(true) <= bound + 5 * np.std(np.array(true) - np.array(seen)) / math.sqrt(2_000)
 
 

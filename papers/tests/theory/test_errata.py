@@ -30,9 +30,7 @@ def test_every_erratum_names_its_test_or_says_why_not() -> None:
     assert len(rows) >= 25
     for row in rows:
         assert len(row) == 5, row[0]
-        assert re.search(r"`(?:papers/)?tests/[\w/]+\.py::\w+`", row[4]) or row[4].startswith("no test: "), (
-            row[0]
-        )
+        assert re.search(r"`(?:papers/)?tests/[\w/]+\.py::\w+`", row[4]) or row[4].startswith("no test: "), row[0]
 
 
 def test_the_page_of_bounds_is_what_the_library_says() -> None:
@@ -238,9 +236,7 @@ def test_markov_gives_half_at_twice_the_mean_not_at_the_mean() -> None:
     assert float(chance[risk <= 2 * mean].sum()) == 1
     problem = stated(10_000)
     found = high_probability(problem, lambda _: 0.01, failure=0.05, strongly_convex=True)
-    assert found.bound == shalev_shwartz(
-        problem, 2 * 0.01 * problem.initial_excess, failure=0.05, strongly_convex=True
-    )
+    assert found.bound == shalev_shwartz(problem, 2 * 0.01 * problem.initial_excess, failure=0.05, strongly_convex=True)
 
 
 def test_a_linear_loss_attains_the_stability_that_theorem_4_12_halves() -> None:
@@ -268,8 +264,7 @@ def test_the_additive_term_that_table_2_drops_is_the_larger_part() -> None:
     assert static.bound + added[0] < dynamic.bound + added[1]
     # Only with T chosen for the sum the dynamic schedule is ahead again.
     sums = [
-        best_by_stability(problem, bound, most=200, convex=True).bound
-        for bound in (bounds.uniform, bounds.dynamic)
+        best_by_stability(problem, bound, most=200, convex=True).bound for bound in (bounds.uniform, bounds.dynamic)
     ]
     assert sums[1] < sums[0] < static.bound + added[0]
 

@@ -34,9 +34,7 @@ def numerically(q: np.ndarray, total: float) -> tuple[float, np.ndarray]:
 
     if q.size == 1:
         return float(q[0] / total), np.array([1 / math.sqrt(total)])
-    v = np.r_[
-        0.0, minimize(log_cost, np.zeros(q.size - 1), jac=True, method="BFGS", options={"gtol": 1e-11}).x
-    ]
+    v = np.r_[0.0, minimize(log_cost, np.zeros(q.size - 1), jac=True, method="BFGS", options={"gtol": 1e-11}).x]
     share = np.exp(v - v.max())
     z_squared = share.sum() / (total * share)
     return float(q @ z_squared), np.sqrt(z_squared)
@@ -177,9 +175,7 @@ def test_the_turning_point_is_the_largest_t(gamma: float, share: float) -> None:
 
 
 @given(st.integers(1, 400), st.floats(0.5, 0.9999), st.floats(0, 1, exclude_max=True))
-def test_exact_influence_is_never_worse_than_the_papers_or_uniform(
-    steps: int, gamma: float, share: float
-) -> None:
+def test_exact_influence_is_never_worse_than_the_papers_or_uniform(steps: int, gamma: float, share: float) -> None:
     beta = share * gamma * (1 - 1e-9)
     exact = influence.momentum(steps, gamma=gamma, beta=beta)
     theirs = influence.optimal_noise(influence.momentum_bound(steps, gamma=gamma, beta=beta), total=1.0)

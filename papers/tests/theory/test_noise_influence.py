@@ -16,9 +16,7 @@ RATES = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=12).map(np.array)
 def test_with_a_curvature_they_are_those_of_theorem_4_1(eta: np.ndarray, share: float) -> None:
     smoothness = 1 / eta.max()
     expected = influence.step_sizes(eta, pl=share * smoothness, smoothness=smoothness)
-    assert noise_influence(eta, curvature=share * smoothness) == pytest.approx(
-        expected / expected.max(), rel=1e-9
-    )
+    assert noise_influence(eta, curvature=share * smoothness) == pytest.approx(expected / expected.max(), rel=1e-9)
 
 
 @settings(deadline=None)

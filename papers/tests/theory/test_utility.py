@@ -134,9 +134,7 @@ def test_the_curvature_curve_minimises_the_noise_term_at_a_small_mu_budget(seed:
 
 
 @given(st.floats(0.02, 0.25), st.floats(0.5, 2), st.floats(0.5, 2))
-def test_corollary_2_stays_below_the_clt_total_it_aims_at(
-    total_mu: float, rho_w: float, rho_c: float
-) -> None:
+def test_corollary_2_stays_below_the_clt_total_it_aims_at(total_mu: float, rho_w: float, rho_c: float) -> None:
     u = curves.progress(500)
     w, c, p = rho_w**-u, rho_c**-u, 0.02
     scale = clt_noise_scale(w, c, sample_rate=p, total_mu=total_mu)

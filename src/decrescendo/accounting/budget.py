@@ -58,9 +58,7 @@ class Budget:
     examples_per_person: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "epsilon", check_real("epsilon", self.epsilon, above=0, hint=_endless(self.epsilon))
-        )
+        object.__setattr__(self, "epsilon", check_real("epsilon", self.epsilon, above=0, hint=_endless(self.epsilon)))
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
         if self.delta < _SMALLEST:
             raise InvalidValue(
@@ -92,11 +90,7 @@ class Budget:
 
 def _endless(epsilon: object) -> str:
     endless = isinstance(epsilon, float) and epsilon == math.inf
-    return (
-        "To train without privacy make a plan with Plan.without_privacy, which needs no budget"
-        if endless
-        else ""
-    )
+    return "To train without privacy make a plan with Plan.without_privacy, which needs no budget" if endless else ""
 
 
 def check_budget(budget: object) -> None:
@@ -266,8 +260,7 @@ def _examples(value: object, unit: Unit) -> int:
     count = check_integer("examples_per_person", value, at_least=1)
     if count > 1 and unit is not Unit.PERSON:
         raise InvalidValue(
-            f"examples_per_person must be 1 unless the unit is a person, got {count} for unit={unit}. "
-            "Say Unit.PERSON"
+            f"examples_per_person must be 1 unless the unit is a person, got {count} for unit={unit}. Say Unit.PERSON"
         )
     return count
 

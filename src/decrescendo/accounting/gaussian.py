@@ -135,9 +135,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     while high / low > 4:  # monotone in mu: bisect in logarithms, then finish by a root search
         middle = math.sqrt(low) * math.sqrt(high)
         low, high = (middle, high) if log_delta(epsilon, middle) < target else (low, middle)
-    return float(
-        brentq(lambda m: float(log_delta(epsilon, m)) - target, low, high, xtol=1e-300, rtol=8.9e-16)
-    )
+    return float(brentq(lambda m: float(log_delta(epsilon, m)) - target, low, high, xtol=1e-300, rtol=8.9e-16))
 
 
 @dataclass(frozen=True, slots=True)

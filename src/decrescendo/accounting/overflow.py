@@ -35,9 +35,7 @@ def left_of(ledger: Ledger, delta: float, epsilon: float) -> float:
     return delta - price_of(ledger, epsilon) * _SLACK
 
 
-def smallest_cap(
-    ledger: Ledger, dataset_size: int, epsilon: float, delta: float, *, share: float = 0.01
-) -> int:
+def smallest_cap(ledger: Ledger, dataset_size: int, epsilon: float, delta: float, *, share: float = 0.01) -> int:
     """The least ``max_batch_size`` that costs at most ``share`` of ``delta`` at ``epsilon``, whatever the noise.
 
     A smaller one may be had for more noise: `calibrate` finds how much.

@@ -47,17 +47,11 @@ class Release:
     step: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "sample_rate", check_real("sample_rate", self.sample_rate, above=0, at_most=1)
-        )
-        object.__setattr__(
-            self, "noise_multiplier", check_real("noise_multiplier", self.noise_multiplier, at_least=0)
-        )
+        object.__setattr__(self, "sample_rate", check_real("sample_rate", self.sample_rate, above=0, at_most=1))
+        object.__setattr__(self, "noise_multiplier", check_real("noise_multiplier", self.noise_multiplier, at_least=0))
         object.__setattr__(self, "count", check_integer("count", self.count, at_least=1))
         if self.count > LARGEST_COUNT:
-            raise InvalidValue(
-                f"count must be <= {LARGEST_COUNT}, got count={self.count}. Is it a number of releases?"
-            )
+            raise InvalidValue(f"count must be <= {LARGEST_COUNT}, got count={self.count}. Is it a number of releases?")
         overflow = check_real("overflow", self.overflow, at_least=0, at_most=self.sample_rate)
         object.__setattr__(self, "overflow", overflow)
         check_epoch(self.steps_per_epoch, np.array([self.sample_rate]))
@@ -75,9 +69,7 @@ def check_epoch(steps: object, rates: Float[np.ndarray, " n"]) -> None:
     """A number of steps an epoch that fits the sample rates, or an error."""
     count = check_integer("steps_per_epoch", steps)
     if count == 1:
-        raise InvalidValue(
-            "steps_per_epoch must be >= 2, got 1. A batch of everybody is Poisson at sample_rate 1"
-        )
+        raise InvalidValue("steps_per_epoch must be >= 2, got 1. A batch of everybody is Poisson at sample_rate 1")
     if count and (odd := rates[rates != 1 / count]).size:
         raise InvalidValue(
             f"records that take part once in {count} steps must have sample_rate=1/{count}, got {odd[0]:g}"

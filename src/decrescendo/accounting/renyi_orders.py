@@ -88,9 +88,7 @@ def whole_moment(sample_rate: float, noise_multiplier: float, order: int) -> flo
     # log(exp(x) - 1) with x = k(k-1)/(2 z^2), by way of log x so that neither end of the floats is met.
     log_x = np.log(k * (k - 1) / 2) - 2 * math.log(z)
     x = np.exp(np.clip(log_x, -40.0, 700.0))
-    log_growth = np.where(
-        log_x > 3, x + np.log(-np.expm1(-x)), log_x + np.log(np.expm1(np.minimum(x, 30.0)) / x)
-    )
+    log_growth = np.where(log_x > 3, x + np.log(-np.expm1(-x)), log_x + np.log(np.expm1(np.minimum(x, 30.0)) / x))
     ways = gammaln(order + 1.0) - gammaln(k + 1) - gammaln(order - k + 1)
     logs = ways + (order - k) * math.log1p(-p) + k * math.log(p) + log_growth
     if (log_x > 690).any() or not np.isfinite(logs).all():

@@ -76,9 +76,7 @@ class Trials:
         hint = "Use inf (Poisson) for a number of trials closer to its mean"
         shape = check_real("shape", self.shape, at_least=0, at_most=_LARGEST_SHAPE, hint=hint)
         if 0 < shape < _SMALLEST_SHAPE:
-            raise InvalidValue(
-                f"shape must be 0 or >= {_SMALLEST_SHAPE:g}, got shape={shape}. Use 0 (logarithmic)"
-            )
+            raise InvalidValue(f"shape must be 0 or >= {_SMALLEST_SHAPE:g}, got shape={shape}. Use 0 (logarithmic)")
         object.__setattr__(self, "shape", shape)
 
     def __str__(self) -> str:
@@ -189,9 +187,7 @@ class Selection(Accountant):
         from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
         try:
-            return accountant_of(
-                RepeatAndSelectDpEvent(event_of(ledger), self.trials.mean, self.trials.shape)
-            )
+            return accountant_of(RepeatAndSelectDpEvent(event_of(ledger), self.trials.mean, self.trials.shape))
         except ValueError as error:  # the logarithm of 1 - exp(-r) where r is below a rounding of 1
             raise AccountingError(
                 f"{self.name} accounts trials that cost 1e-15 and more, got {ledger}. Take less noise"

@@ -43,9 +43,7 @@ class Known:
     @property
     def made(self) -> "type[Accountant]":
         """Its class."""
-        return cast(
-            "type[Accountant]", getattr(import_module(f"decrescendo.accounting.{self.file}"), self.name)
-        )
+        return cast("type[Accountant]", getattr(import_module(f"decrescendo.accounting.{self.file}"), self.name))
 
     @property
     def shown(self) -> str:
@@ -108,6 +106,4 @@ def without_truncation(name: str) -> str:
     >>> without_truncation("Truncated(Pld)"), without_truncation("Pld")
     ('Pld', 'Pld')
     """
-    return (
-        name.removeprefix("Truncated(")[:-1] if name.startswith("Truncated(") and name.endswith(")") else name
-    )
+    return name.removeprefix("Truncated(")[:-1] if name.startswith("Truncated(") and name.endswith(")") else name

@@ -78,9 +78,7 @@ class Verification:
             )
         wide = ""
         if self.consistent and 0 < _WIDE * self.lower < self.upper < math.inf:
-            wide = (
-                ", which ends so far apart hardly test (noise and sample rates are rounded onto few values)"
-            )
+            wide = ", which ends so far apart hardly test (noise and sample rates are rounded onto few values)"
         return (
             f"dp-accounting: epsilon in [{rounded(self.lower, 'down')}, {rounded(self.upper, 'up')}] at delta={delta}; "
             f"{verdict} the guarantee {promised}{wide}"

@@ -81,9 +81,7 @@ class Attack:
     def __post_init__(self) -> None:
         size, found = self.plan.sampling.dataset_size, count_rows(self.data)
         if found != size:
-            raise InvalidValue(
-                f"an attack must have the plan's {size} rows, the record among them, got {found}"
-            )
+            raise InvalidValue(f"an attack must have the plan's {size} rows, the record among them, got {found}")
 
     def play(self, *, present: bool, seed: int | Secure) -> float:
         """Train once, by the real `Trainer`, and return the evidence.
@@ -94,9 +92,7 @@ class Attack:
         away = self.plan.budget.examples_per_person
         plan = self.plan if present else _without(self.plan, away)
         model = self.build()
-        trained = [
-            part for part in model.modules() if any(p.requires_grad for p in part.parameters(recurse=False))
-        ]
+        trained = [part for part in model.modules() if any(p.requires_grad for p in part.parameters(recurse=False))]
         if any(part in _BUILT for part in trained):
             raise InvalidValue(
                 "an attack must build a new model for each run, got one that an earlier run has moved: runs that go on "

@@ -35,9 +35,7 @@ class Design:
     def right(self, evidence: Canaries, coins: Canaries) -> int:
         """How many guesses are right; ``coins`` are 1 for canaries that were included."""
         order = np.argsort(-evidence, kind="stable")
-        return int(
-            coins[order[: self.included]].sum() + (1 - coins[order[len(order) - self.excluded :]]).sum()
-        )
+        return int(coins[order[: self.included]].sum() + (1 - coins[order[len(order) - self.excluded :]]).sum())
 
 
 def design(plan: Plan, canaries: int, confidence: float) -> Design:

@@ -60,7 +60,5 @@ def turns_evidence(
     for k in range(min(bands, steps)):
         along[: steps - k] += strategy[k, : steps - k] * white[k:]
     norm = np.linalg.norm(strategy, axis=0)
-    each = np.array(
-        [participation_evidence(x, p, z) for x, p, z in zip(along / norm**2, rates, 1 / norm, strict=True)]
-    )
+    each = np.array([participation_evidence(x, p, z) for x, p, z in zip(along / norm**2, rates, 1 / norm, strict=True)])
     return float(logsumexp([each[g::bands].sum() for g in range(bands)]) - np.log(bands))

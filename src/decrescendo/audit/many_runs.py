@@ -54,12 +54,8 @@ def many_runs(
     first = min(max(2, round(choosing * each)), each - 2)
     budget = attack.plan.budget
     curve, delta = PrivacyCurve(attack.plan.ledger, budget.examples_per_person), budget.delta
-    by_bound = choose_threshold(
-        absent[:first], present[:first], lambda rates: errors_epsilon(rates, delta, _LIKELY)
-    )
-    by_curve = choose_threshold(
-        absent[:first], present[:first], lambda rates: curve.excess(*rates.upper(_LIKELY))
-    )
+    by_bound = choose_threshold(absent[:first], present[:first], lambda rates: errors_epsilon(rates, delta, _LIKELY))
+    by_curve = choose_threshold(absent[:first], present[:first], lambda rates: curve.excess(*rates.upper(_LIKELY)))
     bound_rates = rates_at(by_bound, absent[first:], present[first:])
     curve_rates = rates_at(by_curve, absent[first:], present[first:])
     return AuditResult(

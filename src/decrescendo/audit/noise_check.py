@@ -32,9 +32,7 @@ def noise_p_value(squares: Float[np.ndarray, " steps"], coordinates: int) -> flo
             f"noise must be inspected on at least one coordinate in one step, got {coordinates} and {squares.size}"
         )
     if np.isnan(squares).any():
-        raise InvalidValue(
-            "noise must be a number at each inspected coordinate, got NaN. What was released is broken"
-        )
+        raise InvalidValue("noise must be a number at each inspected coordinate, got NaN. What was released is broken")
 
     def two_sided(value: Float[np.ndarray, " n"], freedom: int) -> Float[np.ndarray, " n"]:
         return 2 * np.minimum(chi2.cdf(value, freedom), chi2.sf(value, freedom))

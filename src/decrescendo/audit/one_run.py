@@ -113,9 +113,7 @@ def one_run(
         probed, probed_loss(loss), plan, made, seed=seed, settings=settings, store=store,
         name="" if store is None else "audit",
     )  # fmt: skip
-    people = (
-        np.arange(plan.sampling.dataset_size) if plan.budget.unit is Unit.PERSON else None
-    )  # one row each
+    people = np.arange(plan.sampling.dataset_size) if plan.budget.unit is Unit.PERSON else None  # one row each
     try:
         for batch in trainer.batches(inserted, people=people):
             trainer.step(batch)

@@ -52,9 +52,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     m = check_integer("canaries", canaries, at_least=1)
     r, v = check_integer("guesses", guesses), check_integer("correct", correct)
     if not v <= r <= m:
-        raise InvalidValue(
-            f"correct <= guesses <= canaries must hold, got {v} right of {r} guesses for {m} canaries"
-        )
+        raise InvalidValue(f"correct <= guesses <= canaries must hold, got {v} right of {r} guesses for {m} canaries")
     e, d = check_real("epsilon", epsilon, at_least=0), check_real("delta", delta, at_least=0, below=1)
     if v == 0:
         return 1.0

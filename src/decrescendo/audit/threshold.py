@@ -24,12 +24,8 @@ def rates_at(
     ErrorRates(false_positives=1, absent=2, false_negatives=0, present=2)
     """
     if np.isnan(threshold) or np.isnan(absent).any() or np.isnan(present).any():
-        raise InvalidValue(
-            "errors must be counted on evidence that is a number, got NaN. What was released is broken"
-        )
-    return ErrorRates(
-        int(np.sum(absent > threshold)), absent.size, int(np.sum(present <= threshold)), present.size
-    )
+        raise InvalidValue("errors must be counted on evidence that is a number, got NaN. What was released is broken")
+    return ErrorRates(int(np.sum(absent > threshold)), absent.size, int(np.sum(present <= threshold)), present.size)
 
 
 def choose_threshold(

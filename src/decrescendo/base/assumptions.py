@@ -279,9 +279,7 @@ def read_assumption(text: object) -> Assumption:
     check_instance("an assumption", text, str)
     found = _WRITTEN.fullmatch(str(text))
     if found is None:
-        raise InvalidValue(
-            f'an assumption must be written as "code: Assumed: sentence", got {str(text)[:80]!r}'
-        )
+        raise InvalidValue(f'an assumption must be written as "code: Assumed: sentence", got {str(text)[:80]!r}')
     return Assumption(found["code"], found["sentence"])
 
 

@@ -48,10 +48,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> s
         )
     lines = [[text.replace("|", "\\|") for text in line] for line in lines]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(align))]
-    rule = [
-        "-" * width if side == "l" else "-" * (width - 1) + ":"
-        for width, side in zip(widths, align, strict=True)
-    ]
+    rule = ["-" * width if side == "l" else "-" * (width - 1) + ":" for width, side in zip(widths, align, strict=True)]
     padded = [
         [
             text.ljust(width) if side == "l" else text.rjust(width)

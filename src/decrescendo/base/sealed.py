@@ -35,9 +35,7 @@ def digest(content: Mapping[str, Any], *, finite: bool = True, spaced: bool = Fa
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def seal(
-    content: Mapping[str, Any], *, indent: int | None = None, finite: bool = True, spaced: bool = False
-) -> str:
+def seal(content: Mapping[str, Any], *, indent: int | None = None, finite: bool = True, spaced: bool = False) -> str:
     """``content`` as JSON with its checksum at the end.
 
     >>> opened(seal({"format": "toy", "version": 1, "a": 2}), "toy.json", "toy", 1)
@@ -86,13 +84,9 @@ def opened(
     wanted = keys[version] if isinstance(keys, Mapping) else keys
     if wanted is not None and content.keys() - free - {SEAL} != wanted:
         odd = ", ".join(sorted((content.keys() - free - {SEAL}) ^ wanted))
-        raise FileRefused(
-            f"{source} must have exactly the entries of version {version}, got a difference in {odd}"
-        )
+        raise FileRefused(f"{source} must have exactly the entries of version {version}, got a difference in {odd}")
     if content.pop(SEAL, None) != digest(content, finite=False, spaced=spaced):
-        raise FileRefused(
-            f"{source} must match its own checksum, got other content. It was damaged or edited"
-        )
+        raise FileRefused(f"{source} must match its own checksum, got other content. It was damaged or edited")
     return content
 
 

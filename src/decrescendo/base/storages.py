@@ -170,11 +170,7 @@ def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
     >>> [(name, tensor.shape) for name, tensor in pieces(torch.zeros(2))]
     [('', torch.Size([2]))]
     """
-    if (
-        type(tensor) in ORDINARY
-        or not hasattr(tensor, "__tensor_flatten__")
-        or hasattr(tensor, "device_mesh")
-    ):
+    if type(tensor) in ORDINARY or not hasattr(tensor, "__tensor_flatten__") or hasattr(tensor, "device_mesh"):
         return [("", tensor)]
     names = cast("tuple[list[str], object]", cast("Any", tensor).__tensor_flatten__())[0]
     inside = ((name, cast("Tensor", getattr(tensor, name))) for name in names)

@@ -30,9 +30,7 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
         ValueError: a name that no file can have.
     """
     if path.exists() and not path.is_file():
-        raise FileRefused(
-            f"{path} must be a file or not there, got something else, as devices and folders are"
-        )
+        raise FileRefused(f"{path} must be a file or not there, got something else, as devices and folders are")
     raw = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -60,9 +58,7 @@ def read_whole(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:  # a ValueError: no file can have this name
-        raise FileRefused(
-            f"{path} must be a readable file, got {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise FileRefused(f"{path} must be a readable file, got {getattr(error, 'strerror', None) or error}") from None
 
 
 def sync_folder(folder: Path) -> None:

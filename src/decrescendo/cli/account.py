@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 @one_line_errors
 def account_command(
-    file: Annotated[
-        Path, typer.Argument(help="A plan, a run's folder, or noise multipliers: JSON list, CSV.")
-    ],
+    file: Annotated[Path, typer.Argument(help="A plan, a run's folder, or noise multipliers: JSON list, CSV.")],
     delta: Annotated[float | None, typer.Option(help="Default: the plan's.")] = None,
     sample_rate: Annotated[float | None, typer.Option(help="For a file that does not say it.")] = None,
     max_batch_size: Annotated[
@@ -84,14 +82,10 @@ def account_command(
         )
 
 
-def _cut(
-    agreed: "Agreement | None", rows: int | None, max_batch_size: int | None
-) -> tuple[int | None, int | None]:
+def _cut(agreed: "Agreement | None", rows: int | None, max_batch_size: int | None) -> tuple[int | None, int | None]:
     """The number of records and the largest batch, where batches were cut: a plan says them, or both options."""
     if agreed is not None and rows not in (None, agreed.sampling.dataset_size):
-        raise InvalidValue(
-            f"--rows must be the plan's {agreed.sampling.dataset_size}, got {rows}. Leave it out"
-        )
+        raise InvalidValue(f"--rows must be the plan's {agreed.sampling.dataset_size}, got {rows}. Leave it out")
     if agreed is not None and agreed.sampling.max_batch_size is not None:
         if max_batch_size not in (None, agreed.sampling.max_batch_size):
             raise InvalidValue(

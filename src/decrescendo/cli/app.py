@@ -77,9 +77,7 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             err.print(f"[red]error:[/red] {escape(words)}", soft_wrap=True)
             raise typer.Exit(2) from None
         except MemoryError as error:
-            err.print(
-                f"[red]error:[/red] out of memory{escape(f': {error}' if str(error) else '')}", soft_wrap=True
-            )
+            err.print(f"[red]error:[/red] out of memory{escape(f': {error}' if str(error) else '')}", soft_wrap=True)
             raise typer.Exit(2) from None
         except (KeyboardInterrupt, Terminated) as stop:
             name, code = ("Ctrl-C", 130) if isinstance(stop, KeyboardInterrupt) else ("SIGTERM", 143)

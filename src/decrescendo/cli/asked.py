@@ -79,9 +79,7 @@ class Asked:
             ("--rho-mu", self.rho_mu, name not in fixed_noise), ("--rho-c", self.rho_c, name in moving_clip),
         ):  # fmt: skip
             if value is not None and not used:
-                raise InvalidValue(
-                    f"{option} must be left out with --schedule {name.value}, which does not use it"
-                )
+                raise InvalidValue(f"{option} must be left out with --schedule {name.value}, which does not use it")
         return RHO_MU if self.rho_mu is None else self.rho_mu, RHO_C if self.rho_c is None else self.rho_c
 
     def _allocated(self, sampling: "PoissonSampling", steps: int) -> "tuple[RandomAllocation, int]":
@@ -89,9 +87,7 @@ class Asked:
         from decrescendo.plans.sampling import RandomAllocation
 
         if self.unit is UnitName.CLIENT:
-            raise InvalidValue(
-                "--random-allocation must be of examples, got --unit client, whose rounds are Poisson"
-            )
+            raise InvalidValue("--random-allocation must be of examples, got --unit client, whose rounds are Poisson")
         each = max(2, round(1 / sampling.sample_rate))
         drawn = RandomAllocation(sampling.dataset_size, each, sampling.max_batch_size)
         return drawn, steps if self.epochs is None else each * max(1, round(self.epochs))
@@ -195,9 +191,7 @@ def population(
     many, few = own.values()
     if unit is UnitName.CLIENT:  # in the words of its own options: what follows speaks of rows
         check_integer("clients", many, at_least=1)
-        check_real(
-            "clients_per_round", few, above=0, at_most=cast(int, many), hint="At most all clients take part"
-        )
+        check_real("clients_per_round", few, above=0, at_most=cast(int, many), hint="At most all clients take part")
     return cast(int, many), cast(float, few)
 
 
@@ -222,9 +216,7 @@ def strata_of(given: list[str], **others: object) -> "StratifiedPoissonSampling"
             name, records, expected = text.rsplit(":", 2)
             found = int(records), float(expected)
         except ValueError:
-            raise InvalidValue(
-                f"--stratum must be NAME:RECORDS:EXPECTED, as in rare:100:10, got {text!r}"
-            ) from None
+            raise InvalidValue(f"--stratum must be NAME:RECORDS:EXPECTED, as in rare:100:10, got {text!r}") from None
         if name in strata:
             raise InvalidValue(f"--stratum must name each stratum once, got {name!r} twice")
         strata[name] = found
@@ -242,9 +234,7 @@ def agreed_plan(task: "Task | None", file: Path | None, asked: Asked) -> "Plan":
     from decrescendo.plans.plan import Plan
 
     if file is not None and asked.given():
-        raise InvalidValue(
-            f"a plan file says it all, got --plan and {', '.join(asked.given())}. Give one or the other"
-        )
+        raise InvalidValue(f"a plan file says it all, got --plan and {', '.join(asked.given())}. Give one or the other")
     if file is not None:
         found = Plan.load(file)
         if found.budget.unit is Unit.CLIENT:

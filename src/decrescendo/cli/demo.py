@@ -89,9 +89,7 @@ def train_plain(data: Digits, steps: int, seed: int) -> tuple[float, ...]:
     return tuple(curve)
 
 
-def train_private(
-    data: Digits, plan: Plan, seed: int, *, lr_decay: Decay = "none"
-) -> tuple[tuple[float, ...], Run]:
+def train_private(data: Digits, plan: Plan, seed: int, *, lr_decay: Decay = "none") -> tuple[tuple[float, ...], Run]:
     """DP-SGD by ``plan``."""
     model = digits_cnn(seed, nn.Tanh)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
@@ -139,9 +137,7 @@ def demonstrate(
         plans = make_plans(steps)
     for name, plan in plans.items():
         z, c = plan.schedule.noise_multiplier, plan.schedule.clip_norm
-        console.print(
-            f"{name}: noise multiplier {z[0]:.2f} -> {z[-1]:.2f}, clip norm {c[0]:.2f} -> {c[-1]:.2f}"
-        )
+        console.print(f"{name}: noise multiplier {z[0]:.2f} -> {z[-1]:.2f}, clip norm {c[0]:.2f} -> {c[-1]:.2f}")
     outcomes = _train_all(data, plans, seeds, steps, console, jobs)
     console.print()
     console.print(comparison(outcomes))

@@ -31,9 +31,7 @@ def doctor_command(
     ignore: Annotated[
         list[str] | None, typer.Option(help="A check whose findings are left out; may be given again.")
     ] = None,
-    ci: Annotated[
-        bool, typer.Option("--ci", help="Exit code 1 if a fault was found, or no step was reached.")
-    ] = False,
+    ci: Annotated[bool, typer.Option("--ci", help="Exit code 1 if a fault was found, or no step was reached.")] = False,
     page: Annotated[
         Path | None, typer.Option(help="Write a page to read to this file, as Markdown.", metavar="FILE")
     ] = None,

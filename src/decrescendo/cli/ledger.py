@@ -18,14 +18,10 @@ if TYPE_CHECKING:
 @one_line_errors
 def ledger_command(
     store: Annotated[Path, typer.Argument(help="The store: one file for all runs on one data set.")],
-    create: Annotated[
-        bool, typer.Option("--create", help="Make it; with the budget for everything.")
-    ] = False,
+    create: Annotated[bool, typer.Option("--create", help="Make it; with the budget for everything.")] = False,
     epsilon: options.Epsilon = None,
     delta: Annotated[float | None, typer.Option(help="With --create: delta in (0, 1).")] = None,
-    rows: Annotated[
-        int | None, typer.Option(help="With --create: number of records, or clients; public.")
-    ] = None,
+    rows: Annotated[int | None, typer.Option(help="With --create: number of records, or clients; public.")] = None,
     unit: options.UnitOf = options.UnitName.EXAMPLE,
     examples_per_person: options.ExamplesPerPerson = None,
     dataset: Annotated[str, typer.Option(help="With --create: name of the data set.")] = "",
@@ -34,9 +30,7 @@ def ledger_command(
     ] = "sum",
     give_back: Annotated[
         str | None,
-        typer.Option(
-            metavar="RUN", help="End a run that has released nothing: what it reserved is free again."
-        ),
+        typer.Option(metavar="RUN", help="End a run that has released nothing: what it reserved is free again."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything in it, as JSON.")] = False,
 ) -> None:

@@ -40,9 +40,7 @@ def new_command(name: Annotated[str, typer.Argument(help="Of the script: NAME.py
             "would import this file in its place. Try my_training"
         )
     if path.exists():
-        raise InvalidValue(
-            f"NAME must be of a new file, got {str(path)!r}, which exists. Choose another name"
-        )
+        raise InvalidValue(f"NAME must be of a new file, got {str(path)!r}, which exists. Choose another name")
     from decrescendo.base import write_whole
 
     write_whole(path, script(_PLAN, rows=DIGITS, run=f"runs/{module}", name=module))

@@ -107,9 +107,7 @@ class Known:
                 f"rests on an influence that grows exponentially by {self.influence_growth:g} over the run: nothing "
                 "else is assumed of the loss"
             )
-        falls = {None: "constant", Decay.NONE: "constant"}.get(
-            self.lr_schedule, f"{self.lr_schedule} to zero"
-        )
+        falls = {None: "constant", Decay.NONE: "constant"}.get(self.lr_schedule, f"{self.lr_schedule} to zero")
         text = f"rests on a learning rate eta_t ({falls}): noise weighs eta_t^2"
         if self.curvature is None:
             text += ", and none of it is forgotten; of the loss only smoothness is assumed"
@@ -178,17 +176,13 @@ def advise(
                 budget, sampling.dataset_size, steps=count, compute=compute, max_batch_size=sampling.max_batch_size,
                 influence=influence, clip=norms, accountant=judge,
             )  # fmt: skip
-        even = calibrate(
-            budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge
-        )
+        even = calibrate(budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge)
     if workload is None:
         left = mean_noise_cost(plan, influence) / mean_noise_cost(even, influence)
         return Advice(plan, even, left, known.rests_on())
     scale = plan.clip_norm / plan.batch_size
     costs = [workload.cost(one.correlation or one.noise_multiplier, scale) for one in (plan, even)]
-    return Advice(
-        plan, even, costs[0] / costs[1], f"{known.rests_on()}; noise is summed over all iterates", workload
-    )
+    return Advice(plan, even, costs[0] / costs[1], f"{known.rests_on()}; noise is summed over all iterates", workload)
 
 
 def say_optimal(plan: "Plan", advice: Advice | None) -> None:
@@ -208,17 +202,11 @@ def say_optimal(plan: "Plan", advice: Advice | None) -> None:
         return
     if advice.workload is not None:
         for name, one in (("this plan", plan), ("constant independent noise", advice.uniform)):
-            own = advice.workload.noise_std(
-                one.correlation or one.noise_multiplier, one.clip_norm / one.batch_size
-            )
+            own = advice.workload.noise_std(one.correlation or one.noise_multiplier, one.clip_norm / one.batch_size)
             for line in text_plot(own, title=f"noise that is still in the iterate: {name}"):
                 say(line)
     say(advice.rests_on)
-    felt = (
-        "felt at the end, by these influences"
-        if advice.workload is None
-        else "in the iterates, by these rates"
-    )
+    felt = "felt at the end, by these influences" if advice.workload is None else "in the iterates, by these rates"
     say(
         f"noise {felt}: {1 - advice.left:.1%} below uniform noise in the same budget. "
         "That is a term of a bound, no promise of accuracy; the guarantee holds whatever the influences"
@@ -235,8 +223,6 @@ def _read(path: Path, steps: int) -> "Float[np.ndarray, ' steps']":
         if "_" in text or any(isinstance(value, bool) for value in values):
             raise ValueError("true, false or 1_000 among them")
     except (OSError, ValueError) as error:
-        raise FileRefused(
-            f"{path} must be a JSON list of numbers or one number a line, got {error}"
-        ) from None
+        raise FileRefused(f"{path} must be a JSON list of numbers or one number a line, got {error}") from None
     hint = f"{path} must have an influence for each of the {steps} steps"
     return check_array("influence", values, above=0, length=steps, hint=hint)

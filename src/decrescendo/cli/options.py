@@ -116,9 +116,7 @@ Accountant = Annotated[
         f"{_ESTIMATES} are estimates.",
     ),
 ]
-OptimizerOption = Annotated[
-    OptimizerName | None, typer.Option("--optimizer", help="Optimiser. Default: the task's.")
-]
+OptimizerOption = Annotated[OptimizerName | None, typer.Option("--optimizer", help="Optimiser. Default: the task's.")]
 Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate. Default: the task's.")]
 MomentumOf = Annotated[
     float | None, typer.Option("--momentum", help="Momentum in [0, 1), for sgd and momentum-bc. Default 0.")
@@ -144,9 +142,7 @@ Memory = Annotated[
 ]
 MicrobatchSize = Annotated[
     int | None,
-    typer.Option(
-        help="Process at most this many examples at once, to save memory. Default: the task's.", min=1
-    ),
+    typer.Option(help="Process at most this many examples at once, to save memory. Default: the task's.", min=1),
 ]
 StoreFile = Annotated[
     Path | None, typer.Option("--store", help="Ledger of the data set, from `decrescendo ledger --create`.")
@@ -166,9 +162,7 @@ Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson 
 DatasetSize = Annotated[int | None, typer.Option(help="Number of examples N; public.")]
 UnitOf = Annotated[
     UnitName,
-    typer.Option(
-        "--unit", help="The unit of privacy: an example, or a person or client with all their records."
-    ),
+    typer.Option("--unit", help="The unit of privacy: an example, or a person or client with all their records."),
 ]
 ExamplesPerPerson = Annotated[
     int | None,
@@ -180,9 +174,7 @@ ClientsPerRound = Annotated[
 ]
 BatchEnd = Annotated[
     float | None,
-    typer.Option(
-        help="Expected batch size of the last step; it changes linearly from --batch. Default: constant."
-    ),
+    typer.Option(help="Expected batch size of the last step; it changes linearly from --batch. Default: constant."),
 ]
 MaxBatchSize = Annotated[
     str | None,
@@ -214,9 +206,7 @@ ScheduleName = Annotated[
 ]
 LargestLoss = Annotated[
     float | None,
-    typer.Option(
-        help="For a loss that is released: losses above count as this. Known without the data. Default 10."
-    ),
+    typer.Option(help="For a loss that is released: losses above count as this. Known without the data. Default 10."),
 ]
 RhoMu = Annotated[
     float | None,

@@ -77,9 +77,7 @@ def plan_command(
     if compute is not None:
         batch = _mean_batch(compute, schedule, steps, batch, batch_end, epochs, unit)
         if max_batch_size == "auto":
-            raise InvalidValue(
-                "--max-batch-size must be a number with --compute, which moves the batch, got auto"
-            )
+            raise InvalidValue("--max-batch-size must be a number with --compute, which moves the batch, got auto")
         if dataset_size is not None and batch > dataset_size:
             raise InvalidValue(
                 f"--compute must be at most --steps times --dataset-size, got {compute:g}. Give fewer, or more steps"
@@ -115,9 +113,7 @@ def plan_command(
         say(f"written: {path}")
 
 
-def _bands(
-    bands: str | None, schedule: options.Schedule | None, compute: float | None
-) -> "int | Literal['auto']":
+def _bands(bands: str | None, schedule: options.Schedule | None, compute: float | None) -> "int | Literal['auto']":
     """How many bands the noise has; an option that would have no effect is refused."""
     if bands is None:
         return 1

@@ -14,9 +14,7 @@ def studio_command(
         Path | None,
         typer.Argument(help="A plan, the folder of a run, a store, or noise multipliers to show first."),
     ] = None,
-    port: Annotated[
-        int, typer.Option(help="Of this machine only; 0: any that is free.", min=0, max=65535)
-    ] = 0,
+    port: Annotated[int, typer.Option(help="Of this machine only; 0: any that is free.", min=0, max=65535)] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Open a local web page for planning with sliders.

@@ -149,9 +149,7 @@ def _telemetry(asked: str | None, largest_loss: float | None) -> "Telemetry | No
 
     names = {name.strip() for name in asked.split(",")} if asked is not None else set[str]()
     if largest_loss is not None and "loss" not in names:
-        raise InvalidValue(
-            f"--largest-loss must come with --telemetry loss, got --largest-loss {largest_loss:g}"
-        )
+        raise InvalidValue(f"--largest-loss must come with --telemetry loss, got --largest-loss {largest_loss:g}")
     if asked is None:
         return None
     if odd := names - {"norms", "loss", "accuracy"}:
@@ -195,9 +193,7 @@ def _say_end(run: "Run", left: str | None, folder: Path | None) -> None:
     if left is not None:
         say(left)
     if folder is not None:
-        say(
-            f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help"
-        )
+        say(f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help")
 
 
 def _recipe(
@@ -217,9 +213,7 @@ def _recipe(
     given = [name for name in asked.given() if name != "--accountant"]
     given += [name for name, value in rest.items() if value is not None]
     if given:
-        raise InvalidValue(
-            f"a recipe says it all, got --recipe and {', '.join(given)}. Give one or the other"
-        )
+        raise InvalidValue(f"a recipe says it all, got --recipe and {', '.join(given)}. Give one or the other")
     return Recipe.load(path)
 
 

@@ -21,12 +21,8 @@ def tune_command(
     task: options.TaskName,
     epsilon: options.EpsilonNeeded,
     out: options.Found,
-    on: Annotated[
-        str, typer.Option(help="Public data to search on, a task too; no trial sees those of TASK.")
-    ] = "",
-    private: Annotated[
-        bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")
-    ] = False,
+    on: Annotated[str, typer.Option(help="Public data to search on, a task too; no trial sees those of TASK.")] = "",
+    private: Annotated[bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")] = False,
     delta: options.Delta = None,
     trials: options.TrialsOf = "",
     vary: options.Vary = None,
@@ -99,9 +95,7 @@ def tune_command(
     if told:
         raise InvalidValue("--rank-by must be left out with --on, got it: the public task has a score")
     if store is not None:
-        raise InvalidValue(
-            "--store must be left out with --on, got it: a search on public data costs nothing"
-        )
+        raise InvalidValue("--store must be left out with --on, got it: a search on public data costs nothing")
     from decrescendo.accounting import Budget
     from decrescendo.cli.asked import whom
     from decrescendo.training import default_space, tune
@@ -135,9 +129,7 @@ def _ranking(rank_by: str, largest_loss: float | None) -> "Telemetry | None":
     from decrescendo.clipping import Telemetry
 
     if largest_loss is not None and rank_by != "loss":
-        raise InvalidValue(
-            f"--largest-loss must come with --rank-by loss, got --largest-loss {largest_loss:g}"
-        )
+        raise InvalidValue(f"--largest-loss must come with --rank-by loss, got --largest-loss {largest_loss:g}")
     if rank_by not in ("", "accuracy", "loss"):
         raise InvalidValue(f"--rank-by must be accuracy or loss, got {rank_by!r}")
     if not rank_by:

@@ -119,9 +119,7 @@ class AutogradCheck:
 
         def plain() -> tuple[Tensor, ...]:
             with torch.enable_grad():
-                return self._plain(
-                    batch, rows, done.tracer.count, seed, done.tracer, natural=natural
-                ).unbind()
+                return self._plain(batch, rows, done.tracer.count, seed, done.tracer, natural=natural).unbind()
 
         each = plain()
         losses = torch.stack(each).detach()
@@ -169,9 +167,7 @@ class AutogradCheck:
             if not torch.equal(once, again) or not bool((error <= 4 * moved).all()):
                 raise
 
-    def _moved_by_rounding(
-        self, name: str, batch: Batch, rows: int, done: Pass, seed: int, row: int
-    ) -> float:
+    def _moved_by_rounding(self, name: str, batch: Batch, rows: int, done: Pass, seed: int, row: int) -> float:
         """How far autograd's gradient of one parameter moves where data and weights move by a few rounding units.
 
         Where gradients of positions cancel, rounding is left, on which no two orders of a sum agree. A gradient that
@@ -181,9 +177,7 @@ class AutogradCheck:
 
         def gradient(losses: Tensor) -> Tensor:
             with done.tracer.stream.restored():
-                (found,) = torch.autograd.grad(
-                    losses[row], [parameter], allow_unused=True, materialize_grads=True
-                )
+                (found,) = torch.autograd.grad(losses[row], [parameter], allow_unused=True, materialize_grads=True)
             return found
 
         once, again, *others = self._with_rounding(gradient, batch, rows, done, seed)
@@ -201,9 +195,7 @@ class AutogradCheck:
         def move(tensor: Tensor) -> Tensor:
             if not tensor.is_floating_point():
                 return tensor
-            roundings = torch.randn(tensor.shape, generator=dice, device="cpu").to(
-                tensor.device, tensor.dtype
-            )
+            roundings = torch.randn(tensor.shape, generator=dice, device="cpu").to(tensor.device, tensor.dtype)
             return tensor + 4 * torch.finfo(tensor.dtype).eps * tensor * roundings
 
         def passed(given_rows: Batch) -> Tensor:

@@ -57,9 +57,7 @@ class BatchPasses:
         """That of the next pass, which `before_step` may have drawn already."""
         return self._drawn.pop() if self._drawn else self.seeds()
 
-    def before_step(
-        self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None
-    ) -> list[Tensor]:
+    def before_step(self, batch: Batch, rows: int, held: Inventory, limit: float, most: int | None) -> list[Tensor]:
         """`Captures.before_step` for the pass that `clipped` would do of these rows."""
         count = self.captures.count(rows, most, held, batch)
         if not self._drawn:
@@ -109,9 +107,7 @@ class BatchPasses:
                     raise
                 what = str(error)
             # ``keep`` may have got some of the sums: a second pass over these examples would hand them on again.
-            raise OutOfMemory(
-                f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size"
-            )
+            raise OutOfMemory(f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size")
 
 
 def no_seed() -> int:

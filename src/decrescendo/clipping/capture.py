@@ -196,9 +196,7 @@ class Captures:
             if self.choice.asked == "auto":  # occurrences are counted anew
                 self._seen.clear()
             self._kept, self._uses = None, 0
-            self.count_repeat(
-                f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES
-            )
+            self.count_repeat(f"what the program keeps in {changed[0]} changes again and again", capture_choice.CHANGES)
             return False
         if around := why_not_around(held):
             self._stop(around, capture_choice.CANNOT)

@@ -17,19 +17,13 @@ _FIRST, _EACH, _TRIED = 2, 3, 3
 _CLOCK = time.perf_counter
 
 ASKED = "passes were captured and replayed, as capture=True asks for"
-PAYS = (
-    "passes were captured and replayed: in the first steps a replayed pass took less time than one in Python"
-)
+PAYS = "passes were captured and replayed: in the first steps a replayed pass took less time than one in Python"
 OFF = "all passes ran in Python, as capture=False asks for"
 FEW = "all passes ran in Python, or a few were replayed to measure: too few of one size came to compare both ways"
 SLOWER = "passes ran in Python: in the first steps a replayed pass took no less time"
-CHANGES = (
-    "passes ran in Python: what the model and the loss compute, or store in Python, changes from step to step"
-)
+CHANGES = "passes ran in Python: what the model and the loss compute, or store in Python, changes from step to step"
 CANNOT = "passes ran in Python: a pass of this model and loss cannot be captured"
-PARTS = (
-    "passes ran in Python: each process holds a part of each sum, and a replay has all of all sums at once"
-)
+PARTS = "passes ran in Python: each process holds a part of each sum, and a replay has all of all sums at once"
 MEMORY = "passes ran in Python: there was no memory for a captured pass"
 
 

@@ -134,9 +134,7 @@ def capture_pass(
     by_row = [made.detach() for made in noted] if all(map(torch.is_floating_point, noted)) else []
     capture.finish([clip.numbers, *sums.values(), *by_row], known | own)
     trace = done.tracer.trace
-    return Captured(
-        rows, own_count, limit, list(sums), len(by_row), trace, draws(trace), capture, constants, block
-    )
+    return Captured(rows, own_count, limit, list(sums), len(by_row), trace, draws(trace), capture, constants, block)
 
 
 def fill_rows(rows: Batch, batch: Batch) -> None:

@@ -46,9 +46,7 @@ _AGAIN = 3
 class Checker:
     """Runs the passes of one model and loss, checked for row independence."""
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = (), *, scored: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = (), *, scored: bool = False) -> None:
         self._model, self._loss, self._scored = model, loss, scored
         # The accepted passes; and records of tensors and Python state that outlive a pass.
         self.comparison = Comparison(declared)
@@ -71,9 +69,7 @@ class Checker:
                 Program(self._autograd, held, workspace, self._unseen, self._scored), batch, rows, seed
             )
 
-    def run(
-        self, batch: Batch, rows: int, count: int, held: Inventory, seed: int, workspace: Workspace
-    ) -> Pass:
+    def run(self, batch: Batch, rows: int, count: int, held: Inventory, seed: int, workspace: Workspace) -> Pass:
         """A checked pass over ``batch``; one at a time, as all passes seed the global generators.
 
         ``count``: the batch is padded with its own rows to so many, if that is more; one row is passed twice.
@@ -150,17 +146,11 @@ class Checker:
             if rejects(tracer.trace) or tracer.trace.drawn:
                 raise UnsupportedModel("random numbers are read in Python, or the data want one or several")
             if labels.counting or labels.known or looks.poisoned or looks.trusted:
-                raise UnsupportedModel(
-                    "what the data select, or a number of them that Python reads, decides a shape"
-                )
+                raise UnsupportedModel("what the data select, or a number of them that Python reads, decides a shape")
             if seen.reason:
                 raise UnsupportedModel(seen.reason)
-            if seen.constants.keys() & {
-                key_of(p.grad) for p in self._model.parameters() if p.grad is not None
-            }:
-                raise UnsupportedModel(
-                    "what lies in .grad of a parameter is read, where each step puts other memory"
-                )
+            if seen.constants.keys() & {key_of(p.grad) for p in self._model.parameters() if p.grad is not None}:
+                raise UnsupportedModel("what lies in .grad of a parameter is read, where each step puts other memory")
             if not self.comparison.is_known(tracer.trace):
                 raise OtherOperations(CHANGES)
             allowed = labels.numbers | tracer.lifted | {key_of(tensor) for _, tensor in held.tensors()}

@@ -108,9 +108,7 @@ class Clipper(Protocol):
 def check_gradients(gradients: object) -> Mapping[str, Tensor]:
     """The gradients as a read-only mapping; raises unless they are real floating-point tensors by name."""
     if not isinstance(gradients, Mapping):
-        raise InvalidType(
-            f"gradients must be a mapping from names to tensors, got {type(gradients).__name__}"
-        )
+        raise InvalidType(f"gradients must be a mapping from names to tensors, got {type(gradients).__name__}")
     for name, tensor in gradients.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise InvalidType(f"gradients must map names to tensors, got {name!r}: {type(tensor).__name__}")
@@ -215,8 +213,7 @@ def trainable_of(held: Inventory) -> dict[str, nn.Parameter]:
     found = {name: parameter for name, parameter in held.parameters.items() if parameter.requires_grad}
     if not found:
         raise InvalidValue(
-            "model must have at least one parameter with requires_grad=True, got none. "
-            "Unfreeze what is to be trained"
+            "model must have at least one parameter with requires_grad=True, got none. Unfreeze what is to be trained"
         )
     for name, parameter in found.items():
         if isinstance(parameter, nn.UninitializedParameter):

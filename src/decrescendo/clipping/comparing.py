@@ -10,14 +10,10 @@ def norm_of(gradient: Tensor) -> Tensor:
     """The norm in float64, one part at a time: in float32 a million squares lose digits."""
     flat = gradient.detach().coalesce().values() if gradient.is_sparse else gradient.detach()
     parts = [part.abs().double().square().sum() for part in flat.flatten().split(2**20)]
-    return (
-        torch.stack(parts).sum().sqrt().cpu() if parts else torch.zeros((), dtype=torch.float64, device="cpu")
-    )
+    return torch.stack(parts).sum().sqrt().cpu() if parts else torch.zeros((), dtype=torch.float64, device="cpu")
 
 
-def compare_losses(
-    recorded: Tensor, plain: Tensor, asked: list[str], computed: torch.dtype = torch.float64
-) -> None:
+def compare_losses(recorded: Tensor, plain: Tensor, asked: list[str], computed: torch.dtype = torch.float64) -> None:
     """Losses of a pass against those of another, up to rounding; or raise, with the lines that ``asked``."""
     scale = plain.abs() + plain.abs().mean()
     error = (recorded - plain).abs()

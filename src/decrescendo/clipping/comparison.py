@@ -133,9 +133,7 @@ class Comparison:
                 with (
                     exact_products()
                 ):  # small passes are compared with each other and with autograd, to float32's rounding
-                    others = [
-                        self._try(program, batch, rows, size, seed, trace) for size in SMALL if size != count
-                    ]
+                    others = [self._try(program, batch, rows, size, seed, trace) for size in SMALL if size != count]
             except Exception:  # the program's own error on a small batch (it indexes a row that is not there)
                 if isinstance(first, tuple):
                     raise first[0] from None
@@ -278,9 +276,7 @@ def _equal(one: Pass, other: Pass) -> bool:
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
-def _coincident(
-    guesses: list[dict[SuspectConstant, int]], known: set[SuspectConstant]
-) -> dict[SuspectConstant, int]:
+def _coincident(guesses: list[dict[SuspectConstant, int]], known: set[SuspectConstant]) -> dict[SuspectConstant, int]:
     """The suspects that only some of the passes found (coincidences), each with its first event."""
     found: dict[SuspectConstant, int] = {}
     for key in set[SuspectConstant]().union(*guesses) - known:

@@ -26,9 +26,7 @@ _ELEMENTWISE = frozenset(
 )  # fmt: skip
 _BY_CLASS = frozenset({functional.cross_entropy, functional.nll_loss})
 _SELECTS = frozenset({Tensor.masked_select, torch.masked_select, Tensor.__getitem__})
-_CASTS = frozenset(
-    {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.long, Tensor.to, Tensor.type_as}
-)
+_CASTS = frozenset({Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.long, Tensor.to, Tensor.type_as})
 
 
 class PerExample(TorchFunctionMode):

@@ -189,9 +189,7 @@ class Engine:
         norms = [part.to(dtype) for part in parts]
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
-    def withhold(
-        self, data: Iterable[Tensor | np.ndarray], others: Iterable[tuple[str, Tensor]] = ()
-    ) -> None:
+    def withhold(self, data: Iterable[Tensor | np.ndarray], others: Iterable[tuple[str, Tensor]] = ()) -> None:
         """From now on refuse passes that read these training data, except through their batch.
 
         ``others``: the optimiser's tensors, by name.
@@ -293,8 +291,6 @@ class Engine:
                 self._sizes.failed(key, size)
             release()
 
-    def _clipped(
-        self, batch: Batch, rows: int, held: Inventory, limit: float
-    ) -> tuple[dict[str, Tensor], PassNumbers]:
+    def _clipped(self, batch: Batch, rows: int, held: Inventory, limit: float) -> tuple[dict[str, Tensor], PassNumbers]:
         most = self._sizes.most(signature(held, batch))
         return self._passes.clipped(batch, rows, held, limit, most, metered=self._peak is not None)

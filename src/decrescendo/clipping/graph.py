@@ -11,9 +11,7 @@ def next_nodes(node: Node) -> Iterable[Node]:
     return [following for following, _ in node.next_functions if following is not None]
 
 
-def walk(
-    starts: Iterable[Node], onwards: Callable[[Node], Iterable[Node]] = next_nodes
-) -> Iterator[tuple[Node, Node]]:
+def walk(starts: Iterable[Node], onwards: Callable[[Node], Iterable[Node]] = next_nodes) -> Iterator[tuple[Node, Node]]:
     """Each reachable node once, with the node it was reached from (a start: itself); ``onwards``: a node's next
     nodes."""
     stack, seen = [(node, node) for node in starts], set[Node]()

@@ -52,9 +52,7 @@ class Measured:
             parts = closed.get(name)
             if parts is not None:
                 first = parts[0]
-                square = (
-                    first.kernel.squared_norms(first.slot, first.d) if len(parts) == 1 else tied_norms(*parts)
-                )
+                square = first.kernel.squared_norms(first.slot, first.d) if len(parts) == 1 else tied_norms(*parts)
             elif name in self.whole:
                 square = square_rows(self.whole[name])
             else:
@@ -75,9 +73,7 @@ class Measured:
         parameter, closed = self.parameters[name], self._find_closed()
         local = factors.to(parameter.device)
         if name in closed:
-            sums = [
-                part.source.back(part.kernel.scaled_sum(part.slot, part.d, local)) for part in closed[name]
-            ]
+            sums = [part.source.back(part.kernel.scaled_sum(part.slot, part.d, local)) for part in closed[name]]
             total = sums[0] if len(sums) == 1 else torch.add(*sums)
         elif name in self.whole:
             total = scale_and_sum(self.whole[name], local)
@@ -149,8 +145,7 @@ class Measured:
         except RuntimeError:  # not every operation knows vmap
             each = [pull(row, batched=False) for row in rows]
             pulled = tuple(
-                None if g[0] is None else torch.stack(cast("list[Tensor]", list(g)))
-                for g in zip(*each, strict=True)
+                None if g[0] is None else torch.stack(cast("list[Tensor]", list(g))) for g in zip(*each, strict=True)
             )
         return {
             name: gradient.to(accumulator(gradient.dtype))

@@ -106,9 +106,7 @@ class _Reads(DispatchMode):
         return output
 
 
-def _losses(
-    model: nn.Module, loss: Loss, rows: Batch, seed: int, reads: _Reads
-) -> tuple[Tensor, tuple[object, ...]]:
+def _losses(model: nn.Module, loss: Loss, rows: Batch, seed: int, reads: _Reads) -> tuple[Tensor, tuple[object, ...]]:
     """The losses; and the truth values that Python read, with the next random numbers, by which passes are
     comparable. The model is restored."""
     held = Inventory.of(model)

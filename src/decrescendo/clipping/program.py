@@ -66,9 +66,7 @@ class Program:
 def moving(done: Pass) -> set[str]:
     """The parameters that have a gradient in a pass. (Squares are rounded up, those of nothing too.)"""
     squares, device = done.squares(), done.losses.device
-    finite = [
-        torch.where(torch.isfinite(one), one, 0.0).amax().to(device).float() for one in squares.values()
-    ]
+    finite = [torch.where(torch.isfinite(one), one, 0.0).amax().to(device).float() for one in squares.values()]
     largest = torch.stack(finite).tolist() if finite else []  # of a GPU all at once
     least = 1e-24 * max(largest, default=0.0) + 1e-30
     return {name for name, square in zip(squares, largest, strict=True) if square > least}

@@ -101,11 +101,7 @@ class Recorder(TorchFunctionMode):
 
     def _seen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SIZES:
-            return (
-                self.tracer.counts.size(func, args, kwargs)
-                if self.tracer.labels.counting
-                else func(*args, **kwargs)
-            )
+            return self.tracer.counts.size(func, args, kwargs) if self.tracer.labels.counting else func(*args, **kwargs)
         if self.tracer.labels.counting:
             self.tracer.counts.enter(func, args, kwargs)
             if is_given(args, kwargs):
@@ -142,9 +138,7 @@ class Recorder(TorchFunctionMode):
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
 
-    def attach(
-        self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel
-    ) -> None:
+    def attach(self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel) -> None:
         """Record a use of ``tracked``: its output gradient is the gradient of ``output``."""
         items = tuple(self.tracking.items[id(tensor)] for tensor in tracked)
         self._add(name, output, items, layout, kernel, inner_edges(items))
@@ -243,9 +237,7 @@ class Recorder(TorchFunctionMode):
         if layout is None:
             return  # refused where it reaches a loss
         tracked = {id(item.tensor): item.tensor for item in found}
-        call = Call(
-            name, func, args, kwargs, tuple(output.shape), layout, tracked, self.layouts.of, self.workspace
-        )
+        call = Call(name, func, args, kwargs, tuple(output.shape), layout, tracked, self.layouts.of, self.workspace)
         kernel = None
         with paused():
             # Rules for products take real numbers only.

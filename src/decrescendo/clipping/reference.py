@@ -111,8 +111,7 @@ class Reference:
                 )
                 found = torch.autograd.grad(losses.sum(), list(parameters.values()), materialize_grads=True)
             example = {
-                name: gradient.to(accumulator(gradient.dtype))
-                for name, gradient in zip(parameters, found, strict=True)
+                name: gradient.to(accumulator(gradient.dtype)) for name, gradient in zip(parameters, found, strict=True)
             }
             yield losses.detach()[0], 0.0 if scores is None else float(scores[0]), example
 
@@ -163,9 +162,7 @@ def check_losses(
     change. ``constant``: also losses without a gradient."""
     losses, scores = split(returned)
     if not isinstance(losses, Tensor):
-        raise UnsupportedModel(
-            f"loss(model, batch) must return a tensor of losses, got {type(losses).__name__}"
-        )
+        raise UnsupportedModel(f"loss(model, batch) must return a tensor of losses, got {type(losses).__name__}")
     if losses.dim() != 1 or losses.shape[0] != rows:
         raise UnsupportedModel(
             f"loss(model, batch) must return one loss per example, shape ({rows},), got "
@@ -179,9 +176,7 @@ def check_losses(
     if not scored:
         return losses, None
     if not isinstance(scores, Tensor) or scores.shape != losses.shape or scores.is_complex():
-        got = (
-            "losses alone" if scores is None else tuple(getattr(scores, "shape", ())) or type(scores).__name__
-        )
+        got = "losses alone" if scores is None else tuple(getattr(scores, "shape", ())) or type(scores).__name__
         raise UnsupportedModel(
             "a loss for Telemetry(accuracy=True) must return a pair of tensors, one loss and one score in [0, 1] an "
             f"example, each of shape ({rows},), got {got}. For classes: return losses, outputs.argmax(1) == targets"

@@ -110,9 +110,7 @@ def inner_products(
         left, right = a[part].to(wide), e[part].to(wide)
         products = torch.bmm(left, right.transpose(1, 2))
         cross.append((entries * products).sum((1, 2)))
-        sizes = torch.linalg.vector_norm(left, dim=2).unsqueeze(2) * torch.linalg.vector_norm(
-            right, dim=2
-        ).unsqueeze(1)
+        sizes = torch.linalg.vector_norm(left, dim=2).unsqueeze(2) * torch.linalg.vector_norm(right, dim=2).unsqueeze(1)
         bound.append((entries.abs() * sizes).sum((1, 2)))
     return torch.cat(cross), torch.cat(bound)
 

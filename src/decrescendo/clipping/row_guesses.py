@@ -60,13 +60,9 @@ class RowGuesses:
 
     def _likely(self, value: Tensor) -> list[RowLayout]:
         """Where examples may lie in a constant, perhaps several rows of each (the texts of a choice)."""
-        places = [
-            RowLayout(axis, value.shape[axis] // self.tracer.count) for axis in range(min(2, value.dim()))
-        ]
+        places = [RowLayout(axis, value.shape[axis] // self.tracer.count) for axis in range(min(2, value.dim()))]
         whole = [
-            p
-            for p in places
-            if p.inner * self.tracer.count == value.shape[p.dim] and (p.inner == 1 or value.dim() > 1)
+            p for p in places if p.inner * self.tracer.count == value.shape[p.dim] and (p.inner == 1 or value.dim() > 1)
         ]
         return sorted((p for p in whole if p.inner), key=lambda place: place.inner)
 

@@ -81,9 +81,7 @@ def special(
         func, args = _SHAPED[func], (args[0], shape)
         if is_given(args, kwargs):
             return tracer.counts.run_with_sizes(func, args, kwargs, run)
-    elif func in _BY_KEPT and not (given := dict(zip(_BY_KEPT[func][1], args, strict=False)) | kwargs).get(
-        _USE, True
-    ):
+    elif func in _BY_KEPT and not (given := dict(zip(_BY_KEPT[func][1], args, strict=False)) | kwargs).get(_USE, True):
         # torch repeats running statistics for all examples; batch norm gives the same, independently per example.
         return run(_BY_KEPT[func][0], (), {_RENAMED.get(name, name): at for name, at in given.items()})
     elif func is _LINEAR_ENTROPY:

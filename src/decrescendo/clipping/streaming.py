@@ -93,9 +93,7 @@ def stream(uses: Sequence[Use], tracer: Tracer, *, wide: bool = False) -> Genera
     found: dict[int, Arrival] = {}
     handles: list[RemovableHandle] = []
     for index, use in enumerate(uses):
-        alone = all(
-            source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
-        )
+        alone = all(source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters)
         if alone and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
             arrival = found[index] = Arrival(use, tracer, wide)
             handles.append(use.edge.node.register_prehook(arrival))

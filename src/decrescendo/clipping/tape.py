@@ -84,9 +84,7 @@ class Tape(DispatchMode):
         self.steps.append(Step(function, values, slots, lists, tuple(named), made, single, pure))
         return output
 
-    def called(
-        self, function: Callable[..., None], tensors: tuple[Tensor | None, ...], *rest: object
-    ) -> None:
+    def called(self, function: Callable[..., None], tensors: tuple[Tensor | None, ...], *rest: object) -> None:
         """Record a call of a compiled kernel."""
         values, slots, lists = self._given((function, tensors, *rest))
         self.steps.append(Step(compiled.call, values, slots, lists, (), (), single=False, pure=False))
@@ -99,9 +97,7 @@ class Tape(DispatchMode):
         """Raise for a constant whose storage is not ``allowed``, unless it is a Python number's."""
         for tensor in self.constants.values():
             if (key := storage_key(tensor)) not in allowed and key not in self._lifted:
-                raise UnsupportedModel(
-                    f"nothing shows where a tensor of shape {tuple(tensor.shape)} comes from"
-                )
+                raise UnsupportedModel(f"nothing shows where a tensor of shape {tuple(tensor.shape)} comes from")
 
     def end(self) -> None:
         """Release the storages that were seen: their addresses may be reused."""

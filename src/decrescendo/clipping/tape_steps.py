@@ -14,9 +14,7 @@ READS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sha
 
 
 # Operations that change a tensor's layout in place: replayed as the view that their out-of-place form makes.
-TURNED = frozenset(
-    {"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_"}
-)
+TURNED = frozenset({"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_"})
 
 
 _MASKS = (torch.bool, torch.uint8)
@@ -50,9 +48,7 @@ class Step(NamedTuple):
         """The left side of its line of code, for `function_of`."""
         if self.single:
             return f"t{self.made[0]} = "
-        return "".join("_, " if number is None else f"t{number}, " for number in self.made) + "= " * bool(
-            self.made
-        )
+        return "".join("_, " if number is None else f"t{number}, " for number in self.made) + "= " * bool(self.made)
 
     def arguments(self, prefix: str, names: dict[str, Any]) -> str:
         """The arguments in its line of code; values that are no tensors are put into ``names``."""
@@ -61,12 +57,8 @@ class Step(NamedTuple):
         for at, number in self.slots:
             given[at] = f"t{number}"
         for at, kind, items in self.lists:
-            inside = [
-                f"t{value}" if is_tensor else f"{given[at]}_{n}" for n, (is_tensor, value) in enumerate(items)
-            ]
-            names |= {
-                name: value for name, (is_tensor, value) in zip(inside, items, strict=True) if not is_tensor
-            }
+            inside = [f"t{value}" if is_tensor else f"{given[at]}_{n}" for n, (is_tensor, value) in enumerate(items)]
+            names |= {name: value for name, (is_tensor, value) in zip(inside, items, strict=True) if not is_tensor}
             given[at] = f"[{', '.join(inside)}]" if kind is list else f"({', '.join(inside)},)"
         positional = len(given) - len(self.names)
         named = [f"{name}={value}" for name, value in zip(self.names, given[positional:], strict=True)]

@@ -59,17 +59,13 @@ class Telemetry:
         for name in ("loss", "accuracy"):
             check_instance(name, getattr(self, name), bool)
         if not self.size:
-            raise InvalidValue(
-                "telemetry must have something to release, got none of norms, loss and accuracy"
-            )
+            raise InvalidValue("telemetry must have something to release, got none of norms, loss and accuracy")
         if self.norms > _MOST:
             raise InvalidValue(f"norms must be at most {_MOST}, got norms={self.norms}")
         object.__setattr__(self, "share", check_real("share", self.share, above=0, at_most=0.5))
         ends: Any = self.loss_range
         if not isinstance(ends, (tuple, list)) or len(cast("tuple[object, ...]", ends)) != 2:
-            raise InvalidType(
-                f"loss_range must be two numbers, the lowest and the highest loss, got {ends!r}"
-            )
+            raise InvalidType(f"loss_range must be two numbers, the lowest and the highest loss, got {ends!r}")
         low = check_real("loss_range[0]", ends[0])
         high = check_real("loss_range[1]", ends[1], above=low)
         check_real("the width of loss_range", high - low)

@@ -56,9 +56,7 @@ class Tracking:
     def _changed(self, item: Tracked) -> Tracked:
         """A tracked tensor that was written to since, perhaps through a view: its roots, by its autograd graph."""
         reached = {self.items[key].roots[0] for key in leaves(item.tensor) if key in self.items}
-        self.items[id(item.tensor)] = found = Tracked(
-            item.tensor, tuple(sorted(reached)), item.tensor._version
-        )
+        self.items[id(item.tensor)] = found = Tracked(item.tensor, tuple(sorted(reached)), item.tensor._version)
         return found
 
     def _subclassed(self, tensor: Tensor) -> Tracked | None:
@@ -76,11 +74,7 @@ class Tracking:
             return None
         # Of several outputs of one operation (chunks of a weight) the one with this index.
         source = self.items.get(leaf_of(node)) or next(
-            (
-                item
-                for item in self.items.values()
-                if item.tensor.grad_fn is node and item.tensor.output_nr == output
-            ),
+            (item for item in self.items.values() if item.tensor.grad_fn is node and item.tensor.output_nr == output),
             None,
         )
         if source is None:

@@ -56,9 +56,7 @@ class Tracked:
                 0, self.ids.flatten(), total.flatten(0, self.ids.dim() - 1)
             )
         elif own.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
-            extent = 1 + sum(
-                (size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True)
-            )
+            extent = 1 + sum((size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True))
             memory = total.new_zeros(extent if source.numel() else 0)
             start = own.storage_offset() - source.storage_offset()
             memory.as_strided(own.shape, own.stride(), start).copy_(total)
@@ -145,9 +143,7 @@ def unaliased(output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     of that product, past the recorded output.
     """
     base = output._base
-    if base is None or any(
-        base is tensor or base is tensor._base for tensor in tensors_of((*args, *kwargs.values()))
-    ):
+    if base is None or any(base is tensor or base is tensor._base for tensor in tensors_of((*args, *kwargs.values()))):
         return output
     return torch.ops.aten._unsafe_view.default(output, list(output.shape))
 

@@ -67,9 +67,7 @@ def blocks_of(model: nn.Module, size: int) -> list[Block]:
                 f"{mesh.mesh.tolist()}. Tensor parallelism is not supported: no rank would see an example's whole "
                 "gradient"
             )
-        whole = nn.Parameter(
-            torch.empty(part.shape, dtype=part.dtype, device=part.device), part.requires_grad
-        )
+        whole = nn.Parameter(torch.empty(part.shape, dtype=part.dtype, device=part.device), part.requires_grad)
         whole.untyped_storage().resize_(0)
         block = blocks.setdefault(max(above, key=len), Block())
         block.parts[name], block.whole[name] = part, whole

@@ -122,9 +122,7 @@ class Group:
         found: list[dict[str, str]] = [json.loads(text) for text in texts]
         for name in sorted(set[str]().union(*found)):
             told = [
-                (rank, one.get(name))
-                for rank, one in enumerate(found)
-                if name in one or not name.startswith(OF_PART)
+                (rank, one.get(name)) for rank, one in enumerate(found) if name in one or not name.startswith(OF_PART)
             ]
             for rank, other in told:
                 if other != told[0][1]:
@@ -276,11 +274,7 @@ class Group:
         with self._meetings.talking():
             for names in buckets(means):
                 own = [means[name] for name in names]
-                flat = (
-                    flat_of(own, on_device=self._on_device)
-                    if made
-                    else empty_like(own, on_device=self._on_device)
-                )
+                flat = flat_of(own, on_device=self._on_device) if made else empty_like(own, on_device=self._on_device)
                 dist.broadcast(flat, 0, group=self._meetings.gradients)
                 if self.rank:
                     unflatten(flat, means, names)

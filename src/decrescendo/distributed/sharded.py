@@ -66,9 +66,7 @@ class Shards:
         self._model, self._meet, self._talking = model, meet, talking
         self._blocks = blocks_of(model, size)
         self._by_memory = {
-            storage_key(whole): index
-            for index, block in enumerate(self._blocks)
-            for whole in block.whole.values()
+            storage_key(whole): index for index, block in enumerate(self._blocks) for whole in block.whole.values()
         }
         self._present: list[int] = []
         # In the same order on all ranks.
@@ -213,9 +211,7 @@ class Shards:
         part = self._parts[name]
         mesh = part.device_mesh
         own = torch.zeros(part.shape, dtype=dtype, device=part.device) if total is None else total
-        summed = DTensor.from_local(own, mesh, [Partial()] * mesh.ndim).redistribute(
-            placements=part.placements
-        )
+        summed = DTensor.from_local(own, mesh, [Partial()] * mesh.ndim).redistribute(placements=part.placements)
         local = summed.to_local()
         self._sums[name] = self._sums[name].add_(local) if name in self._sums else local
 

@@ -33,19 +33,11 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
         if keyword(call, "noise_multiplier") is None:
             continue
         scope = scope_of(module, call)
-        steps = [
-            (m, c)
-            for m, c in sources.calls("step")
-            if c is not call and keyword(c, "noise_multiplier") is None
-        ]
+        steps = [(m, c) for m, c in sources.calls("step") if c is not call and keyword(c, "noise_multiplier") is None]
         # Local steps of clients, whose update has noise later, are none.
-        steps = [
-            (m, c) for m, c in steps if not drawn or not m.loops(c) or makes(m.loops(c)[0], calls, noisy)
-        ]
+        steps = [(m, c) for m, c in steps if not drawn or not m.loops(c) or makes(m.loops(c)[0], calls, noisy)]
         stepping = {
-            found.name
-            for held, step in steps
-            if (found := held.function(step)) is not None and found is not scope
+            found.name for held, step in steps if (found := held.function(step)) is not None and found is not scope
         }
         released = {step for _, step in steps}
         own = module.loops(call)
@@ -143,9 +135,7 @@ def told_the_first_noise(sources: Sources) -> Iterator[Hit]:
                     return
 
 
-def _moving(
-    module: Module, calls: set[ast.Call], noisy: set[str]
-) -> Iterator[tuple[str, ast.For | ast.While]]:
+def _moving(module: Module, calls: set[ast.Call], noisy: set[str]) -> Iterator[tuple[str, ast.For | ast.While]]:
     """Names of noise that change from step to step of a loop with noise, and the loop."""
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.Assign | ast.AugAssign):

@@ -99,9 +99,7 @@ def _read_later(module: Module, statement: ast.stmt, name: str) -> bool:
     if name.startswith("_"):
         return False
     scope = module.function(statement) or module.tree
-    reads = [
-        n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
-    ]
+    reads = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
     loops = module.loops(statement)
     begins = loops[-1].lineno if loops else statement.end_lineno or 0
     inside = {id(n) for n in ast.walk(statement)}
@@ -154,9 +152,7 @@ def clip_of_batches(sources: Sources) -> Iterator[Hit]:
              if "grad" in ast.unparse(m.statement(c) or c).lower()]  # fmt: skip
     if not clips:
         module, call = drawn[0]
-        if not sources.mentions(
-            "clip", "norm(", "max_norm", "grad_norm", "sensitivity", "clamp", "normalize("
-        ):
+        if not sources.mentions("clip", "norm(", "max_norm", "grad_norm", "sensitivity", "clamp", "normalize("):
             yield (module, call, "sensitivity", "noise is added to what is clipped nowhere",
                    "no noise is large enough for an unbounded sum")  # fmt: skip
         return
@@ -177,9 +173,7 @@ def clip_of_batches(sources: Sources) -> Iterator[Hit]:
                "is too small for it")  # fmt: skip
 
 
-def _of_updates(
-    sources: Sources, drawn: list[tuple[Module, ast.Call]], clips: list[tuple[Module, ast.Call]]
-) -> bool:
+def _of_updates(sources: Sources, drawn: list[tuple[Module, ast.Call]], clips: list[tuple[Module, ast.Call]]) -> bool:
     """Whether these clips are of local steps only, and the noise is added to clients' updates afterwards."""
     around = [module.function(call) or (module.loops(call) or [call])[-1] for module, call in drawn]
     about = {word for place in around for word in names_in(place)}

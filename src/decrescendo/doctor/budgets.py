@@ -96,9 +96,7 @@ def looped_by_hand(seen: Observed) -> Iterator[Finding]:
     if seen.of("private") or loader is None or not claims or not loader["steps"]:
         return
     named, epochs = claims[0]["names"], claims[0].get("epochs")
-    asked = next(
-        filter(None, (_calibrated_by_hand(seen, named.get(of, 0.0)) for of in ("noise", "sigma"))), None
-    )
+    asked = next(filter(None, (_calibrated_by_hand(seen, named.get(of, 0.0)) for of in ("noise", "sigma"))), None)
     if asked is None or not epochs:
         return
     total, drawn = epochs * loader["steps"], loader["rate"] or (loader["size"] or 0) / max(1, loader["rows"])
@@ -128,9 +126,7 @@ def _total(seen: Observed, private: Event) -> Ledger | None:
         return None
     rate, total = 1 / steps, private.get("total", epochs * steps)
     noise = float(private["noise"])
-    observed = [
-        float(event["noise"]) for event in seen.of("noise") if event["optimizer"] == private["optimizer"]
-    ]
+    observed = [float(event["noise"]) for event in seen.of("noise") if event["optimizer"] == private["optimizer"]]
     movers = [event for event in seen.of("scheduler") if len(set(event["ahead"])) > 1]
     if not movers:
         return Ledger([Release(rate, observed[-1] if observed else noise, count=total)])
@@ -162,9 +158,7 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
     ]
     findings = []
     moved = len(set(ledger.noise_multiplier.tolist())) > 1
-    place = next(
-        ((event["at"], event["at_line"]) for event in seen.of("scheduler") if moved), place_of(private)
-    )
+    place = next(((event["at"], event["at_line"]) for event in seen.of("scheduler") if moved), place_of(private))
     if target is not None and lower > target * _SLACK:
         check = "schedule" if moved else "budget"
         says = (
@@ -201,9 +195,7 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
 def _of_one_pass(private: Event, delta: float) -> list[Finding]:
     """Where nobody knows how long the training is: noise that is too small for one pass over the rows."""
     noise, steps = float(private["noise"]), private["made"]["steps"]
-    ends = (
-        bracket_of(Ledger([Release(1 / steps, noise, count=steps)]), delta) if steps and noise > 0 else None
-    )
+    ends = bracket_of(Ledger([Release(1 / steps, noise, count=steps)]), delta) if steps and noise > 0 else None
     if ends is None or ends[0] <= _LITTLE:
         return []
     return [Finding(

@@ -43,9 +43,7 @@ def examine_checkpoint(path: Path) -> Diagnosis:
                 "PrivacyEngine.save_checkpoint", str(path),
             )  # fmt: skip
             return Diagnosis(str(path), (finding,))
-        raise FileRefused(
-            f"{path} must have the state of an accountant of Opacus, got a {type(content).__name__}"
-        )
+        raise FileRefused(f"{path} must have the state of an accountant of Opacus, got a {type(content).__name__}")
     return _judge(path, state)
 
 
@@ -81,9 +79,7 @@ def _judge(path: Path, state: dict[str, Any]) -> Diagnosis:
         for delta in DELTAS:
             ends = bracket_of(ledger, delta)
             if ends is not None:
-                facts.append(
-                    f"epsilon {epsilon_words(ends[1])} at delta {delta:g}, if batches were Poisson batches"
-                )
+                facts.append(f"epsilon {epsilon_words(ends[1])} at delta {delta:g}, if batches were Poisson batches")
                 if ends[1] > 20 and delta == DELTAS[0]:
                     findings.append(Finding(
                         "noise", Certainty.RECOMPUTED, f"epsilon is {epsilon_words(ends[1])} at delta {delta:g}",

@@ -66,15 +66,12 @@ def _clip(parent: dict[str, Any]) -> float:
 def _moved_words(parent: dict[str, Any], others: dict[str, dict[str, Any]]) -> str:
     words = {"large": "made a thousand times as large", "opposite": "made so with another label"}
     moved = ", ".join(
-        f"{words.get(role, role)}: {_distance(parent, held) / _clip(parent):.3g} C"
-        for role, held in others.items()
+        f"{words.get(role, role)}: {_distance(parent, held) / _clip(parent):.3g} C" for role, held in others.items()
     )
     return f"by how much the sum moved when one record was {moved}"
 
 
-def _of_sum(
-    parent: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple[str, int]
-) -> Iterator[Finding]:
+def _of_sum(parent: dict[str, Any], others: dict[str, dict[str, Any]], at: tuple[str, int]) -> Iterator[Finding]:
     clip = _clip(parent)
     if any(not math.isclose(held["std"], parent["std"], rel_tol=1e-9) for held in others.values()):
         yield Finding(
@@ -235,11 +232,7 @@ def _without_noise(
     """Coordinates that a record moves and no noise does, and noise that is the same number in many of them."""
     noise, size = parent["release"] - quiet["release"], len(parent["release"])
     alike = [held["release"] for held in others.values() if len(held["release"]) == size]
-    moved = (
-        torch.stack([(held - parent["release"]).abs() for held in alike]).amax(0)
-        if alike
-        else noise.abs() * 0
-    )
+    moved = torch.stack([(held - parent["release"]).abs() for held in alike]).amax(0) if alike else noise.abs() * 0
     bare = int(((noise == 0) & (moved > _ROUNDING * moved.max())).sum())
     if bare > _FEW * size:
         return [Finding(
@@ -250,9 +243,7 @@ def _without_noise(
     drawn = drawn[:: max(1, len(drawn) // _LOOKED_AT)]
     # Equal up to rounding, of which a thousand have few.
     different = len((drawn / drawn.abs().max() * 1e5).round().unique()) if len(drawn) else 0
-    if (
-        len(drawn) >= _MANY and different <= len(drawn) / _MANY and different != 2
-    ):  # (two: signs of a noisy sum)
+    if len(drawn) >= _MANY and different <= len(drawn) / _MANY and different != 2:  # (two: signs of a noisy sum)
         return [Finding(
             "noise", Certainty.PROVEN,
             f"{len(drawn)} numbers of the gradient have noise, and among it are {different} different numbers",

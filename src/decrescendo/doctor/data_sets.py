@@ -38,9 +38,7 @@ def same_rows(one: Any, other: Any) -> bool:
 def facts_of(loader: Any) -> dict[str, Any]:
     """How a loader draws its batches."""
     batches = loader.batch_sampler
-    if (
-        type(batches).__name__ == "BatchSplittingSampler"
-    ):  # Opacus', which cuts batches into parts of one step
+    if type(batches).__name__ == "BatchSplittingSampler":  # Opacus', which cuts batches into parts of one step
         batches = batches.sampler
     sampler = getattr(batches, "sampler", loader.sampler)
     weights = getattr(sampler, "weights", None)

@@ -56,9 +56,7 @@ def examine(
     if path.is_dir():
         return examine_folder(path)
     if not path.is_file():
-        raise FileRefused(
-            f"the doctor must be given a script, a folder or a checkpoint, got {path}: no such file"
-        )
+        raise FileRefused(f"the doctor must be given a script, a folder or a checkpoint, got {path}: no such file")
     if path.suffix not in (".py", ".ipynb"):
         return examine_checkpoint(path)
     with tempfile.TemporaryDirectory() as kept:
@@ -114,16 +112,12 @@ def _noised_before(sources: Sources, found: Finding) -> bool:
     inside = set(ast.walk(loop))
     drawn = [call for held, call in noises(sources) if held is module and call not in inside]
     makers = makers_of(sources, [(module, call) for call in drawn])
-    statements = [
-        node for node in ast.walk(module.tree) if isinstance(node, ast.Assign) and node not in inside
-    ]
+    statements = [node for node in ast.walk(module.tree) if isinstance(node, ast.Assign) and node not in inside]
     known: set[str] = set()
     for _ in range(_FLOWS):
         for node in statements:
             if makes(node, drawn, makers) or known & names_in(node.value):
-                known |= {name_of(part).lower() for target in node.targets for part in ast.walk(target)} - {
-                    ""
-                }
+                known |= {name_of(part).lower() for target in node.targets for part in ast.walk(target)} - {""}
     return any(_LABELS.search(name) for name in known & names_in(loop))
 
 
@@ -140,9 +134,7 @@ def _noised_elsewhere(sources: Sources, found: Finding) -> bool:
             continue
         callers = [where.function(one) for where, one in sources.calls(function.name)]
         near = [
-            one
-            for one in (function, *callers)
-            if one is not None and one.lineno <= found.line <= (one.end_lineno or 0)
+            one for one in (function, *callers) if one is not None and one.lineno <= found.line <= (one.end_lineno or 0)
         ]
         if callers and not near:
             return True
@@ -156,11 +148,7 @@ def _is_ours(script: Path) -> bool:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.split(".")[0] for alias in node.names}
-                ours |= {
-                    alias.asname or "decrescendo"
-                    for alias in node.names
-                    if alias.name.startswith("decrescendo")
-                }
+                ours |= {alias.asname or "decrescendo" for alias in node.names if alias.name.startswith("decrescendo")}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.split(".")[0])
                 if node.module.startswith("decrescendo"):
@@ -192,15 +180,11 @@ def run_observed(
     of a notebook are found ``beside`` it."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
     if beside is not None:
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(beside), environment.get("PYTHONPATH", "")])
-        )
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(beside), environment.get("PYTHONPATH", "")]))
     runner = ["-m", "decrescendo.doctor.runner", str(kept), str(steps), str(script)]
     command = [sys.executable, *runner, *arguments]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return [f"all that comes after {timeout:g} seconds, when the script was stopped"]
     if not any(event["kind"] == "end" for event in read_events(kept)):
@@ -212,9 +196,7 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     """Findings of a run, facts, what it could not show, and the checks that need no suspicion any more."""
     seen, moving = Observed(read_events(kept)), buffers_moved(kept)
     findings, facts = found_in(seen, buffers_moved=moving)
-    unseen = [
-        f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"
-    ]
+    unseen = [f"all after the script's error: {end['error']}" for end in seen.of("end") if end["how"] == "error"]
     open_ended = any("total" not in event for event in seen.of("private"))
     if open_ended and seen.of("noise") and not loop_seen(seen):
         unseen.append("how many epochs the loop makes")

@@ -106,13 +106,9 @@ class Diagnosis:
         if self.findings:
             rows = [[f.check, f.certainty.value, f.where, f.says, f.costs] for f in self.findings]
             parts.append(f"{len(self.findings)} found.")
-            parts.append(
-                table(["check", "how sure", "where", "what is wrong", "what it costs"], rows, "lllll")
-            )
+            parts.append(table(["check", "how sure", "where", "what is wrong", "what it costs"], rows, "lllll"))
         else:
-            parts.append(
-                "No fault was found. That shows no privacy: it says what the checks below did not see."
-            )
+            parts.append("No fault was found. That shows no privacy: it says what the checks below did not see.")
         for title, lines in (("Observed", self.facts), ("Not checked", self.unseen)):
             if lines:
                 parts.append("\n".join([f"## {title}", "", *(f"- {line}" for line in lines)]))
@@ -127,9 +123,7 @@ class Diagnosis:
                 f"  {f.says}",
                 f"  {f.costs}",
             ]
-        lines += [f"seen: {fact}" for fact in self.facts] + [
-            f"not checked: {reason}" for reason in self.unseen
-        ]
+        lines += [f"seen: {fact}" for fact in self.facts] + [f"not checked: {reason}" for reason in self.unseen]
         found, left = len(self.findings), f", {len(self.unseen)} not checked (above)" * bool(self.unseen)
         return "\n".join([*lines, f"{found} fault{'s' * (found != 1)} found in {self.subject}{left}"])
 

@@ -10,9 +10,7 @@ from decrescendo.doctor.source import MAKERS, Module, Sources, name_of, names_in
 TESTS = re.compile(r"test|(^|_)val(id|_|s?$)|(^|_)(te|va|dev|pub)(_|$)|public|held_?out|(^|_)eval(_|$)")
 PUBLIC = re.compile(r"public|(^|_)pub(_|$)")
 # Of functions that make or load the rows.
-_ROWS_OF = re.compile(
-    r"privat\w*_(data|records?|rows?|sets?|batch|loader|images|samples|people|patients|train)"
-)
+_ROWS_OF = re.compile(r"privat\w*_(data|records?|rows?|sets?|batch|loader|images|samples|people|patients|train)")
 _TRAINS = re.compile(r"train|(^|_)tr(_|$)")
 SCORE = re.compile(r"loss|^err[dg]|(^|_)acc(s|_|\d|$)|accurac|top1|correct(?!ion)")
 _DRAWS = (
@@ -57,9 +55,7 @@ def noises(sources: Sources) -> list[tuple[Module, ast.Call]]:
         function = module.function(call)
         words = names_in(statement) if statement is not None else set()
         words |= {function.name.lower()} if function is not None else set()
-        about = any(
-            re.search(r"grad|nois[ey]|dp_|_dp|privat|sigma|perturb", _ROWS_OF.sub("", word)) for word in words
-        )
+        about = any(re.search(r"grad|nois[ey]|dp_|_dp|privat|sigma|perturb", _ROWS_OF.sub("", word)) for word in words)
         if about and "forward" not in words:
             found.append((module, call))
     return found
@@ -74,9 +70,7 @@ def scaled_draws(sources: Sources) -> list[tuple[Module, ast.Call]]:
         scales = scales if name_of(call.func) in ("normal", "normal_", "laplace") else []
         if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Mult):
             scales.append(above.left if above.right is call else above.right)
-        if (function is None or function.name != "forward") and not all(
-            isinstance(s, ast.Constant) for s in scales
-        ):
+        if (function is None or function.name != "forward") and not all(isinstance(s, ast.Constant) for s in scales):
             found.append((module, call))
     return found
 
@@ -120,10 +114,7 @@ def is_over_tensors(loop: ast.For | ast.While) -> bool:
 
 def makes(node: ast.AST, calls: Collection[ast.AST], named: Collection[str]) -> bool:
     """Whether a node makes one of these calls, or calls a function with one of these names."""
-    return any(
-        isinstance(part, ast.Call) and (part in calls or name_of(part.func) in named)
-        for part in ast.walk(node)
-    )
+    return any(isinstance(part, ast.Call) and (part in calls or name_of(part.func) in named) for part in ast.walk(node))
 
 
 def scope_of(module: Module, node: ast.AST) -> ast.AST:
@@ -202,9 +193,7 @@ def _is_about(
     return (
         deep > 0
         and bool(scores)
-        and all(
-            rows.search(name) or comes_from(sources, module, made, name, rows, deep - 1) for name in scores
-        )
+        and all(rows.search(name) or comes_from(sources, module, made, name, rows, deep - 1) for name in scores)
     )
 
 

@@ -18,9 +18,7 @@ def examine_folder(path: Path) -> Diagnosis:
     Raises:
         FileRefused: neither a run nor a checkpoint is in it.
     """
-    files = sorted(
-        (file for file in path.iterdir() if file.suffix in _ENDINGS), key=lambda file: file.stat().st_mtime
-    )
+    files = sorted((file for file in path.iterdir() if file.suffix in _ENDINGS), key=lambda file: file.stat().st_mtime)
     if (path / "plan.json").exists() or not files:
         return _run(path)
     read = [examine_checkpoint(file) for file in files]
@@ -39,11 +37,7 @@ def _run(path: Path) -> Diagnosis:
     said = run.guarantee
     budget = run.plan.budget
     facts = [str(said), f"{run.covered!r}"]
-    ends = (
-        bracket_of(run.covered, said.delta)
-        if said.kind != "estimate" and budget.unit.value == "example"
-        else None
-    )
+    ends = bracket_of(run.covered, said.delta) if said.kind != "estimate" and budget.unit.value == "example" else None
     if ends is not None and ends[0] > said.epsilon:
         findings.append(Finding(
             "budget", Certainty.RECOMPUTED, f"the run says epsilon {said.epsilon:g}, its ledger costs at least "

@@ -31,11 +31,7 @@ def kept_batches(sources: Sources) -> Iterator[Hit]:
 
 def _private_loaders(module: Module) -> set[str]:
     """The names of what `make_private` returns last."""
-    made = [
-        node
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-    ]
+    made = [node for node in ast.walk(module.tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
     found = [node.targets[0] for node in made if name_of(node.value.func) in MAKERS]  # type: ignore[attr-defined]
     return {name_of(target.elts[-1]) for target in found if isinstance(target, ast.Tuple)}
 

@@ -16,8 +16,7 @@ _OF_NORMS = re.compile(
 )
 _NOISY = re.compile(r"nois[ey]|randn|normal|laplace|public|param")
 _ADVICE = (
-    "with k tensors one record moves the sum by up to sqrt(k) C: take the norm over all of them, or noise for "
-    "sqrt(k) C"
+    "with k tensors one record moves the sum by up to sqrt(k) C: take the norm over all of them, or noise for sqrt(k) C"
 )
 
 
@@ -34,9 +33,7 @@ def follows_the_norms(sources: Sources) -> Iterator[Hit]:
             texts = [ast.unparse(node.value).lower()]
             for name in data_in(node.value):
                 texts += [ast.unparse(made.value).lower() for made in given_to(scope_of(module, node), name)]
-            if any(_OF_NORMS.search(text) for text in texts) and not any(
-                _NOISY.search(text) for text in texts
-            ):
+            if any(_OF_NORMS.search(text) for text in texts) and not any(_NOISY.search(text) for text in texts):
                 yield (module, node, "beside", "the clip norm follows the examples' norms, without noise",
                        "one record moves it, and with it all that the others add: take a constant, a public schedule, "
                        "or a quantile with noise that is accounted")  # fmt: skip
@@ -46,11 +43,7 @@ def follows_the_norms(sources: Sources) -> Iterator[Hit]:
 def tensors_apart(sources: Sources) -> Iterator[Hit]:
     """Each tensor of an example's gradient clipped by its own norm, and noise for one clip norm."""
     # A clip norm that is divided by the root of the number of tensors is right.
-    if (
-        engines(sources)
-        or not noises(sources)
-        or sources.mentions("/ math.sqrt(", "/ np.sqrt(", "** 0.5", "** -0.5")
-    ):
+    if engines(sources) or not noises(sources) or sources.mentions("/ math.sqrt(", "/ np.sqrt(", "** 0.5", "** -0.5"):
         return
     for module in sources.modules:
         for loop in (node for node in ast.walk(module.tree) if isinstance(node, ast.For)):
@@ -104,17 +97,13 @@ def _is_comprehension_of_clips(sources: Sources, module: Module, node: ast.AST) 
     base = over.func.value if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) else over
     made = [ast.unparse(given.value) for given in given_to(scope_of(module, node), name_of(base).lower())]
     # Of the made, `update = [.. for p in model.parameters()]` is one tensor each.
-    return not _SEVERAL.search(text.lower()) and any(
-        map(_TENSORS.search, [text.lower(), *map(str.lower, made)])
-    )
+    return not _SEVERAL.search(text.lower()) and any(map(_TENSORS.search, [text.lower(), *map(str.lower, made)]))
 
 
 def _clips_itself(node: ast.AST, name: str) -> bool:
     """Whether an expression divides by the norm of what has a name, and takes no more than one."""
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    bounded = any(
-        name_of(call.func) in ("min", "minimum", "clamp", "clip", "max", "maximum") for call in calls
-    )
+    bounded = any(name_of(call.func) in ("min", "minimum", "clamp", "clip", "max", "maximum") for call in calls)
     own = [
         call
         for call in calls

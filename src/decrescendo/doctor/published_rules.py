@@ -18,13 +18,8 @@ _LOSSES = (
 
 def histories(sources: Sources) -> Iterator[Hit]:
     """Accountants that begin anew."""
-    federated = sources.mentions(
-        "flwr", "nvflare", "federated", "num_rounds", "n_rounds", "global_round", "fedavg"
-    )
-    loaded = [
-        ast.unparse(c.func).lower().removesuffix(".load_state_dict")
-        for _, c in sources.calls("load_state_dict")
-    ]
+    federated = sources.mentions("flwr", "nvflare", "federated", "num_rounds", "n_rounds", "global_round", "fedavg")
+    loaded = [ast.unparse(c.func).lower().removesuffix(".load_state_dict") for _, c in sources.calls("load_state_dict")]
     restores = any(re.search("engine|accountant|privacy", name) for name in loaded) or sources.mentions(
         "accountant.history ="
     )
@@ -44,9 +39,7 @@ def histories(sources: Sources) -> Iterator[Hit]:
     yield from _side_by_side(sources)
     engines = any(sources.calls("PrivacyEngine"))
     for module, call in sources.calls("load") if engines else ():
-        asked = [
-            ast.unparse(above.test).lower() for above in module.around(call) if isinstance(above, ast.If)
-        ]
+        asked = [ast.unparse(above.test).lower() for above in module.around(call) if isinstance(above, ast.If)]
         if ast.unparse(call.func) == "torch.load" and any("resum" in test for test in asked):
             yield (module, call, "history", "an earlier training goes on, and its accountant's history is not loaded",
                    "what was spent before is not in the epsilon that is printed")  # fmt: skip
@@ -66,11 +59,7 @@ def _private_weights(sources: Sources) -> Iterator[Hit]:
         path = next((ast.unparse(a) for a in load.args), "")
         later = any(held is module and call.lineno > load.lineno and scope_of(held, call) is scope_of(module, load)
                     for held, call in sources.calls(*MAKERS))  # fmt: skip
-        into = [
-            above
-            for above in module.around(load)
-            if name_of(getattr(above, "func", above)) == "load_state_dict"
-        ]
+        into = [above for above in module.around(load) if name_of(getattr(above, "func", above)) == "load_state_dict"]
         of_run = re.search(r"init|start|public|pretrain|base", path.lower())
         if later and into and not of_run and (path in written or _PRIVATE_FILE.search(path.lower())):
             yield (module, load, "history", f"the training begins with the weights in {path}, of an earlier private "
@@ -157,9 +146,7 @@ def label_counts(sources: Sources) -> Iterator[Hit]:
                          or next(iter(node.args[place : place + 1]), None))  # fmt: skip
             elif isinstance(node, ast.Call) and name_of(node.func) in ("constant_", "copy_", "fill_"):
                 value = node.args[-1] if node.args and "bias" in ast.unparse(node).lower() else None
-            elif any(
-                isinstance(t, ast.Attribute) and "bias" in ast.unparse(t).lower() for t in targets_of(node)
-            ):
+            elif any(isinstance(t, ast.Attribute) and "bias" in ast.unparse(t).lower() for t in targets_of(node)):
                 value = node.value if isinstance(node, ast.Assign) else None
             if value is not None and _is_counted(sources, module, node, value):
                 what = "weights of classes are" if isinstance(node, ast.Call) and name_of(node.func) in _LOSSES else (

@@ -151,9 +151,7 @@ class _Writer:
         if makes is None or made is None or not isinstance(statement, ast.Assign):
             return None
         name = name_of(statement.targets[0])
-        steps = [
-            c for c in self._module.calls if name_of(c.func) == "step" and isinstance(c.func, ast.Attribute)
-        ]
+        steps = [c for c in self._module.calls if name_of(c.func) == "step" and isinstance(c.func, ast.Attribute)]
         own = [c for c in steps if isinstance(c.func, ast.Attribute) and name_of(c.func.value) == name]
         trains = max((len(self._module.loops(c)) for c in steps if c not in own), default=0)
         loader, epochs = keyword(makes, "data_loader"), keyword(makes, "epochs")
@@ -183,16 +181,12 @@ class _Writer:
         if name in MAKERS:
             self._maker(call, scheduled if name == "make_private_with_epsilon" else None)
         elif name == "signal_skip_step":
-            self._note(
-                call, "signal_skip_step has no counterpart: take BatchMemoryManager, or the whole batch"
-            )
+            self._note(call, "signal_skip_step has no counterpart: take BatchMemoryManager, or the whole batch")
         elif name == "PrivacyEngine":
             given = keyword(call, "accountant")
             if isinstance(given, ast.Constant) and given.value not in ("prv", "rdp"):
                 self._replace(given, "'prv'")
-                self._note(
-                    call, f"accountant={given.value!r} is an estimate: 'prv' is a certified upper bound here"
-                )
+                self._note(call, f"accountant={given.value!r} is an estimate: 'prv' is a certified upper bound here")
         elif isinstance(call.func, ast.Attribute) and name_of(call.func.value) == "ModuleValidator":
             if name in ("fix", "fix_and_validate"):
                 self._replace(call, f"without_batch_norm({ast.unparse(call.args[0])})")

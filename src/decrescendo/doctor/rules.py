@@ -54,9 +54,7 @@ def read_source(script: Path) -> tuple[list[Finding], list[str]]:
     """
     sources = read(script)
     if not is_private(sources):
-        return [], [
-            "privacy: nothing in the source clips gradients and adds noise, or calls a library that does"
-        ]
+        return [], ["privacy: nothing in the source clips gradients and adds noise, or calls a library that does"]
     findings: list[Finding] = []
     unread: list[str] = []
     for rule in RULES:
@@ -90,9 +88,7 @@ def schedule(sources: Sources) -> Iterator[Hit]:
 
 def clip_schedules(sources: Sources) -> Iterator[Hit]:
     """Opacus' schedulers of the clip norm, where clipping does not go by the number that they move."""
-    asked = [
-        keyword(call, name) for _, call in sources.calls(*MAKERS) for name in ("grad_sample_mode", "clipping")
-    ]
+    asked = [keyword(call, name) for _, call in sources.calls(*MAKERS) for name in ("grad_sample_mode", "clipping")]
     if any(given is not None and re.search("ghost|per_layer", ast.unparse(given)) for given in asked):
         for module, call in sources.calls("ExponentialGradClip", "StepGradClip", "LambdaGradClip"):
             yield (module, call, "sensitivity", "a scheduler moves the clip norm that the noise is for, and neither "
@@ -189,16 +185,8 @@ def _numbers(module: Module, node: ast.expr, deep: int = 4) -> list[float]:
             return []
         return [float(over[0]), float(over[-1])]
     if isinstance(node, ast.Name):
-        made = [
-            n.value
-            for n in module.tree.body
-            if isinstance(n, ast.Assign) and name_of(n.targets[0]) == node.id
-        ]
-        return (
-            _numbers(module, made[0], deep - 1)
-            if len(made) == 1 and not isinstance(made[0], ast.Name)
-            else []
-        )
+        made = [n.value for n in module.tree.body if isinstance(n, ast.Assign) and name_of(n.targets[0]) == node.id]
+        return _numbers(module, made[0], deep - 1) if len(made) == 1 and not isinstance(made[0], ast.Name) else []
     if isinstance(node, ast.List | ast.Tuple):
         values = [part.value for part in node.elts if isinstance(part, ast.Constant)]
         return [float(v) for v in values if isinstance(v, int | float)]

@@ -55,11 +55,7 @@ def _cut_in(module: Module, node: ast.AST) -> ast.For | ast.While | None:
     if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
         parted = name_of(node.iter.func) in ("split", "array_split", "chunk")
         return node if parted and _is_permutation(module, node.iter) else None
-    if (
-        not isinstance(node, ast.Subscript)
-        or not isinstance(node.slice, ast.Slice)
-        or node.slice.lower is None
-    ):
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Slice) or node.slice.lower is None:
         return None
     loops = module.loops(node)
     turned = names_in(loops[0].target) if loops and isinstance(loops[0], ast.For) else set[str]()
@@ -101,14 +97,10 @@ def drawn_by_number(sources: Sources) -> Iterator[Hit]:
     if engines(sources) or not drawn or draws_each_alone(sources):
         return
     calls, functions = {call for _, call in drawn}, makers_of(sources, drawn, once=True)
-    for module, call in sources.calls(
-        "randint", "choice", "integers", "sample", "choices", "randperm", "permutation"
-    ):
+    for module, call in sources.calls("randint", "choice", "integers", "sample", "choices", "randperm", "permutation"):
         if not _takes_rows(module, call):
             continue
-        if not any(
-            _is_private_loop(place, loop, calls, functions) for place, loop in _loops(sources, module, call)
-        ):
+        if not any(_is_private_loop(place, loop, calls, functions) for place, loop in _loops(sources, module, call)):
             continue
         yield (module, call, "sampling",
                "a fixed number of rows is drawn for each step: accountants of DP-SGD assume that each record is drawn "
@@ -120,9 +112,7 @@ def drawn_by_number(sources: Sources) -> Iterator[Hit]:
 def _loops(sources: Sources, module: Module, call: ast.Call) -> Iterator[tuple[Module, ast.For | ast.While]]:
     """The loop around a draw, or around the calls of the function that draws."""
     # (What a loop goes over is drawn before it.)
-    own = [
-        loop for loop in module.loops(call) if isinstance(loop, ast.While) or call not in ast.walk(loop.iter)
-    ]
+    own = [loop for loop in module.loops(call) if isinstance(loop, ast.While) or call not in ast.walk(loop.iter)]
     if own:
         yield module, own[0]
         return
@@ -131,14 +121,10 @@ def _loops(sources: Sources, module: Module, call: ast.Call) -> Iterator[tuple[M
         yield from ((held, loop) for loop in held.loops(other)[:1])
 
 
-def _is_private_loop(
-    module: Module, loop: ast.For | ast.While, calls: set[ast.Call], functions: set[str]
-) -> bool:
+def _is_private_loop(module: Module, loop: ast.For | ast.While, calls: set[ast.Call], functions: set[str]) -> bool:
     """Whether a loop over numbers makes steps with noise, which hooks may add that its function has registered."""
     counts = (
-        isinstance(loop, ast.While)
-        or "range(" in ast.unparse(loop.iter)
-        or name_of(loop.iter) in ("steps", "rounds")
+        isinstance(loop, ast.While) or "range(" in ast.unparse(loop.iter) or name_of(loop.iter) in ("steps", "rounds")
     )
     if not counts:
         return False
@@ -166,13 +152,9 @@ def _takes_rows(module: Module, call: ast.Call) -> bool:
     if name in ("randperm", "permutation"):
         # `randperm(n)[:B]`, at once or by its name.
         cut = [
-            p
-            for p in picks
-            if isinstance(p.slice, ast.Slice) and p.slice.lower is None and p.slice.upper is not None
+            p for p in picks if isinstance(p.slice, ast.Slice) and p.slice.lower is None and p.slice.upper is not None
         ]
-        return any(p.value is call or name_of(p.value).lower() in drawn for p in cut) and _are_all(
-            scope, args[:1]
-        )
+        return any(p.value is call or name_of(p.value).lower() in drawn for p in cut) and _are_all(scope, args[:1])
     size = keyword(call, "size") or keyword(call, "k") or keyword(call, "shape")
     several = name in ("randint", "integers") and len(args) > 1 and not isinstance(args[1], ast.Tuple)
     at = 2 if several else 1

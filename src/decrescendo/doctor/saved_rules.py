@@ -134,11 +134,7 @@ def _definitions(sources: Sources, name: str) -> Iterator[ast.FunctionDef]:
     for module in sources.modules:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ClassDef) and node.name == name:
-                yield from (
-                    part
-                    for part in node.body
-                    if isinstance(part, ast.FunctionDef) and part.name == "__init__"
-                )
+                yield from (part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__")
 
 
 def standardised(sources: Sources) -> Iterator[Hit]:
@@ -190,9 +186,7 @@ def _own(module: Module, node: ast.expr, base: str) -> bool:
             pairs = [made.value]
             target = targets_of(made)[0]
             if isinstance(target, ast.Tuple) and isinstance(made.value, ast.Tuple):
-                pairs = [
-                    v for t, v in zip(target.elts, made.value.elts, strict=False) if name_of(t) == node.id
-                ]
+                pairs = [v for t, v in zip(target.elts, made.value.elts, strict=False) if name_of(t) == node.id]
             values = pairs
     return any(isinstance(value, ast.Call) and _is_of(value, base) for value in values)
 
@@ -204,9 +198,7 @@ def _is_of(call: ast.Call, base: str) -> bool:
     held: ast.expr = call.func.value
     while isinstance(held, ast.Call | ast.Attribute):  # `x.float().mean(0)`
         held = held.func if isinstance(held, ast.Call) else held.value
-    of = base in (name_of(call.func.value), name_of(held)) or (
-        bool(call.args) and name_of(call.args[0]) == base
-    )
+    of = base in (name_of(call.func.value), name_of(held)) or (bool(call.args) and name_of(call.args[0]) == base)
     others = [a for a in call.args if name_of(a) != base]
     whole = not others and keyword(call, "axis") is None and keyword(call, "dim") is None
     # (The mean of an image is its own.)

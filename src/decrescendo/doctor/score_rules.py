@@ -26,9 +26,7 @@ _SAVES = (
 )
 _OF_TESTS = re.compile(r"test|val|eval")
 # What a comparison must name to be a choice by a score.
-_CHOSEN_BY = re.compile(
-    r"(^|_)(auc|auroc|acc|accuracy|f1|loss|score|metric|mcc|ppl|perplexity|rmse|mae|bleu)(_|\d|$)"
-)
+_CHOSEN_BY = re.compile(r"(^|_)(auc|auroc|acc|accuracy|f1|loss|score|metric|mcc|ppl|perplexity|rmse|mae|bleu)(_|\d|$)")
 
 
 def logs(sources: Sources) -> Iterator[Hit]:
@@ -52,9 +50,7 @@ def logs(sources: Sources) -> Iterator[Hit]:
             names = names.union(*map(names_in, summed))
             scores = {name for name in names if SCORE.search(name) and not _OF_TESTS.search(name)}
             scores = {name for name in scores if not comes_from(sources, module, call, name, TESTS)}
-            if not summed and not _trains_here(
-                module, call
-            ):  # what a function that trains returned, by such a name
+            if not summed and not _trains_here(module, call):  # what a function that trains returned, by such a name
                 scores = {name for name in scores if name.startswith("tr")}
             scores = {name for name in scores if not _is_accountant(module, call, name)}
             if scores:
@@ -129,10 +125,7 @@ def _built(module: Module, call: ast.Call, names: set[str]) -> Iterator[ast.expr
     """What was put, in the same function, into names that are printed."""
     scope = module.function(call) or module.tree
     for node in ast.walk(scope):
-        if (
-            not isinstance(node, ast.Assign | ast.AugAssign)
-            or name_of(targets_of(node)[0]).lower() not in names
-        ):
+        if not isinstance(node, ast.Assign | ast.AugAssign) or name_of(targets_of(node)[0]).lower() not in names:
             continue
         if any(isinstance(part, ast.JoinedStr) for part in ast.walk(node.value)):
             yield node.value
@@ -189,9 +182,7 @@ def _ends_by_size(node: ast.AST) -> TypeGuard[ast.If]:
     orders = ast.Lt, ast.Gt, ast.LtE, ast.GtE
     test = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)]
     inside = [part for inner in node.body for part in ast.walk(inner)]
-    return any(isinstance(part, ast.Break) for part in inside) and any(
-        isinstance(t.ops[0], orders) for t in test
-    )
+    return any(isinstance(part, ast.Break) for part in inside) and any(isinstance(t.ops[0], orders) for t in test)
 
 
 def selections(sources: Sources) -> Iterator[Hit]:
@@ -204,9 +195,7 @@ def selections(sources: Sources) -> Iterator[Hit]:
                        "choice tells of them")  # fmt: skip
                 return
             words = names_in(node.test) if _ends_by_size(node) else set[str]()
-            if any(SCORE.search(word) or "running" in word for word in words) and not any(
-                map(_OF_TESTS.search, words)
-            ):
+            if any(SCORE.search(word) or "running" in word for word in words) and not any(map(_OF_TESTS.search, words)):
                 yield (module, node, "selection", "the training ends by a score of the training rows",
                        "when it ended tells of them: end it by a released number, or after fixed steps")  # fmt: skip
                 return
@@ -261,9 +250,7 @@ def saved_scores(sources: Sources) -> Iterator[Hit]:
             kept = _root(call.func)
             if kept not in saved or not _trains_around(sources, module, call):
                 continue
-            scores = {
-                name for name in names_in(call.args[0]) if SCORE.search(name) and not _OF_TESTS.search(name)
-            }
+            scores = {name for name in names_in(call.args[0]) if SCORE.search(name) and not _OF_TESTS.search(name)}
             scores = {name for name in scores if not comes_from(sources, module, call, name, TESTS)}
             if scores and not _OF_TESTS.search(kept):
                 yield (module, save, "beside", "losses or scores on the training rows are collected, and saved "

@@ -60,10 +60,7 @@ def _in_each_step(sources: Sources, module: Module, seeding: ast.Call) -> bool:
         return False
     called = [(held, call) for held, call in sources.calls(function.name) if held.loops(call)]
     return any(
-        not any(
-            isinstance(loop, ast.For) and names_in(loop.target) & names_in(call)
-            for loop in held.loops(call)[:1]
-        )
+        not any(isinstance(loop, ast.For) and names_in(loop.target) & names_in(call) for loop in held.loops(call)[:1])
         or not given
         for held, call in called
     )
@@ -121,9 +118,7 @@ def _held(module: Module, seeding: ast.Call) -> set[str]:
         statement = module.statement(seeding)
         return {ast.unparse(target) for target in targets_of(statement or seeding)} | {held}
     root = held.partition(".")[0]
-    return (
-        {"torch"} if root == "torch" or (root in _LIBRARIES and name_of(seeding.func) != "seed") else {held}
-    )
+    return {"torch"} if root == "torch" or (root in _LIBRARIES and name_of(seeding.func) != "seed") else {held}
 
 
 def _draws_noise(sources: Sources, module: Module, seeding: ast.Call) -> bool:

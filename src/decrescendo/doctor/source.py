@@ -132,9 +132,7 @@ class Sources:
                         found.setdefault(name_of(one), value.value)
             for call in module.calls:
                 if name_of(call.func) == "add_argument":
-                    options = [
-                        a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
-                    ]
+                    options = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
                     default = keyword(call, "default")
                     if options and isinstance(default, ast.Constant):
                         found.setdefault(options[-1].lstrip("-").replace("-", "_"), default.value)
@@ -178,13 +176,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 def targets_of(node: ast.AST) -> list[ast.expr]:
     """What an assignment assigns to; nothing of another node."""
-    return (
-        node.targets
-        if isinstance(node, ast.Assign)
-        else [node.target]
-        if isinstance(node, ast.AugAssign)
-        else []
-    )
+    return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:

@@ -13,9 +13,7 @@ _PERSONS = re.compile(
 )
 # As a name of a variable: clients and the like are what federations loop over.
 _NAMED = re.compile(r"^(user|patient|subject|speaker|author|person|customer)_?ids?$", re.IGNORECASE)
-_WHOSE = (
-    r"(user|person|patient|customer|speaker|author|subject|household|family|device|account|employee|meter)"
-)
+_WHOSE = r"(user|person|patient|customer|speaker|author|subject|household|family|device|account|employee|meter)"
 _STATED = re.compile(
     rf"\b{_WHOSE}[- ]level (dp\b|epsilon|privacy|differential|guarantee|\()|"
     rf"(epsilon|privacy|dp) (per|of each|for each|of every|for every) {_WHOSE}|per[- ]{_WHOSE} (epsilon|dp\b|privacy)"
@@ -55,9 +53,7 @@ def _is_slid(sources: Sources, module: Module, node: ast.AST) -> bool:
         size, step = map(sources.number, node.args[1:])
         function = module.function(node)
         models = function is not None and function.name in ("forward", "__call__")
-        return (
-            size is not None and step is not None and step < size and not models and _are_rows(module, node)
-        )
+        return size is not None and step is not None and step < size and not models and _are_rows(module, node)
     if not isinstance(node, ast.Slice) or not isinstance(node.lower, ast.Name) or node.step is not None:
         return False
     upper = node.upper
@@ -68,9 +64,7 @@ def _is_slid(sources: Sources, module: Module, node: ast.AST) -> bool:
     cut, over = module.parents[node], _range_over(module, node, node.lower.id)
     if over is None or not isinstance(cut, ast.Subscript) or SCORE.search(ast.unparse(cut.value).lower()):
         return False
-    if "gram" in ast.unparse(module.statement(node) or node).lower() or _for_one_person(
-        sources, module, node
-    ):
+    if "gram" in ast.unparse(module.statement(node) or node).lower() or _for_one_person(sources, module, node):
         return False  # (n-grams are counted, they are no rows)
     return _are_rows(module, cut) and _is_shorter(sources, module, over, upper.right)
 
@@ -95,9 +89,7 @@ def _range_over(module: Module, node: ast.AST, name: str) -> ast.Call | None:
         for target, over in turns:
             if name_of(target) == name:
                 return (
-                    over
-                    if isinstance(over, ast.Call) and name_of(over.func) in ("range", "trange", "arange")
-                    else None
+                    over if isinstance(over, ast.Call) and name_of(over.func) in ("range", "trange", "arange") else None
                 )
     return None
 
@@ -133,10 +125,7 @@ def _are_rows(module: Module, window: ast.expr) -> bool:
     for above in module.around(window):
         if isinstance(above, ast.Yield):
             return True
-        if (
-            isinstance(above, ast.ListComp)
-            and name_of(getattr(module.parents[above], "func", above)) != "extend"
-        ):
+        if isinstance(above, ast.ListComp) and name_of(getattr(module.parents[above], "func", above)) != "extend":
             return not module.loops(above) or isinstance(module.parents[above], ast.AugAssign)
         if isinstance(above, ast.Call):
             name = name_of(above.func)
@@ -187,9 +176,7 @@ def stated_units(sources: Sources) -> Iterator[Hit]:
         return
     for module in sources.modules:
         for node in ast.walk(module.tree):
-            text = (
-                node.value.lower() if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-            )
+            text = node.value.lower() if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if _STATED.search(text) and not _DENIED.search(text):
                 yield (module, node, "unit", "the guarantee is stated for people, and rows are drawn and clipped",
                        "of a person with k rows epsilon grows about k times: make each person one row")  # fmt: skip

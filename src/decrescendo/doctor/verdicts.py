@@ -179,11 +179,7 @@ def _history(seen: Observed) -> Iterator[Finding]:
                 "epsilon of the two adds up; each accountant knows its own steps", *place_of(event),
             )  # fmt: skip
         accountants.add(event["accountant"])
-    resumed = [
-        e
-        for e in seen.of("load")
-        if any(re.search("optim|epoch|round|step", key.lower()) for key in e["keys"])
-    ]
+    resumed = [e for e in seen.of("load") if any(re.search("optim|epoch|round|step", key.lower()) for key in e["keys"])]
     if resumed and made and not seen.of("restored") and not any(event["history"] for event in made):
         yield Finding(
             "history", Certainty.RECOMPUTED,
@@ -208,9 +204,7 @@ def _bypass(seen: Observed) -> Iterator[Finding]:
 
 
 def _delta(seen: Observed) -> Iterator[Finding]:
-    asked = [
-        (event["asked"].get("target_delta"), event["given"]["rows"], event) for event in seen.of("private")
-    ]
+    asked = [(event["asked"].get("target_delta"), event["given"]["rows"], event) for event in seen.of("private")]
     rows = max((count for _, count, _ in asked), default=0)
     asked += [(event["delta"], rows, event) for event in seen.of("epsilon")]
     for delta, count, event in asked:

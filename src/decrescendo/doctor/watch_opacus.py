@@ -119,9 +119,7 @@ class OpacusWatch:
         rows = getattr(optimizer, "doctor_rows", None)
         if rows is not None:
             facts["rows"] = rows
-        self._neighbours.release(
-            lambda: torch.cat([s.detach().flatten() for s in sums if s is not None]), facts
-        )
+        self._neighbours.release(lambda: torch.cat([s.detach().flatten() for s in sums if s is not None]), facts)
         return noise(optimizer, *args, **kwargs)
 
     def _counted(self, step: Callable[..., Any], accountant: Any, *args: Any, **kwargs: Any) -> Any:

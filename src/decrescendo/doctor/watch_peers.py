@@ -77,9 +77,7 @@ class PeersWatch:
         noise, state = make(*args, **kwargs)
         return functools.partial(self._noised, noise, float(kwargs["noise_multiplier"])), state
 
-    def _noised(
-        self, noise: Callable[..., Any], multiplier: float, clipped: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _noised(self, noise: Callable[..., Any], multiplier: float, clipped: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._looked:
             self._events.write("claims", {"names": {**named_numbers(user_frame()), "noise": multiplier}})
         sums = getattr(clipped, "grads", clipped)  # of gradients and their squares the former

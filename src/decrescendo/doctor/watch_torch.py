@@ -209,9 +209,7 @@ class TorchWatch:
             if part.training and getattr(part, "track_running_stats", False)
         }
         if kept:
-            self.neighbours.buffers += [
-                b for part in kept.values() for b in part.buffers() if b.is_floating_point()
-            ]
+            self.neighbours.buffers += [b for part in kept.values() for b in part.buffers() if b.is_floating_point()]
             self.events.write("buffers", {"layers": [*kept][:5]})
 
     def _after_forward(self, module: nn.Module, args: Any, result: Any) -> None:

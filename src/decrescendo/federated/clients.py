@@ -39,9 +39,7 @@ class Records:
         check_instance("counts", self.counts, np.ndarray)
         found = 0 if self.rows is None else count_rows(self.rows)
         if (len(self.counts) and int(self.counts.min()) < 0) or int(self.counts.sum()) != found:
-            raise InvalidValue(
-                f"records must be as many as counts says, got {found} rows for {int(self.counts.sum())}"
-            )
+            raise InvalidValue(f"records must be as many as counts says, got {found} rows for {int(self.counts.sum())}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,9 +124,7 @@ class Clients:
         array([0, 3])
         """
         table = _Table(data)
-        check_instance(
-            "offsets", offsets, np.ndarray, "np.array([0, 2, 5]) is of two clients, of two and three rows"
-        )
+        check_instance("offsets", offsets, np.ndarray, "np.array([0, 2, 5]) is of two clients, of two and three rows")
         bounds = offsets.copy()  # whoever writes to it later moves no record to another client
         if (
             bounds.ndim != 1 or bounds.dtype.kind not in "iu" or len(bounds) < 2 or bounds[0] != 0

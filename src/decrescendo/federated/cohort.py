@@ -143,9 +143,7 @@ class CohortSum:
         for part in parts:
             seen += part.diagnostics
             gradients = {name: gradients[name] + value for name, value in part.gradients.items()}
-            extra = (
-                None if extra is None or part.extra_coordinates is None else extra + part.extra_coordinates
-            )
+            extra = None if extra is None or part.extra_coordinates is None else extra + part.extra_coordinates
         return ClippedSum(gradients, clip_norm, seen, extra)
 
     def _part(self, group: Folded, clip_norm: float) -> ClippedSum:
@@ -248,9 +246,7 @@ class _Stepper:
                 found = torch.func.functional_call(self._caller, values, (rows,))
                 return means_of(found, len(weights), told, weights)
 
-            return torch.func.vjp(means, start)[
-                0
-            ]  # as a pass of the steps: vmap has no rule for an LSTM without
+            return torch.func.vjp(means, start)[0]  # as a pass of the steps: vmap has no rule for an LSTM without
 
         each = torch.func.vmap(own, randomness="different")
         return each(group.rows, group.weights(0, group.width)).detach()

@@ -79,9 +79,7 @@ class Round:
             )
 
     @classmethod
-    def of(
-        cls, plan: Plan, placement: Placement, run: str, index: int, cohort: int, factor: float = 1.0
-    ) -> "Round":
+    def of(cls, plan: Plan, placement: Placement, run: str, index: int, cohort: int, factor: float = 1.0) -> "Round":
         """Round ``index`` (from 0) of ``plan``, for a cohort of so many members, ``factor`` on its clip norm."""
         c, z = factor * float(plan.clip_norm[index]), float(plan.noise_multiplier[index])
         return cls(run, index + 1, plan.steps, c, z, placement, placement.share_std(z * c, cohort))
@@ -105,9 +103,7 @@ class Round:
         known = {item.name for item in fields(cls)}
         if set(config) != known:
             odd = ", ".join(sorted(set(config) ^ known))
-            raise FileRefused(
-                f"a round must have exactly its {len(known)} entries, got a difference in {odd}"
-            )
+            raise FileRefused(f"a round must have exactly its {len(known)} entries, got a difference in {odd}")
         try:
             values: dict[str, Any] = {**config, "placement": Placement(config["placement"])}
             return cls(**values)

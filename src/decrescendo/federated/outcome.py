@@ -80,9 +80,7 @@ class Outcome:
         lines.append(f"Rows (clients) independent: {independence(self.assumptions)}.")
         lines += [f"{assumption}." for assumption in self.assumptions]
         if self.telemetry:
-            lines.append(
-                f"Released in each round beside the sum of the updates: {self.telemetry[0].telemetry}."
-            )
+            lines.append(f"Released in each round beside the sum of the updates: {self.telemetry[0].telemetry}.")
         if self.clip_norm:
             lines.append("C_t followed these numbers from round to round.")
         return "\n".join(lines)

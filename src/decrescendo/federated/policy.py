@@ -101,9 +101,7 @@ class Policy:
         if asked.clip_norm > self.max_clip_norm:
             return f"clip_norm must be <= {self.max_clip_norm:g}, got {asked.clip_norm:g}"
         if asked.noise_multiplier < self.min_noise_multiplier:
-            return (
-                f"noise_multiplier must be >= {self.min_noise_multiplier:g}, got {asked.noise_multiplier:g}"
-            )
+            return f"noise_multiplier must be >= {self.min_noise_multiplier:g}, got {asked.noise_multiplier:g}"
         if asked.share_std < self.min_share_std:
             return f"share_std must be >= {self.min_share_std:g}, got {asked.share_std:g}"
         if memory.taken >= self.max_rounds:

@@ -146,9 +146,7 @@ def _check_attendance(attendance: list[tuple[int, int]], rounds: int) -> None:
         raise FileRefused(f"the journal must have the attendance of {rounds} rounds, got {len(attendance)}")
     for members, replies in attendance:
         if not 0 <= replies <= members:
-            raise FileRefused(
-                f"a round must have 0 <= replies <= members, got {replies} of {members} in the journal"
-            )
+            raise FileRefused(f"a round must have 0 <= replies <= members, got {replies} of {members} in the journal")
 
 
 def _list_of(value: object) -> list[object]:

@@ -72,9 +72,7 @@ class Rounds:
         self._coins = plan.sampling if plan.correlation else poisson(plan.sampling, "a federated run")
         self.streams = RunStreams.of(seed, plan.sampling, plan.correlation)
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
-        self.replies = Replies(
-            run, self._contents.shapes, plan.sampling.dataset_size, turns, readings.telemetry
-        )
+        self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns, readings.telemetry)
         self.readings = readings
         self.opened: Opened | None = None
         told = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)

@@ -47,9 +47,7 @@ def check_given(
         uncut(plan.sampling, f"a run with {placement} noise")
     if store is not None:
         _check_store(store, seed, Placement(placement))
-    check_optimizer(
-        optimizer, Inventory.of(model), trainable(model)
-    )  # before a round is spent on finding out
+    check_optimizer(optimizer, Inventory.of(model), trainable(model))  # before a round is spent on finding out
     check_published(model)
 
 

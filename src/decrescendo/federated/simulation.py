@@ -185,9 +185,7 @@ def _answering(number: int, cohort: tuple[int, ...], dropouts: Dropouts | None) 
     try:
         away: dict[int, object] = {client: dropouts(number, client) for client in cohort}
     except TypeError as error:
-        raise InvalidType(
-            f"dropouts must work as dropouts(round, client), for one client, got: {error}"
-        ) from error
+        raise InvalidType(f"dropouts must work as dropouts(round, client), for one client, got: {error}") from error
     for client in reversed(cohort):
         if not isinstance(away[client], (bool, np.bool_)):
             raise InvalidType(
@@ -202,9 +200,7 @@ def _answering(number: int, cohort: tuple[int, ...], dropouts: Dropouts | None) 
     return [client for client in cohort if not away[client]]
 
 
-def _noised(
-    clipped: ClippedSum, asked: Round, present: list[int], seed: int | SecureStream
-) -> dict[str, Tensor]:
+def _noised(clipped: ClippedSum, asked: Round, present: list[int], seed: int | SecureStream) -> dict[str, Tensor]:
     """The sum with the noise that its members have added themselves."""
     if asked.share_std == 0:
         return dict(clipped.gradients)

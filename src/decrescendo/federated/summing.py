@@ -20,9 +20,7 @@ def norm_of(tensors: Mapping[str, Tensor]) -> float:
     >>> f"{norm_of({'a': torch.tensor([3e200, 4e200], dtype=torch.float64)}):.6g}"
     '5e+200'
     """
-    largest = max(
-        (float(tensor.detach().abs().max()) for tensor in tensors.values() if tensor.numel()), default=0.0
-    )
+    largest = max((float(tensor.detach().abs().max()) for tensor in tensors.values() if tensor.numel()), default=0.0)
     finite = all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
     if not finite:
         return math.nan
@@ -60,13 +58,7 @@ class ExactSum:
         """Add ``factor`` times ``part``, each coordinate rounded towards zero: no norm grows. All of it, or nothing
         where memory runs out."""
         whole = {
-            name: part[name]
-            .detach()
-            .to("cpu", torch.float64)
-            .mul(factor)
-            .div_(self._unit)
-            .trunc_()
-            .to(torch.int64)
+            name: part[name].detach().to("cpu", torch.float64).mul(factor).div_(self._unit).trunc_().to(torch.int64)
             for name in self._total
         }
         for name, total in self._total.items():

@@ -31,9 +31,7 @@ def local_guarantee(plan: Plan, rounds: int | None = None) -> Guarantee:
     return _gaussian(plan.noise_multiplier, rounds, plan.budget.delta)
 
 
-def server_guarantee(
-    plan: Plan, attendance: Sequence[tuple[int, int]], rounds: int | None = None
-) -> Guarantee:
+def server_guarantee(plan: Plan, attendance: Sequence[tuple[int, int]], rounds: int | None = None) -> Guarantee:
     """DISTRIBUTED: the exact guarantee for a client's records against a curious server that knows the cohort.
 
     In a round with k members of which j replied, the sum that the server sees holds the noise of j shares:
@@ -55,9 +53,7 @@ def server_guarantee(
     (True, True)
     """
     if len(attendance) > plan.steps:
-        raise InvalidValue(
-            f"attendance must have at most the plan's {plan.steps} rounds, got {len(attendance)}"
-        )
+        raise InvalidValue(f"attendance must have at most the plan's {plan.steps} rounds, got {len(attendance)}")
     noise: list[float] = []
     for number, (members, replies) in enumerate(attendance):
         if not 0 <= replies <= members:

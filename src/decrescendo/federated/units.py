@@ -33,9 +33,7 @@ def most_clients(person: object, client: object) -> int:
     >>> most_clients(rows % 3, rows), most_clients(rows % 3, rows // 4)
     (4, 3)
     """
-    persons, clients = (
-        numbered(ids_of(ids, name), name) for ids, name in ((person, "person"), (client, "client"))
-    )
+    persons, clients = (numbered(ids_of(ids, name), name) for ids, name in ((person, "person"), (client, "client")))
     if len(persons) != len(clients):
         raise InvalidValue(f"each row must have a person and a client, got {len(persons)} and {len(clients)}")
     pairs = np.unique(np.stack([persons, clients]), axis=1)  # of numbers that count what is there, from 0

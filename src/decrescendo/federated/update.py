@@ -179,10 +179,7 @@ def _gradient(model: nn.Module, loss: Loss, records: Batch) -> dict[str, Tensor]
     with torch.enable_grad():
         mean = check_losses(loss(model, records), count_rows(records))[0].mean()
         found = torch.autograd.grad(mean, list(parameters.values()), materialize_grads=True)
-    return {
-        name: gradient.to(accumulator(gradient.dtype))
-        for name, gradient in zip(parameters, found, strict=True)
-    }
+    return {name: gradient.to(accumulator(gradient.dtype)) for name, gradient in zip(parameters, found, strict=True)}
 
 
 def clip_update(update: Mapping[str, Tensor], clip_norm: float) -> dict[str, Tensor]:
@@ -210,9 +207,7 @@ def clip_update(update: Mapping[str, Tensor], clip_norm: float) -> dict[str, Ten
     return {name: tensor.double().div(norm).mul(target).to(tensor.dtype) for name, tensor in update.items()}
 
 
-def with_share(
-    values: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream
-) -> dict[str, Tensor]:
+def with_share(values: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream) -> dict[str, Tensor]:
     """Each value and N(0, share_std^2), in float64, rounded once to a public grid.
 
     `policy.Memory` sees to it that a round is answered once. A client whose memory was lost, put back or copied, and
@@ -241,9 +236,7 @@ def _digest_of(values: Mapping[str, Tensor], share_std: float) -> str:
     return found.hexdigest()
 
 
-def prepare(
-    update: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream | None
-) -> dict[str, Tensor]:
+def prepare(update: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream | None) -> dict[str, Tensor]:
     """The message of a client: ``update`` clipped to C_t, with the client's share of noise.
 
     Args:

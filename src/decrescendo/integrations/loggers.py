@@ -63,9 +63,7 @@ class Log:
         if optimizer is not None:
             check_instance("optimizer", optimizer, torch.optim.Optimizer)
         check_instance("private", private, bool)  # "no" would be taken for yes
-        self._batch = np.broadcast_to(
-            np.asarray(plan.sampling.expected_batch_size, dtype=np.float64), plan.steps
-        )
+        self._batch = np.broadcast_to(np.asarray(plan.sampling.expected_batch_size, dtype=np.float64), plan.steps)
         self._plan, self._write, self._optimizer, self._private = plan, write, optimizer, private
 
     def public(self, step: int) -> dict[str, float]:
@@ -151,9 +149,7 @@ def mlflow(plan: Plan, *, optimizer: torch.optim.Optimizer | None = None, privat
     from decrescendo.base.extras import require
 
     log_metrics: Callable[..., Any] = require("mlflow").log_metrics
-    return Log(
-        plan, lambda values, step: log_metrics(dict(values), step=step), optimizer=optimizer, private=private
-    )
+    return Log(plan, lambda values, step: log_metrics(dict(values), step=step), optimizer=optimizer, private=private)
 
 
 @runtime_checkable
@@ -165,9 +161,7 @@ class WandbRun(Protocol):
         ...
 
 
-def wandb(
-    run: WandbRun, plan: Plan, *, optimizer: torch.optim.Optimizer | None = None, private: bool = False
-) -> Log:
+def wandb(run: WandbRun, plan: Plan, *, optimizer: torch.optim.Optimizer | None = None, private: bool = False) -> Log:
     """To Weights & Biases; the other arguments are `Log`'s.
 
     >>> from decrescendo.plans.plan import _EXAMPLE, Plan
@@ -178,9 +172,7 @@ def wandb(
     """
     if not isinstance(run, WandbRun):
         raise InvalidType(f"run must have log, got {_shown(run)}. Give what wandb.init() returned")
-    return Log(
-        plan, lambda values, step: run.log(dict(values), step=step), optimizer=optimizer, private=private
-    )
+    return Log(plan, lambda values, step: run.log(dict(values), step=step), optimizer=optimizer, private=private)
 
 
 def _shown(value: object) -> str:

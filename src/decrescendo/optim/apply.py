@@ -121,9 +121,7 @@ def _check_names(noisy: NoisyMean, parameters: dict[str, nn.Parameter]) -> None:
             )
 
 
-def check_optimizer(
-    optimizer: torch.optim.Optimizer, model: Inventory, parameters: dict[str, nn.Parameter]
-) -> None:
+def check_optimizer(optimizer: torch.optim.Optimizer, model: Inventory, parameters: dict[str, nn.Parameter]) -> None:
     """Refuse an optimiser that could not step on a noisy mean of this model."""
     check_instance("optimizer", optimizer, torch.optim.Optimizer)
     for part in parts_of(optimizer):
@@ -132,8 +130,7 @@ def check_optimizer(
     everything = {id(parameter): name for name, parameter in model.parameters.items()}
     # (A frozen parameter that the model has replaced since then does not move.)
     strangers = sum(
-        key not in everything and (tensor.requires_grad or tensor.grad is not None)
-        for key, tensor in held.items()
+        key not in everything and (tensor.requires_grad or tensor.grad is not None) for key, tensor in held.items()
     )
     if strangers:
         raise InvalidValue(
@@ -148,9 +145,7 @@ def check_optimizer(
             "or freeze them with requires_grad_(False)"
         )
     stale = sorted(
-        everything[key]
-        for key, tensor in held.items()
-        if not tensor.requires_grad and tensor.grad is not None
+        everything[key] for key, tensor in held.items() if not tensor.requires_grad and tensor.grad is not None
     )
     if stale:
         raise InvalidValue(
@@ -168,9 +163,7 @@ def _check_kind(optimizer: torch.optim.Optimizer) -> None:
             "Each evaluation would be another release; use a first-order optimiser"
         )
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise InvalidType(
-            f"optimizer must take dense gradients, got {kind}: noise is dense. Use torch.optim.Adam"
-        )
+        raise InvalidType(f"optimizer must take dense gradients, got {kind}: noise is dense. Use torch.optim.Adam")
 
 
 @functools.lru_cache(maxsize=64)

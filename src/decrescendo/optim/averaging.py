@@ -34,6 +34,4 @@ def averaged(model: nn.Module, *, decay: float | None = None) -> AveragedModel:
     check_instance("model", model, nn.Module)
     if decay is None:
         return AveragedModel(model)
-    return AveragedModel(
-        model, multi_avg_fn=get_ema_multi_avg_fn(check_real("decay", decay, above=0, below=1))
-    )
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(check_real("decay", decay, above=0, below=1)))

@@ -165,9 +165,7 @@ class CorrelatedNoise:
         self._keep_on(torch.device("cpu") if self._on_host else device)
         while self._drawn <= step:
             self._draw(stream, device)
-        stream.reserve(
-            1
-        )  # telemetry's noise is keyed by the stream's position, which must be another at each step
+        stream.reserve(1)  # telemetry's noise is keyed by the stream's position, which must be another at each step
         row, unit = self._rows[step % (self.bands - 1)], self.grid * clip_norm
         parts = dict(zip(layout.names, row.split(layout.own), strict=True))
         noisy = {
@@ -238,9 +236,7 @@ class CorrelatedNoise:
             held: parameters by name: noise of a sharded one is sharded alike.
         """
         if self.taken is None:
-            raise PlanViolation(
-                "the state of correlated noise must be of a whole step, got that of one that failed"
-            )
+            raise PlanViolation("the state of correlated noise must be of a whole step, got that of one that failed")
         names, own = self._stored
         rows = [dict(zip(names, row.split(own), strict=True)) for row in self._rows]
         return {

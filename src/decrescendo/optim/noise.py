@@ -141,9 +141,7 @@ def privatise(
                 f"a release must not say more noise than is drawn, got noise_multiplier={z!r} where the column of step "
                 f"{sampling.step + 1} has {drawn!r}. Give the plan's"
             )
-        gradients, noise_std = correlated.add(
-            clipped.gradients, clipped.sensitivity, divisor, stream, sampling.step
-        )
+        gradients, noise_std = correlated.add(clipped.gradients, clipped.sensitivity, divisor, stream, sampling.step)
         std *= correlated.wider
     else:
         gradients, noise_std = with_noise(clipped.gradients, std, divisor, stream), std / divisor
@@ -174,9 +172,7 @@ def _noise_std(z: float, sensitivity: float) -> float:
         )
     std = 0.0 if z == 0 else z * sensitivity
     if not math.isfinite(std) or (z > 0 and std == 0):
-        raise InvalidValue(
-            f"noise_multiplier times clip_norm must be a normal number, got {z} x {sensitivity}"
-        )
+        raise InvalidValue(f"noise_multiplier times clip_norm must be a normal number, got {z} x {sensitivity}")
     return std
 
 
@@ -226,9 +222,7 @@ class NoisedSum:
 
     def __repr__(self) -> str:
         count = len(self.gradients)
-        noise = (
-            "all noise each" if self.shares is None else f"{self.present} of {self.shares} shares of noise"
-        )
+        noise = "all noise each" if self.shares is None else f"{self.present} of {self.shares} shares of noise"
         return f"NoisedSum({count} parameter{'' if count == 1 else 's'}, {noise})"
 
 

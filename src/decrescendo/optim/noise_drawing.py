@@ -25,9 +25,7 @@ DTYPES = torch.float32, torch.float64
 _TOGETHER = {"cpu": 2**20, "cuda": 2**24}
 
 
-def with_noise(
-    gradients: Mapping[str, Tensor], std: float, divisor: float, stream: NoiseStream
-) -> dict[str, Tensor]:
+def with_noise(gradients: Mapping[str, Tensor], std: float, divisor: float, stream: NoiseStream) -> dict[str, Tensor]:
     """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names, those of float64 last (of a
     ``torch.Generator`` in their order); nothing is drawn for std 0."""
     noisy: dict[str, Tensor] = {}
@@ -64,9 +62,7 @@ def stream_of_extra(stream: NoiseStream) -> NoiseStream:
     return Keystream(hmac.digest(stream.key, f"decrescendo:beside:{stream.position}".encode(), "sha256"))
 
 
-def _add_independent(
-    values: Tensor, words: ReservedWords, std: float, divisor: float, *, fresh: bool
-) -> Tensor:
+def _add_independent(values: Tensor, words: ReservedWords, std: float, divisor: float, *, fresh: bool) -> Tensor:
     """(values + N(0, std^2)) / divisor: exact, rounded once to a grid; ``fresh``: values may be overwritten."""
     if values.device.type == "cuda":
         return on_device.add_gaussian(values, std, words, divisor=divisor)
@@ -88,9 +84,7 @@ def _drawn_at_once(
     """
     words = stream.reserve(sum(gradient.numel() for gradient in gradients.values()))
     noisy: dict[str, Tensor] = {}
-    runs: list[
-        tuple[int, list[tuple[str, Tensor]]]
-    ] = []  # the index of a run's first number, and its tensors
+    runs: list[tuple[int, list[tuple[str, Tensor]]]] = []  # the index of a run's first number, and its tensors
     count = end = filled = 0
     for name, gradient in gradients.items():
         own, before = own_part(gradient)

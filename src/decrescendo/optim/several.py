@@ -37,9 +37,7 @@ class Several(torch.optim.Optimizer):
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = tuple(optimizers)
         if not self.optimizers:
-            raise InvalidValue(
-                "optimizer must be an optimizer or several, got none. Make one of model.parameters()"
-            )
+            raise InvalidValue("optimizer must be an optimizer or several, got none. Make one of model.parameters()")
         owner: dict[int, torch.optim.Optimizer] = {}
         for optimizer in self.optimizers:
             if not isinstance(cast("object", optimizer), torch.optim.Optimizer):
@@ -99,9 +97,7 @@ class Several(torch.optim.Optimizer):
         for optimizer in self.optimizers:
             own, groups = groups[: len(optimizer.param_groups)], groups[len(optimizer.param_groups) :]
             ids = [index for group in own for index in group["params"]]
-            optimizer.load_state_dict(
-                {"state": {i: state[i] for i in ids if i in state}, "param_groups": own}
-            )
+            optimizer.load_state_dict({"state": {i: state[i] for i in ids if i in state}, "param_groups": own})
 
     def expect_noise(self, std: float | None) -> None:
         """Tell the optimisers among them that use it how much noise is on the gradient."""

@@ -102,9 +102,7 @@ class AdaptivePlan:
 
     def begins(self, ledger: Ledger) -> bool:
         """Whether ``ledger`` keeps to these steps and this sampling."""
-        return ledger.steps <= self.steps and not bool(
-            (ledger.sample_rate != self.sampling.sample_rate).any()
-        )
+        return ledger.steps <= self.steps and not bool((ledger.sample_rate != self.sampling.sample_rate).any())
 
     def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
         """Ask a fresh filter for all releases of ``ledger``, and raise if it refuses one."""

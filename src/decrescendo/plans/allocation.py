@@ -244,9 +244,7 @@ def _search(
         low, high = min(low, ceiling - 0.5), min(high, ceiling)
         start = np.clip(found, low, high)
         ledger = Ledger.of(np.exp(-found), rate)
-        costs = MarginalCosts.of(
-            ledger, budget.epsilon, budget.delta, mu_low=math.exp(low), mu_high=math.exp(high)
-        )
+        costs = MarginalCosts.of(ledger, budget.epsilon, budget.delta, mu_low=math.exp(low), mu_high=math.exp(high))
         found = solve(a, start, costs, goal)
         tables += 1
         short_below = found.min() < low + 1e-6 and low > floor
@@ -258,9 +256,7 @@ def _search(
         below, above = below * (2 if short_below else 1), above * (2 if short_above else 1)
 
 
-def _scaled(
-    mu: Float[np.ndarray, " steps"], budget: Budget, sampling: PoissonSampling
-) -> Float[np.ndarray, " steps"]:
+def _scaled(mu: Float[np.ndarray, " steps"], budget: Budget, sampling: PoissonSampling) -> Float[np.ndarray, " steps"]:
     """``mu`` scaled to about the budget's epsilon; uniform mu if the accountant accepts no scale of ``mu``."""
     for shape in (mu, np.full(mu.size, float(np.sqrt(np.mean(mu**2))))):
         low, high, at = -math.inf, math.inf, 0.0  # log scales that spend too little, and too much

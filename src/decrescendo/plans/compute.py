@@ -80,10 +80,7 @@ def allocate_compute(
     check_budget(budget)
     check_one_example(budget, "the best schedule")
     size, count = check_integer("dataset_size", dataset_size, at_least=1), check_steps(steps)
-    total = (
-        check_real("compute", compute, above=0, at_most=count * size, hint="All examples at every step")
-        / size
-    )
+    total = check_real("compute", compute, above=0, at_most=count * size, hint="All examples at every step") / size
     clips, q = evaluate("clip", clip, count), evaluate("influence", influence, count)
     a = np.maximum((np.sqrt(q / q.max()) * (clips / clips.max())) ** 2, 1e-150)
     judge: Accountant = Pld() if accountant is None else accountant
@@ -137,9 +134,7 @@ def best_by_clt(
         return np.ones(a.size), clt(a, price)
     log_a = np.log(a) - float(np.log(a).max())
 
-    def answer(
-        log_kappa: float, log_lambda: float
-    ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    def answer(log_kappa: float, log_lambda: float) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         """p_t and x_t by Lagrange's conditions."""
         level = log_a - log_lambda
         edge = float(np.exp(np.interp(log_kappa, _LOG_H, _LOG_X)))  # below it p would be above 1

@@ -45,8 +45,7 @@ def held_up(plan: "Plan", certified: Guarantee, guarantee: Guarantee | None) -> 
             )
         if judge is None:
             lines.append(
-                f"{given.accountant} is no accountant of this package: {whose}'s guarantee was not asked of it "
-                "again"
+                f"{given.accountant} is no accountant of this package: {whose}'s guarantee was not asked of it again"
             )
             continue
         known = given.accountant == certified.accountant

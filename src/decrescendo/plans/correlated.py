@@ -53,21 +53,15 @@ def correlated(
         raise InvalidValue(f"bands must be a whole number or 'auto', got {bands!r}")
     count = check_integer("bands", bands, at_least=1)
     if count > steps:
-        raise InvalidValue(
-            f"bands must be at most the {steps} steps, got bands={count}. A group must have a turn"
-        )
+        raise InvalidValue(f"bands must be at most the {steps} steps, got bands={count}. A group must have a turn")
     search.drawn(count)  # or a refusal, before the search
-    return search.least(
-        [_Tried(search, best_strategy(task, count)), _Tried(search, equal_columns(task, count))]
-    )
+    return search.least([_Tried(search, best_strategy(task, count)), _Tried(search, equal_columns(task, count))])
 
 
 class _Tried:
     """A strategy up to a factor, the factor estimated to meet the budget, and the cost with that."""
 
-    def __init__(
-        self, search: "_Search", shape: Float[np.ndarray, "bands steps"], guess: float | None = None
-    ) -> None:
+    def __init__(self, search: "_Search", shape: Float[np.ndarray, "bands steps"], guess: float | None = None) -> None:
         self.shape, self.drawn, self._search = shape, search.drawn(len(shape)), search
         norms, rates = np.linalg.norm(shape, axis=0), self.drawn.rates(shape.shape[1])
         if guess is None:

@@ -142,9 +142,7 @@ def _one_mixture(
     reach = float(nodes[-1] - nodes[0])
 
     def scaled(x: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
-        return at_limit(
-            lambda shift: np.clip(x + shift, nodes[0], nodes[-1]), costs, log_delta, -reach, reach
-        )
+        return at_limit(lambda shift: np.clip(x + shift, nodes[0], nodes[-1]), costs, log_delta, -reach, reach)
 
     def moved(
         x: Float[np.ndarray, " steps"], by: Float[np.ndarray, " steps"], least: float
@@ -164,9 +162,7 @@ def _one_mixture(
         slopes = costs.slopes(x, share)
         answer = _answers(nodes, slopes)
         low, high = float(answer[0][0] - log_a.max()), float(answer[0][-1] - log_a.min())
-        y = at_limit(
-            lambda rate, answer=answer: np.interp(log_a + rate, *answer), costs, log_delta, low, high
-        )
+        y = at_limit(lambda rate, answer=answer: np.interp(log_a + rate, *answer), costs, log_delta, low, high)
         if _utility(a, y) >= before:
             y = moved(x, y - x, least=0.1)
         if _utility(a, y) >= before * (1 - _SLOW):

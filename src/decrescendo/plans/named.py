@@ -20,9 +20,7 @@ SCHEDULES: dict[str, str] = {
 }
 
 
-def schedule_curves(
-    name: str, *, clip: float, rho_mu: float, rho_c: float, epochs: int = 1
-) -> tuple[Curve, Curve]:
+def schedule_curves(name: str, *, clip: float, rho_mu: float, rho_c: float, epochs: int = 1) -> tuple[Curve, Curve]:
     """The (privacy, clip) curves of the schedule called ``name``.
 
     The noise decays of Yu et al. 2019 have parameters of their own; here they are set such that the noise of the

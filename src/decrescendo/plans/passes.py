@@ -35,9 +35,7 @@ def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrVa
                 f"epochs={whole:g}. Take {math.ceil(whole)}"
             )
         return check_steps(round(whole) * sampling.steps_per_epoch)
-    if isinstance(sampling, BatchSchedule) or not (
-        batch is None or callable(batch) or isinstance(batch, Real)
-    ):
+    if isinstance(sampling, BatchSchedule) or not (batch is None or callable(batch) or isinstance(batch, Real)):
         raise InvalidValue(
             "epochs must be given with one batch size or a curve of them, got an array, which has a value for each "
             "step. Give steps, their number"
@@ -64,9 +62,7 @@ def _of_whole_epochs(sampling: Sampling, steps: int) -> int:
     return steps
 
 
-def usual_cap(
-    sampling: PoissonSampling, steps: int, budget: Budget, batch: Curve | None = None
-) -> int | None:
+def usual_cap(sampling: PoissonSampling, steps: int, budget: Budget, batch: Curve | None = None) -> int | None:
     """The ``max_batch_size`` that costs 1 % of a budget's delta; ``None`` if no batch would be truncated.
 
     Args:

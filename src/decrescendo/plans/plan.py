@@ -88,9 +88,7 @@ class Plan:
         check_sampling(sampling)
         count = steps_of(sampling, steps, epochs)
         flat = isinstance(clip, int | float)
-        return cls(
-            *bare_parts(sampling, np.full(count, float(clip)) if flat else evaluate("clip", clip, count))
-        )
+        return cls(*bare_parts(sampling, np.full(count, float(clip)) if flat else evaluate("clip", clip, count)))
 
     @property
     def private(self) -> bool:
@@ -127,18 +125,12 @@ class Plan:
 
     def noise_scale(self, step: int) -> float:
         """1/S[t, t] of step t, from 0: z_t with one band. See `noise_coefficients`."""
-        return (
-            float(self.noise_multiplier[step]) if self.correlation is None else self.correlation.scale(step)
-        )
+        return float(self.noise_multiplier[step]) if self.correlation is None else self.correlation.scale(step)
 
     @property
     def noise_std(self) -> Float[np.ndarray, " steps"]:
         """Standard deviation of the noise on the clipped sum, one a step: z_t C_t with one band."""
-        return (
-            self.schedule.noise_std
-            if self.correlation is None
-            else self.clip_norm * self.correlation.noise_std()
-        )
+        return self.schedule.noise_std if self.correlation is None else self.clip_norm * self.correlation.noise_std()
 
     @property
     def clip_norm(self) -> Float[np.ndarray, " steps"]:
@@ -200,9 +192,7 @@ class Plan:
     def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
         """C_t of the first ``steps`` steps, from the schedule; where they followed the gradients, ``decided``."""
         if decided and len(decided) != steps:
-            raise InvalidValue(
-                f"clip_norm must have one number a step taken, got {len(decided)} for {steps} steps"
-            )
+            raise InvalidValue(f"clip_norm must have one number a step taken, got {len(decided)} for {steps} steps")
         return list(decided) if decided else self.clip_norm[:steps].tolist()
 
     def spread(self, noise_multiplier: Sequence[float]) -> list[float]:

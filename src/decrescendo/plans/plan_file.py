@@ -175,9 +175,7 @@ def write_plan(path: str | os.PathLike[str], text: str) -> None:
     try:
         write_whole(Path(path), text)
     except (OSError, ValueError) as error:  # the latter: a name that no file can have
-        raise InvalidValue(
-            f"path must be a file that can be written, got path={str(path)!r} ({error})"
-        ) from None
+        raise InvalidValue(f"path must be a file that can be written, got path={str(path)!r} ({error})") from None
 
 
 def text_in(path: str | os.PathLike[str]) -> str:

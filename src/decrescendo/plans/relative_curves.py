@@ -40,9 +40,7 @@ def relative_privacy(
     if noise is None:
         return _at_steps("privacy", "constant" if privacy is None else privacy, sampling, steps)
     if privacy is not None:
-        raise InvalidValue(
-            "at most one of privacy and noise must be given, got both: each is 1 over the other"
-        )
+        raise InvalidValue("at most one of privacy and noise must be given, got both: each is 1 over the other")
     with np.errstate(over="ignore"):  # evaluated again: of noise near zero 1/z is no number
         return evaluate("privacy", 1 / _at_steps("noise", noise, sampling, steps), steps)
 

@@ -87,9 +87,7 @@ class PoissonSampling:
         """p of each of ``steps`` steps."""
         return np.full(steps, self.sample_rate)
 
-    def batches(
-        self, steps: int, rng: np.random.Generator | SecureStream
-    ) -> Iterator[Int[np.ndarray, " batch"]]:
+    def batches(self, steps: int, rng: np.random.Generator | SecureStream) -> Iterator[Int[np.ndarray, " batch"]]:
         """Yield ``steps`` batches of record indices, ascending; a batch may be empty and must still be taken.
 
         A batch is drawn as a binomial size and then a uniform subset of that size, which is the same law as one
@@ -140,9 +138,7 @@ class BatchSchedule:
     expected_batch_size: Float[np.ndarray, " steps"]
     max_batch_size: int | None
 
-    def __init__(
-        self, dataset_size: int, expected_batch_size: object, max_batch_size: int | None = None
-    ) -> None:
+    def __init__(self, dataset_size: int, expected_batch_size: object, max_batch_size: int | None = None) -> None:
         sizes = check_array("batch", expected_batch_size, above=0)
         if not sizes.size:
             raise InvalidValue("a batch schedule must have at least one step, got batch of length 0")
@@ -274,9 +270,7 @@ class RandomAllocation:
         return [at_most_of(cap, batch, rng) for batch in batches]
 
 
-Sampling = (
-    PoissonSampling | BatchSchedule | RandomAllocation | CyclicPoissonSampling | StratifiedPoissonSampling
-)
+Sampling = PoissonSampling | BatchSchedule | RandomAllocation | CyclicPoissonSampling | StratifiedPoissonSampling
 
 
 def planned(sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"]) -> Ledger:

@@ -34,9 +34,7 @@ def drawn_of(
 def checked_count(value: object) -> int:
     count = check_integer("dataset_size", value, at_least=1)
     if count > LARGEST:
-        raise InvalidValue(
-            f"dataset_size must be <= {LARGEST}, got dataset_size=a number of {len(str(count))} digits"
-        )
+        raise InvalidValue(f"dataset_size must be <= {LARGEST}, got dataset_size=a number of {len(str(count))} digits")
     return count
 
 

@@ -24,9 +24,7 @@ _ATTEMPTS = 12
 USUAL_SLOPE = 1.2  # d log(epsilon) / d log(scale), before it is measured
 
 
-def first_guess(
-    relative: Float[np.ndarray, " steps"], rates: Float[np.ndarray, " steps"], budget: Budget
-) -> float:
+def first_guess(relative: Float[np.ndarray, " steps"], rates: Float[np.ndarray, " steps"], budget: Budget) -> float:
     """The scale at which the CLT estimate meets the budget."""
     clt = GdpClt()
 

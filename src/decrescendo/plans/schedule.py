@@ -23,13 +23,7 @@ def check_steps(steps: object) -> int:
     """
     count = check_integer("steps", steps, at_least=1)
     if count > LARGEST_STEPS:
-        shown = (
-            count
-            if count < 10**18
-            else f"a number of {len(str(count))} digits"
-            if count < 10**4000
-            else "more"
-        )
+        shown = count if count < 10**18 else f"a number of {len(str(count))} digits" if count < 10**4000 else "more"
         raise InvalidValue(
             f"steps must be <= {LARGEST_STEPS}, got steps={shown}. A schedule has a value for each; take larger batches"
         )

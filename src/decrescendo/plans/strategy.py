@@ -125,9 +125,7 @@ def _checked(matrix: object, *, beyond: bool = False) -> Float[np.ndarray, "band
     except (TypeError, ValueError):
         rows = np.zeros((0, 0))
     if rows.ndim != 2 or len(rows) < 2 or not rows.shape[1]:
-        raise InvalidValue(
-            f"a strategy must be an array of shape (bands, steps), bands >= 2, got {rows.shape}"
-        )
+        raise InvalidValue(f"a strategy must be an array of shape (bands, steps), bands >= 2, got {rows.shape}")
     left_out = np.arange(rows.shape[1]) + np.arange(len(rows))[:, None] >= rows.shape[1]
     if beyond:
         rows[left_out] = 0.0

@@ -130,9 +130,7 @@ class StratifiedPoissonSampling:
                 f"each row must be in one of {sorted(self.strata)}, got {unknown[0]!r}. Declare a stratum of that name"
             )
         if len(names) != self.dataset_size:
-            raise InvalidValue(
-                f"strata must have a name for each of {self.dataset_size} rows, got {len(names)}"
-            )
+            raise InvalidValue(f"strata must have a name for each of {self.dataset_size} rows, got {len(names)}")
         found = [np.flatnonzero(names == name) for name in self.strata]
         for (name, (records, _)), rows in zip(self.strata.items(), found, strict=True):
             if rows.size != records:

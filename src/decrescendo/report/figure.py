@@ -93,9 +93,7 @@ def draw_schedules(
         sums.plot(steps, plan.noise_std, **style)
         if iterates:
             own = plan.correlation or plan.noise_multiplier
-            panels[-1].plot(
-                steps, as_workload(workload).noise_std(own, plan.clip_norm / plan.batch_size), **style
-            )
+            panels[-1].plot(steps, as_workload(workload).noise_std(own, plan.clip_norm / plan.batch_size), **style)
         if moving:
             panels[4].plot(steps, plan.batch_size, **style)
         spent = EpsilonCurve(
@@ -120,9 +118,7 @@ def draw_schedules(
     save(figure, Path(path))
 
 
-def _label_schedules(
-    panels: Sequence[Any], budgets: set[tuple[float, float]], *, moving: bool, iterates: bool
-) -> None:
+def _label_schedules(panels: Sequence[Any], budgets: set[tuple[float, float]], *, moving: bool, iterates: bool) -> None:
     clips, noises, sums, spents = panels[:4]
     deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
     label(clips, "How hard each gradient is clipped", "clip norm $C_t$ (gradient norm)")
@@ -131,9 +127,7 @@ def _label_schedules(
     std = "noise std (gradient norm)" if iterates else "noise std $z_t C_t$ (gradient norm)"
     label(sums, "How much noise on the sum", std)
     if iterates:
-        label(
-            panels[-1], "How much noise is still in the iterate", "noise std (largest rate x gradient norm)"
-        )
+        label(panels[-1], "How much noise is still in the iterate", "noise std (largest rate x gradient norm)")
     label(
         spents,
         "What has been spent (computed at the dots)",

@@ -16,9 +16,7 @@ from decrescendo.plans.plan import Plan
 COLUMNS = ("noise_multiplier", "sample_rate", "count")
 
 
-def read_ledger(
-    path: str | os.PathLike[str], *, sample_rate: float | None = None
-) -> tuple[Ledger, float | None]:
+def read_ledger(path: str | os.PathLike[str], *, sample_rate: float | None = None) -> tuple[Ledger, float | None]:
     """The ledger in a file, and the delta it was planned for (``None`` where the file has none).
 
     Args:
@@ -68,16 +66,12 @@ def agreed_in(path: str | os.PathLike[str]) -> Agreement | None:
 
 def _check_rate_is_free(path: object, sample_rate: float | None) -> None:
     if sample_rate is not None:
-        raise InvalidValue(
-            f"sample_rate must not be given for {path}, which says it, got sample_rate={sample_rate}"
-        )
+        raise InvalidValue(f"sample_rate must not be given for {path}, which says it, got sample_rate={sample_rate}")
 
 
 def _needed(path: object, sample_rate: float | None) -> float:
     if sample_rate is None:
-        raise InvalidValue(
-            f"sample_rate must be given for {path}, which has noise multipliers only, got none"
-        )
+        raise InvalidValue(f"sample_rate must be given for {path}, which has noise multipliers only, got none")
     return sample_rate
 
 

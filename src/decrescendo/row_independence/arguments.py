@@ -81,9 +81,7 @@ class Arguments(Writing):
                 form = ("whole",)  # its width is the longest target's, which shows nowhere else
             found.labels.append(label)
             found.wires += (
-                (self.labels.identity_of(tensor, key, birth),)
-                if mark.constant
-                else (birth, byte_form(tensor), form)
+                (self.labels.identity_of(tensor, key, birth),) if mark.constant else (birth, byte_form(tensor), form)
             )
             return
         found.wires.append(self.labels.identity_of(tensor, key, birth))

@@ -66,9 +66,7 @@ def reduced(*names: str) -> Rule:
         label, named = call.joined(call.tensors, tensor.dim()), _dims(call, names, tensor.dim())
         if not isinstance(label, RowLayout):
             return label
-        return (
-            label if call.args.get("keepdim") and label.dim not in named else without_dims(call, label, named)
-        )
+        return label if call.args.get("keepdim") and label.dim not in named else without_dims(call, label, named)
 
     return rule
 

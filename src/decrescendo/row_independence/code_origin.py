@@ -16,8 +16,7 @@ _LIBRARIES = tuple(
     if found is not None and found.origin is not None
 )
 _PYTHON, _THIS = (
-    os.path.join(os.path.dirname(file), "")
-    for file in (os.__file__, os.path.dirname(os.path.abspath(__file__)))
+    os.path.join(os.path.dirname(file), "") for file in (os.__file__, os.path.dirname(os.path.abspath(__file__)))
 )
 # Installed libraries that are taken to keep no count of the examples they were given. Any other installed package may
 # be the user's own project, and is searched like a script.
@@ -42,9 +41,7 @@ def is_own(filename: str) -> bool:
         return False
     if (installed := _PACKAGE.search(filename)) is not None:
         return installed[1] not in _KNOWN.split()
-    named = (
-        filename.startswith("<") or filename == "__main__" or filename.endswith(".py") or os.sep in filename
-    )
+    named = filename.startswith("<") or filename == "__main__" or filename.endswith(".py") or os.sep in filename
     return named and not filename.startswith(_PYTHON)
 
 
@@ -70,9 +67,7 @@ def own_line(*, around: bool = False) -> str | None:
 def _innermost() -> Any:
     frame = cast("Any", sys)._getframe(2)
     while frame is not None and (
-        frame.f_code.co_filename.startswith(_LIBRARIES)
-        or _is_generated(frame)
-        or "__tracebackhide__" in frame.f_locals
+        frame.f_code.co_filename.startswith(_LIBRARIES) or _is_generated(frame) or "__tracebackhide__" in frame.f_locals
     ):
         frame = frame.f_back
     return frame

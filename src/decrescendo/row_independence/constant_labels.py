@@ -118,9 +118,7 @@ class ConstantLabels(TraceState):
         if self.expected is None or number >= len(shapes) or shapes[number] == tensor.shape:
             return None
         its = shapes[number]
-        moved = [
-            dim for dim in range(tensor.dim()) if len(its) == tensor.dim() and its[dim] != tensor.shape[dim]
-        ]
+        moved = [dim for dim in range(tensor.dim()) if len(its) == tensor.dim() and its[dim] != tensor.shape[dim]]
         if len(moved) != 1 or tensor.shape[moved[0]] * self.expected.count != its[moved[0]] * self.count:
             size, other = (tensor.shape[moved[0]], its[moved[0]]) if len(moved) == 1 else (0, 0)
             packed = list[RowLayout]()

@@ -173,9 +173,7 @@ class DataReads:
         given = list(lengths)
         for label in (self.label(value) for value in given if isinstance(value, Tensor)):
             if isinstance(label, Mixed):
-                self.refuse(
-                    f"no example's loss may depend on another example, got a CTC loss of which {label.why}"
-                )
+                self.refuse(f"no example's loss may depend on another example, got a CTC loss of which {label.why}")
         self.owned, self.in_ctc_loss = not any(isinstance(value, (list, tuple)) for value in given), True
         try:
             yield

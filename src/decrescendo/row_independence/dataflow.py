@@ -126,9 +126,7 @@ class Labels:
         """
         self.counting = self.counting or counted
         with paused():
-            each = len(example) == self.count and torch.equal(
-                example, torch.arange(self.count, device=example.device)
-            )
+            each = len(example) == self.count and torch.equal(example, torch.arange(self.count, device=example.device))
             if each and not counted:
                 return RowLayout(dim)
             for place in self.known:
@@ -268,9 +266,7 @@ class Labels:
         for key, (mark, _) in self.marks.items():
             if key < 0:
                 continue
-            data = (
-                not mark.public if isinstance(mark, Mixed) else isinstance(mark, Span) and not mark.constant
-            )
+            data = not mark.public if isinstance(mark, Mixed) else isinstance(mark, Span) and not mark.constant
             if data and key not in stale and not _STORAGE._expired(key):
                 stale.add(key)
                 continue

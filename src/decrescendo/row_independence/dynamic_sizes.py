@@ -106,12 +106,7 @@ class DynamicSizes:
             self._selected_rows(t) is not None for t in tensors_of((*args, *kwargs.values()))
         )
         name = str(getattr(func, "__name__", "")).split(".")[0].removeprefix("sym_")
-        if (
-            self.given_selected_rows
-            and name in _SIZE_QUERIES
-            and not self.in_torch_code
-            and not self.reads.vouched()
-        ):
+        if self.given_selected_rows and name in _SIZE_QUERIES and not self.in_torch_code and not self.reads.vouched():
             self._refuse()
         at = _SPLITTING.get(func)
         tensor = args[0] if args else None
@@ -139,9 +134,7 @@ class DynamicSizes:
     def _refuse(self) -> NoReturn:
         self.reads.selected()
 
-    def run_with_sizes(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]
-    ) -> Any:
+    def run_with_sizes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
         """Run a function with a `DynamicSize` argument as its true value; label that dimension as rows."""
         found = _sizes_in((*args, *kwargs.values()))
         name = str(getattr(func, "__name__", ""))
@@ -154,20 +147,14 @@ class DynamicSizes:
         listed = bool(_sizes_in(lists))
         if not listed and (name in ("full", "new_full") or _sizes_in(kwargs.values())):
             self._refuse()
-        numbers = next(
-            (list(v) for v in lists if _sizes_in(v)), [a for a in args if not isinstance(a, Tensor)]
-        )
+        numbers = next((list(v) for v in lists if _sizes_in(v)), [a for a in args if not isinstance(a, Tensor)])
         dim = next((at for at, size in enumerate(numbers) if size is count), -1)
         if name == "arange":
             if dim != len(numbers) - 1 or numbers[:dim] not in ([], [0]):
                 self._refuse()
             dim = 0
         plain = {key: _without_sizes((value,))[0] for key, value in kwargs.items()}
-        output = (
-            run(func, _without_sizes(args), plain)
-            if run is not func
-            else func(*_without_sizes(args), **plain)
-        )
+        output = run(func, _without_sizes(args), plain) if run is not func else func(*_without_sizes(args), **plain)
         return self._labelled(name, cast("Tensor", output), dim, count)
 
     def _labelled(self, name: str, output: Tensor, dim: int, count: DynamicSize) -> Tensor:
@@ -201,9 +188,7 @@ def _is_one_number_per_row(tensor: Tensor, label: Mixed, rows: int) -> bool:
     if tensor.dim() != 2 or label.rows is None:
         return all(size == 1 for size in tensor.shape[1:])
     _, key, (_, step) = label.rows
-    return tensor.shape[1] == 1 or (
-        is_whole(tensor) and (storage_key(tensor), tensor.stride(0)) == (key, step)
-    )
+    return tensor.shape[1] == 1 or (is_whole(tensor) and (storage_key(tensor), tensor.stride(0)) == (key, step))
 
 
 def raised_with_size(error: str) -> str:
@@ -235,7 +220,5 @@ def _without_sizes(values: tuple[Any, ...]) -> tuple[Any, ...]:
     found: list[Any] = []
     for value in values:
         inside = isinstance(value, (list, tuple)) and _sizes_in(cast("list[Any]", value))
-        found.append(
-            _without_sizes(tuple(value)) if inside else value.value if type(value) is DynamicSize else value
-        )
+        found.append(_without_sizes(tuple(value)) if inside else value.value if type(value) is DynamicSize else value)
     return tuple(found)

@@ -99,9 +99,7 @@ def index_column(call: Call, index: Tensor, dim: int, size: torch.Size) -> Tenso
 def constant(call: Call) -> Label:
     """The label of an output whose arguments are constants of any kind."""
     labels = (call.label(t) for t in call.tensors if t is not None)
-    return (
-        call.mixed(ELSEWHERE) if any(isinstance(label, RowLayout | Mixed) for label in labels) else Public.ANY
-    )
+    return call.mixed(ELSEWHERE) if any(isinstance(label, RowLayout | Mixed) for label in labels) else Public.ANY
 
 
 def chosen_rows(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Label:
@@ -146,9 +144,7 @@ def same_layout(call: Call, tensors: Sequence[Tensor], place: RowLayout, dims: i
         label, here = within_rows(call, tensor), place.moved(place.dim - dims + tensor.dim())
         if isinstance(label, Mixed):
             return False
-        if isinstance(label, RowLayout) and (
-            not here.same(label) if not label.constant else here.dim != label.dim
-        ):
+        if isinstance(label, RowLayout) and (not here.same(label) if not label.constant else here.dim != label.dim):
             return False
         if is_fixed(label) and not call.uniform(tensor, here):
             return False
@@ -163,12 +159,7 @@ def indices_beside(indices: Sequence[Tensor | None], dim: int) -> list[Tensor]:
 def within_rows(call: Call, index: Tensor) -> Label:
     """The label of an index within examples: positions from a `nonzero` list are each its own example's."""
     label = call.label(index)
-    if (
-        isinstance(label, Mixed)
-        and label.numbers is not None
-        and label.within is not None
-        and index.dim() == 1
-    ):
+    if isinstance(label, Mixed) and label.numbers is not None and label.within is not None and index.dim() == 1:
         key, columns = label.within
         if storage_key(index) == key and (index.storage_offset(), index.stride(0)) in columns:
             return label.numbers if len(index) == call.units(label.numbers) else label

@@ -57,9 +57,7 @@ def index_put_rule(call: Call) -> Label:
         at = next(key for key, dim in free.items() if dim == place.dim)
         constants = all(not isinstance(call.label(index), RowLayout | Mixed) for index in given)
         fitting = constants and same_layout(call, [values], place.moved(at), dims)
-        return (
-            place if fitting and same_layout(call, [tensor], place, tensor.dim()) else call.mixed(ELSEWHERE)
-        )
+        return place if fitting and same_layout(call, [tensor], place, tensor.dim()) else call.mixed(ELSEWHERE)
     found = _put_by_rows(call, indices, place, shape, dims)
     found = found or _put_in_order(call, indices, own, written, shape)
     return constant(call) if found is None else found
@@ -188,9 +186,7 @@ def index_fill_rule(call: Call) -> Label:
         filled = every and tensor.shape[dim] == call.units(RowLayout(dim))
         if filled and call.same(call.args["index"].flatten(), own):
             return RowLayout(dim)
-    own = (
-        RowLayout(dim, max(tensor.shape[dim] // int(call.units(RowLayout(dim))), 1)) if tensor.dim() else None
-    )
+    own = RowLayout(dim, max(tensor.shape[dim] // int(call.units(RowLayout(dim))), 1)) if tensor.dim() else None
     filled = constant_of(label) is Public.FILL or label == own
     if own is not None and filled and rows_by_index(call, call.args["index"], own) is not None:
         return own

@@ -80,9 +80,7 @@ def _index_select(call: Call) -> Label:
 def _gather(call: Call) -> Label:
     tensor, index = call.args["self"], call.args["index"]
     dim, own, label = call.args["dim"] % max(tensor.dim(), 1), call.label(tensor), call.label(index)
-    column = (
-        index_column(call, index, dim, tensor.shape) if isinstance(label, Mixed) and label.numbers else None
-    )
+    column = index_column(call, index, dim, tensor.shape) if isinstance(label, Mixed) and label.numbers else None
     if column is not None:
         return chosen_rows(call, tensor, [column])
     for found in (own, label):
@@ -115,9 +113,7 @@ def _nonzero(call: Call) -> Label:
         return call.mixed(SUMMED) if isinstance(label, RowLayout) else plain_label(label)
     column = found[:, label.dim]
     own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column], counted=True)
-    columns = [
-        (int(found.storage_offset()) + at * found.stride(1), found.stride(0)) for at in range(tensor.dim())
-    ]
+    columns = [(int(found.storage_offset()) + at * found.stride(1), found.stride(0)) for at in range(tensor.dim())]
     numbers = call.mixed(ROW_NUMBERS, own)
     return replace(
         numbers,

@@ -58,9 +58,7 @@ def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]
         return call.mixed(APART)
     if rows[0].constant:
         return rows[0]
-    uniform = all(
-        call.uniform(t, rows[0]) for t, label in zip(tensors, labels, strict=True) if is_fixed(label)
-    )
+    uniform = all(call.uniform(t, rows[0]) for t, label in zip(tensors, labels, strict=True) if is_fixed(label))
     return rows[0] if uniform else call.mixed(LAID_ALONG)
 
 
@@ -77,11 +75,7 @@ def padded(call: Call) -> Label:
     label, dims = call.label(call.args["self"]), call.dims
     pads = cast("list[int]", call.args["pad"])
     widened = {dims - 1 - at // 2 for at, width in enumerate(pads) if width}
-    return (
-        call.mixed("rows are added to the batch")
-        if isinstance(label, RowLayout) and label.dim in widened
-        else label
-    )
+    return call.mixed("rows are added to the batch") if isinstance(label, RowLayout) and label.dim in widened else label
 
 
 def set_back(view: Callable[..., Tensor]) -> Rule:

@@ -117,9 +117,7 @@ class _Withheld:
 def _placed(values: Iterable[Tensor | np.ndarray]) -> "dict[tuple[int, _Range], Tensor | np.ndarray]":
     found = [(_range_of(value), value) for value in values]
     return {
-        (key_of(value) if isinstance(value, Tensor) else 0, place): value
-        for place, value in found
-        if place is not None
+        (key_of(value) if isinstance(value, Tensor) else 0, place): value for place, value in found if place is not None
     }
 
 
@@ -130,9 +128,7 @@ def _range_of(value: Tensor | np.ndarray) -> _Range | None:
             return None
         jumps = [(size - 1) * step for size, step in zip(value.shape, value.strides, strict=True)]
         first = int(value.ctypes.data)
-        return first + sum(min(0, jump) for jump in jumps), first + sum(
-            max(0, jump) for jump in jumps
-        ) + value.itemsize
+        return first + sum(min(0, jump) for jump in jumps), first + sum(max(0, jump) for jump in jumps) + value.itemsize
     if value.layout is not torch.strided or value.is_meta or not value.numel():
         return None
     try:

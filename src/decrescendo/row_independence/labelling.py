@@ -92,9 +92,7 @@ class Labelling(ConstantLabels):
             for number, (tensor, label) in enumerate(made)
         ]
 
-    def _check_special(
-        self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
-    ) -> bool:
+    def _check_special(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool) -> bool:
         """Refuse operations that hide data; returns whether the operation draws from the run's stream."""
         if op.communicates:
             self.refuse(
@@ -168,16 +166,12 @@ class Labelling(ConstantLabels):
                 drawn_by = [tensor for tensor in tensors if tensor is not None]
                 alike = self._alike(op, drawn_by, known, made[0], len(self.trace.events) - 1)
                 # Equal values for all examples in this pass need not be equal in the next.
-                by_place = (
-                    Mixed(LAID_ALONG, op.name, public=True) if isinstance(labels[0], RowLayout) else labels[0]
-                )
+                by_place = Mixed(LAID_ALONG, op.name, public=True) if isinstance(labels[0], RowLayout) else labels[0]
                 labels = [by_place if alike is None else alike, *labels[1:]]
         missing = Mixed(f"the check of independence has no rule for this output of {op.name}")
         return labels + [missing] * (len(made) - len(labels)), call.looked
 
-    def _each(
-        self, op: Operation, bound: Mapping[str, Any], made: Sequence[Tensor | None]
-    ) -> Sequence[Label]:
+    def _each(self, op: Operation, bound: Mapping[str, Any], made: Sequence[Tensor | None]) -> Sequence[Label]:
         """The rule of an operation on lists: entry by entry."""
         lists = [value for value in bound.values() if isinstance(value, (list, tuple)) and tensors_of(value)]
         single = [value for value in bound.values() if isinstance(value, Tensor)]
@@ -185,9 +179,7 @@ class Labelling(ConstantLabels):
         return [
             call.mixed(SUMMED)
             if any(cast("list[Tensor]", entries)[at].dim() > tensor.dim() for entries in lists)
-            else call.joined(
-                [*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim()
-            )
+            else call.joined([*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim())
             for at, tensor in enumerate(made)
             if tensor is not None
         ]

@@ -130,9 +130,7 @@ class Call:
         mixed = next((label for _, label in found if isinstance(label, Mixed)), None)
         if mixed is not None:
             return self.mixed(mixed.why) if mixed.public else self._shifted(mixed)
-        places = [
-            label.moved(label.dim + dims - t.dim()) for t, label in found if isinstance(label, RowLayout)
-        ]
+        places = [label.moved(label.dim + dims - t.dim()) for t, label in found if isinstance(label, RowLayout)]
         fixed = [(tensor, label) for tensor, label in found if is_fixed(label)]
         kinds = {constant_of(label) for _, label in found}
         if not places:
@@ -156,9 +154,7 @@ class Call:
         if label.folded is None or self.name not in ("add", "sub") or found is None:
             return label
         (times, key, span), index, number = label.folded, self.args["self"], self.args["other"]
-        given = (
-            type(number) is int and storage_key(index) == key and index.dtype == found.dtype == torch.int64
-        )
+        given = type(number) is int and storage_key(index) == key and index.dtype == found.dtype == torch.int64
         own = place_in(index, span) if given else None
         moved = span_of(found, own, span.units) if own else None
         return replace(label, folded=(times, storage_key(found), moved) if moved else None)

@@ -129,9 +129,9 @@ QUERIES = "bhle,bhse,bhsv,bhls->bhlv,bhl*"
 
 def attention(text: str) -> Rule:
     """The rule of attention: queries are independent, unless a mask by position selects each query's keys."""
-    return lambda call: signature(
-        text.replace("l", "L").replace("s", "S") if call.args.get("is_causal") else text
-    )(call)
+    return lambda call: signature(text.replace("l", "L").replace("s", "S") if call.args.get("is_causal") else text)(
+        call
+    )
 
 
 def least_squares(call: Call) -> Label | Sequence[Label]:

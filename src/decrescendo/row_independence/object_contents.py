@@ -85,9 +85,7 @@ def contents_of(value: Any, libraries: tuple[str, ...]) -> Iterator[tuple[str, o
     if isinstance(value, ModuleType):
         if is_own(getattr(value, "__file__", None) or value.__name__):
             simple = (*_PLAIN, list, dict, tuple, set, Tensor, np.ndarray)
-            yield from (
-                (n, item) for n, item in vars(value).items() if n[:2] != "__" and isinstance(item, simple)
-            )
+            yield from ((n, item) for n, item in vars(value).items() if n[:2] != "__" and isinstance(item, simple))
         return
     if isinstance(value, type):
         return
@@ -127,11 +125,7 @@ def _state_of(generator: Any) -> object:
         return generator.getstate()
     if isinstance(generator, torch.Generator):
         return generator.get_state().cpu().numpy().tobytes()
-    held = (
-        generator.get_state()
-        if isinstance(generator, np.random.RandomState)
-        else generator.bit_generator.state
-    )
+    held = generator.get_state() if isinstance(generator, np.random.RandomState) else generator.bit_generator.state
     return repr(held) if not isinstance(held, tuple) else (repr(held), held[1].tobytes())
 
 

@@ -98,9 +98,7 @@ def _bag_weights(call: Call) -> Label:
     apart = (
         not rest
         and (not bag.numel() or call.same(bag, found.to(bag)))
-        and call.same(
-            call.examples(own, len(indices), offsets), call.examples(bags, gradient.shape[0], offsets)[found]
-        )
+        and call.same(call.examples(own, len(indices), offsets), call.examples(bags, gradient.shape[0], offsets)[found])
     )
     fine = constant_of(label) is Public.FILL or (isinstance(label, RowLayout) and label.dim == 0)
     return own if apart and fine else call.mixed(SUMMED)

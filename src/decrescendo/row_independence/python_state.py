@@ -183,9 +183,7 @@ def _reached_from(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, nn.Module):
         yield from cast("dict[str, object]", held.get("_modules", {})).items()  # (scripted ones have none)
         held = {
-            name: item
-            for name, item in held.items()
-            if name not in _MODULE_ATTRIBUTES and (name not in _HOOKS or item)
+            name: item for name, item in held.items() if name not in _MODULE_ATTRIBUTES and (name not in _HOOKS or item)
         }
     elif kind is not SimpleNamespace and (is_of_a_library(kind)):
         # Settings and records (`argparse.Namespace`), but not what is a library's own object.
@@ -231,9 +229,7 @@ def _named_in(name: str, module: object, attributes: tuple[str, ...]) -> Iterato
 def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of globals in a function's code, and all of its ``co_names`` (attributes too), with nested functions."""
     found = [
-        one.argval
-        for one in dis.get_instructions(code)
-        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
+        one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
     ]
     inside = [_names_in(inner) for inner in code.co_consts if isinstance(inner, CodeType)]
     names = dict.fromkeys(itertools.chain(found, *(one for one, _ in inside)))

@@ -115,9 +115,7 @@ def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> 
         )
     else:
         remedy = _WRITES
-    return (
-        f"a forward pass must not change the model's parameters or buffers, got a change of {shown}. {remedy}"
-    )
+    return f"a forward pass must not change the model's parameters or buffers, got a change of {shown}. {remedy}"
 
 
 def _without_a_rule(form: str) -> str:

@@ -17,9 +17,7 @@ NUMBERS = frozenset({
 })  # fmt: skip
 
 
-def as_before(
-    recipe: ReplayedOperation, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Event | None:
+def as_before(recipe: ReplayedOperation, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event | None:
     """The accepted pass's record of an operation with the same inputs, except for the batch size.
 
     A view's label is that of its memory, whatever its sizes: these may differ, and are compared with those of the
@@ -89,9 +87,7 @@ def arguments_of(labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                 found.append(Given(labels.identity_of(value, key, birth), None, None, mark, shape))
             else:
                 return None
-        elif isinstance(value, (list, tuple)) and any(
-            isinstance(v, Tensor) for v in cast("list[Any]", value)
-        ):
+        elif isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in cast("list[Any]", value)):
             return None
         elif isinstance(value, list) or type(value) in NUMBERS:
             found.append(list(cast("list[Any]", value)) if isinstance(value, list) else value)

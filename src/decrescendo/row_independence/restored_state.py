@@ -84,9 +84,7 @@ def _writes(value: Any) -> Iterator[Callable[[], None]]:
         inside += entries.values()
         yield partial(_fill, vars(value), entries)
         if isinstance(value, nn.Module):  # torch's own dicts, such as hooks that the first pass installs
-            yield from (
-                partial(_fill, item, dict(item)) for item in entries.values() if type(item) in _MAPPINGS
-            )
+            yield from (partial(_fill, item, dict(item)) for item in entries.values() if type(item) in _MAPPINGS)
     for item in inside:
         if isinstance(item, Tensor) and item.numel() <= _MAX_VALUES and not item.is_inference():
             yield partial(_copy, item, item._version, item.detach().clone())

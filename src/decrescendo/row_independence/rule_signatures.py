@@ -54,8 +54,7 @@ def signature(text: str) -> Rule:
 
     def rule(call: Call) -> Sequence[Label]:
         shown = [
-            () if out is None else symbols(spec, out.dim())
-            for spec, out in zip(outside, call.outputs, strict=False)
+            () if out is None else symbols(spec, out.dim()) for spec, out in zip(outside, call.outputs, strict=False)
         ]
         known = len(call.outputs)
         rows: list[tuple[RowLayout, _Symbol]] = []
@@ -84,9 +83,7 @@ def signature(text: str) -> Rule:
         if any(at != symbol or not label.like(place) for label, at in real):
             return [call.mixed("examples meet examples")] * known
         if any(at != symbol for _, at in rows):
-            return [
-                call.mixed(LONG)
-            ] * known  # a constant as long as the batch, which no output's layout shows
+            return [call.mixed(LONG)] * known  # a constant as long as the batch, which no output's layout shows
         for tensor, dims in () if place.constant else named:
             if symbol in dims and not call.uniform(tensor, place.moved(dims.index(symbol))):
                 return [call.mixed(LAID_ALONG)] * known
@@ -94,9 +91,7 @@ def signature(text: str) -> Rule:
         for at, (spec, dims) in enumerate(zip(outside, shown, strict=False)):
             if spec != "_":
                 out = call.outputs[at]
-                there = symbol in dims and (
-                    out is None or len(dims) == out.dim()
-                )  # not with a mean over all of them
+                there = symbol in dims and (out is None or len(dims) == out.dim())  # not with a mean over all of them
                 found[at] = place.moved(dims.index(symbol)) if there else call.mixed(SUMMED)
         return found
 

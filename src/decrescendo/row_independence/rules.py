@@ -110,10 +110,7 @@ _SIGNATURES = {
 }  # fmt: skip
 
 _mixing_last = {
-    **{
-        name: images(k, f".{'ABC'[:k]},.{'ABC'[:k]}->.{'ABC'[:k]},.{'ABC'[:k]}")
-        for name, k in _POOLED.items()
-    },
+    **{name: images(k, f".{'ABC'[:k]},.{'ABC'[:k]}->.{'ABC'[:k]},.{'ABC'[:k]}") for name, k in _POOLED.items()},
     **{
         f"{name}_backward": images(k, ",".join([f".{'ABC'[:k]}"] * 3) + f"->.{'ABC'[:k]}")
         for name, k in _POOLED.items()

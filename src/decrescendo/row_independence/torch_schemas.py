@@ -12,9 +12,7 @@ from decrescendo.row_independence.rule_signatures import Rule
 from decrescendo.row_independence.rules import BY_VALUE, DECLARED, RULES
 
 # Operations that return no tensor, and nothing that depends on the values in their arguments.
-_SILENT = frozenset(
-    {"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"}
-)
+_SILENT = frozenset({"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"})
 # Operations that return numbers computed from the data beside tensors (other operations' numbers are sizes).
 _MEASURES = frozenset({"fbgemm_linear_quantize_weight", "qlinear_unpack"})
 REJECTING = frozenset({
@@ -34,9 +32,7 @@ _SIZES_OF: dict[str, tuple[str, ...]] = {
 _UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
 _STRIDED = frozenset({"as_strided", "_reshape_alias"})
 _LIFTS = frozenset({"lift_fresh", "lift"})
-_EMPTIES = frozenset(
-    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
-)
+_EMPTIES = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
 _MOVES = frozenset({"set_", "requires_grad_", "detach_"})
 _WRITES_HIDDEN = frozenset({
     "batch_norm_update_stats", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update",

@@ -156,9 +156,7 @@ class Tracer(Arguments):
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
             public = at in self.trace.shapes
-            self.trace.recipes[at] = ReplayedOperation(
-                event, arguments, tuple(kwargs), tuple(found), public, noted
-            )
+            self.trace.recipes[at] = ReplayedOperation(event, arguments, tuple(kwargs), tuple(found), public, noted)
         return output
 
     def _event(self, func: Any, op: Operation, given: "OperationInputs", made: Sequence[Tensor]) -> Event:
@@ -213,9 +211,7 @@ class Tracer(Arguments):
                 self._check_expanded(given.tensors[0], made[0])
 
 
-def _unwritten(
-    op: Operation, args: Sequence[Any], kwargs: dict[str, Any]
-) -> list[tuple[str, Tensor, Tensor]]:
+def _unwritten(op: Operation, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Tensor, Tensor]]:
     """The tensors that an operation must leave as they are: argument, tensor, and a copy of its bytes."""
     return [
         (name, tensor, _bytes(tensor).clone())
@@ -230,9 +226,7 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
 
 
-def _sizes(
-    op: Operation, sized: list[int], given: tuple[object, ...], labels: Sequence[Label]
-) -> tuple[int, ...]:
+def _sizes(op: Operation, sized: list[int], given: tuple[object, ...], labels: Sequence[Label]) -> tuple[int, ...]:
     """Which integer arguments of an operation may grow with the batch size; ``labels``: those of its tensor
     arguments."""
     along = {label.dim for label in labels if isinstance(label, RowLayout) and not label.constant}

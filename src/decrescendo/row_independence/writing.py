@@ -72,9 +72,7 @@ class Writing(Labelling):
         bound = op.bind(*given)
         keys = {key_of(target) for target in tensors_of(bound.get(name) for name in op.written)}
         numbers = (Public.ANY, Public.RANDOM)
-        constants = {
-            key for key in keys if (m := inputs[key]) in numbers or (isinstance(m, Span) and m.constant)
-        }
+        constants = {key for key in keys if (m := inputs[key]) in numbers or (isinstance(m, Span) and m.constant)}
 
         def copy(tensor: Tensor) -> Tensor:
             if key_of(tensor) not in constants:
@@ -129,17 +127,13 @@ class Writing(Labelling):
         for target, label in zip(targets, labels, strict=False):
             self._store(target, label, op)
 
-    def _check_targets(
-        self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
-    ) -> None:
+    def _check_targets(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool) -> None:
         """Refuse a forbidden write before it happens, so that the old values stay."""
         bound = op.bind(args, kwargs)
         for target in tensors_of(bound.get(name) for name in op.written):
             key = key_of(target)
             if key in self.guarded:
-                self.refuse(
-                    written_by_the_pass([self.guarded[key]], {self.guarded[key]}.difference(self.buffers))
-                )
+                self.refuse(written_by_the_pass([self.guarded[key]], {self.guarded[key]}.difference(self.buffers)))
             if data and key >= 0 and not target.untyped_storage().resizable():
                 self.refuse(
                     f"no pass may write the data into memory that NumPy shares, by {op.name}: Python could read them "

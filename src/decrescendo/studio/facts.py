@@ -59,9 +59,7 @@ class Subject:
     telemetry: Sequence[Reading] = ()
 
     @classmethod
-    def of(
-        cls, title: str, plan: Plan, settings: Settings | None = None, notes: tuple[str, ...] = ()
-    ) -> "Subject":
+    def of(cls, title: str, plan: Plan, settings: Settings | None = None, notes: tuple[str, ...] = ()) -> "Subject":
         """A plan."""
         return cls(
             title, plan.ledger, plan.budget.delta, str(plan.guarantee), plan, plan.clip_norm.tolist(), settings, notes,
@@ -72,9 +70,7 @@ class Subject:
 def outline(subject: Subject) -> dict[str, Any]:
     """What is known at once: the curves, and the figures that need no accountant."""
     ledger, plan = subject.ledger, subject.plan
-    noise = (
-        np.repeat(ledger.noise_multiplier, ledger.count) if ledger.steps <= 10**7 else ledger.noise_multiplier
-    )
+    noise = np.repeat(ledger.noise_multiplier, ledger.count) if ledger.steps <= 10**7 else ledger.noise_multiplier
     clip = np.asarray(subject.clip_norm, dtype=np.float64)
     at = _shown(noise, clip)
     curves = {"z": noise[at].tolist()}
@@ -93,9 +89,7 @@ def outline(subject: Subject) -> dict[str, Any]:
     if plan is not None:
         rows += _costs(plan)
         if plan.sampling.max_batch_size is not None:
-            rows.append(
-                ["Batches are truncated to", f"{plan.sampling.max_batch_size:,} {plan.budget.unit}s at most"]
-            )
+            rows.append(["Batches are truncated to", f"{plan.sampling.max_batch_size:,} {plan.budget.unit}s at most"])
         if plan.batch_size.min() < plan.batch_size.max():
             curves["b"] = plan.batch_size[at].tolist()
     told, shown = _told(subject.telemetry)
@@ -209,9 +203,7 @@ def _span(values: Any) -> str:
     first, last, low, high = values[0], values[-1], values.min(), values.max()
     if low == high:
         return f"{first:.4g}"
-    return f"{first:.4g} → {last:.4g}" + (
-        "" if {first, last} == {low, high} else f" ({low:.4g} to {high:.4g})"
-    )
+    return f"{first:.4g} → {last:.4g}" + ("" if {first, last} == {low, high} else f" ({low:.4g} to {high:.4g})")
 
 
 def _costs(plan: Plan) -> list[list[str]]:

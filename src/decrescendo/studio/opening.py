@@ -108,9 +108,7 @@ def _run(files: Mapping[str, bytes]) -> Subject:
         if kind == "plan":
             plan = Plan.from_json(text, source="plan.json")
             subject = Subject.of("run", plan, notes=tuple(notes))
-            clips = (
-                content.get(entries.CLIP_NORM) or subject.clip_norm
-            )  # those that followed telemetry, of steps taken
+            clips = content.get(entries.CLIP_NORM) or subject.clip_norm  # those that followed telemetry, of steps taken
             about = {
                 "promise": str(guarantee),
                 "guarantee": guarantee,
@@ -162,9 +160,5 @@ def _agreed(title: str, agreed: Agreement, released: Ledger) -> Subject:
     if agreed.planned is None:
         note = "Noise is decided during the run: the filter's budget is its price."
         told = agreed.guarantee
-        return Subject(
-            title, released, agreed.budget.delta, str(told), notes=(note,), guarantee=told, adaptive=True
-        )
-    return Subject.of(
-        title, Plan.from_json(agreed.to_json()), notes=(f"Released: {released.steps:,} steps.",)
-    )
+        return Subject(title, released, agreed.budget.delta, str(told), notes=(note,), guarantee=told, adaptive=True)
+    return Subject.of(title, Plan.from_json(agreed.to_json()), notes=(f"Released: {released.steps:,} steps.",))

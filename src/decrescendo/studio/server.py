@@ -81,9 +81,7 @@ class Desk:
         settings = read(asked["form"])
         quick = bool(asked.get("quick"))
         # The controls' own code would make the plan that is not quick: a script for this one loads it.
-        return self.outline(
-            self.put(Subject.of("plan", settings.plan(quick=quick), None if quick else settings))
-        )
+        return self.outline(self.put(Subject.of("plan", settings.plan(quick=quick), None if quick else settings)))
 
     def judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """`facts.assess` of a subject."""
@@ -96,9 +94,7 @@ class Desk:
     def open(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Files as the page read them: names and base64."""
         try:
-            given = {
-                str(name): base64.b64decode(text, validate=True) for name, text in asked["files"].items()
-            }
+            given = {str(name): base64.b64decode(text, validate=True) for name, text in asked["files"].items()}
         except (AttributeError, TypeError, binascii.Error) as error:
             raise FileRefused(f"files must be names and base64, got {error}") from None
         rate = check_real("sample_rate", asked["sample_rate"], above=0, at_most=1)
@@ -119,9 +115,7 @@ class Desk:
             raise InvalidValue(f"number must be of something that is open, got {number!r}. Open it again")
         return found
 
-    def answer(
-        self, ask: Callable[[Mapping[str, Any]], dict[str, Any]], asked: Any, page: str = ""
-    ) -> JSONResponse:
+    def answer(self, ask: Callable[[Mapping[str, Any]], dict[str, Any]], asked: Any, page: str = "") -> JSONResponse:
         """One at a time, so that a dragged slider does not fill the machine; what is refused is an answer too.
 
         Of what ``page`` asked while it waited, only the last is computed.
@@ -140,9 +134,7 @@ class Desk:
             words = "the plan must fit into memory, got one that does not. Take fewer steps"
             return JSONResponse({"error": words}, status_code=422)
         except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-            return JSONResponse(
-                {"error": f"the page must ask in its own form, got {error!r}"}, status_code=400
-            )
+            return JSONResponse({"error": f"the page must ask in its own form, got {error!r}"}, status_code=400)
 
 
 def application(token: str, desk: Desk) -> Starlette:
@@ -156,9 +148,7 @@ def application(token: str, desk: Desk) -> Starlette:
             try:
                 asked = json.loads(await request.body())
             except (ValueError, RecursionError):
-                return JSONResponse(
-                    {"error": "the page must ask in JSON, got something else"}, status_code=400
-                )
+                return JSONResponse({"error": "the page must ask in JSON, got something else"}, status_code=400)
             return await run_in_threadpool(desk.answer, ask, asked, request.headers.get("x-page", ""))
 
         return Route(f"/api/{name}", endpoint, methods=["POST"])

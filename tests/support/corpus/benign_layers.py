@@ -61,14 +61,10 @@ _layers(
 )
 _layers("batch norm in evaluation", (2, 3, 3), lambda: nn.BatchNorm2d(2).eval(), 18)
 _layers("batch norm of its own, in evaluation", (8,), lambda: _eval_norm(), 8)
-_layers(
-    "local response norm", (4, 3, 3), lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.LocalResponseNorm(2)), 36
-)
+_layers("local response norm", (4, 3, 3), lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.LocalResponseNorm(2)), 36)
 _layers("weight norm", (8,), lambda: parametrizations.weight_norm(nn.Linear(8, 5)), 5)
 _layers("orthogonal weights", (8,), lambda: parametrizations.orthogonal(nn.Linear(8, 5)), 5)
-_layers(
-    "spectral norm in evaluation", (8,), lambda: parametrizations.spectral_norm(nn.Linear(8, 8)).eval(), 8
-)
+_layers("spectral norm in evaluation", (8,), lambda: parametrizations.spectral_norm(nn.Linear(8, 8)).eval(), 8)
 _layers(
     "spectral norm in evaluation, wide",
     (8,),
@@ -82,9 +78,7 @@ _layers("softmax of features", (8,), lambda: nn.Sequential(nn.Linear(8, 5), nn.S
 _layers("convolution", (2, 5, 5), lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU()), 27)
 _layers("convolution, strided and padded", (2, 5, 5), lambda: nn.Conv2d(2, 3, 3, stride=2, padding=1), 27)
 _layers("convolution, dilated", (2, 5, 5), lambda: nn.Conv2d(2, 2, 2, dilation=2), 18)
-_layers(
-    "convolution, circular", (2, 5, 5), lambda: nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), 50
-)
+_layers("convolution, circular", (2, 5, 5), lambda: nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), 50)
 _layers("convolution, depthwise", (3, 4, 4), lambda: nn.Conv2d(3, 6, 3, groups=3), 24)
 _layers("convolution, same", (2, 4), lambda: nn.Conv1d(2, 3, 3, padding="same"), 12)
 _layers("convolution in three dimensions", (2, 3, 3, 3), lambda: nn.Conv3d(2, 2, 2), 16)
@@ -99,9 +93,7 @@ _layers("max pooling", (2, 4, 4), lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.M
 _layers("average pooling", (2, 4, 4), lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.AvgPool2d(2)), 8)
 _layers("adaptive pooling", (2, 5, 5), lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.AdaptiveAvgPool2d(1)), 3)
 _layers("adaptive max pooling", (2, 5), lambda: nn.Sequential(nn.Conv1d(2, 3, 1), nn.AdaptiveMaxPool1d(2)), 6)
-_layers(
-    "power pooling", (2, 4, 4), lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.Softplus(), nn.LPPool2d(2, 2)), 8
-)
+_layers("power pooling", (2, 4, 4), lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.Softplus(), nn.LPPool2d(2, 2)), 8)
 _layers(
     "upsampling",
     (2, 3, 3),
@@ -231,9 +223,7 @@ losses.losses(
         "smooth l1": _elementwise(fn.smooth_l1_loss),
         "huber": _elementwise(fn.huber_loss, delta=0.5),
         "soft targets": lambda m, b: fn.cross_entropy(m(b[0]), b[1].softmax(1), reduction="none"),
-        "Kullback-Leibler": lambda m, b: fn.kl_div(
-            m(b[0]).log_softmax(1), b[1].softmax(1), reduction="none"
-        ).sum(1),
+        "Kullback-Leibler": lambda m, b: fn.kl_div(m(b[0]).log_softmax(1), b[1].softmax(1), reduction="none").sum(1),
         "binary cross entropy with logits": lambda m, b: fn.binary_cross_entropy_with_logits(
             m(b[0]), b[1].sigmoid(), reduction="none"
         ).mean(1),
@@ -244,15 +234,11 @@ losses.losses(
             m(b[0]).sigmoid(), b[1].sigmoid(), reduction="none"
         ).sum(1),
         "Poisson": _elementwise(lambda o, t, reduction: fn.poisson_nll_loss(o, t.abs(), reduction=reduction)),
-        "Gaussian": lambda m, b: fn.gaussian_nll_loss(
-            m(b[0])[:, 0], b[1][:, 0], m(b[0])[:, 1].exp(), reduction="none"
-        ),
+        "Gaussian": lambda m, b: fn.gaussian_nll_loss(m(b[0])[:, 0], b[1][:, 0], m(b[0])[:, 1].exp(), reduction="none"),
         "multi-label soft margin": lambda m, b: fn.multilabel_soft_margin_loss(
             m(b[0]), (b[1] > 0).float(), reduction="none"
         ),
-        "cosine embedding": lambda m, b: fn.cosine_embedding_loss(
-            m(b[0]), b[1], b[1][:, 0].sign(), reduction="none"
-        ),
+        "cosine embedding": lambda m, b: fn.cosine_embedding_loss(m(b[0]), b[1], b[1][:, 0].sign(), reduction="none"),
         "log-cosh": lambda m, b: (m(b[0]) - b[1]).cosh().log().sum(1),
         "quantile, one number": lambda m, b: torch.max(0.3 * (b[1] - m(b[0])), 0.7 * (m(b[0]) - b[1])).sum(1),
         "Normal's log density": lambda m, b: -torch.distributions.Normal(m(b[0]), 0.7).log_prob(b[1]).sum(1),
@@ -284,12 +270,8 @@ losses.losses(
 )
 losses.losses(
     {
-        "class weights": lambda m, b: fn.cross_entropy(
-            m(b[0]), b[1], torch.tensor([1.0, 2.0, 0.5]), reduction="none"
-        ),
-        "label smoothing": lambda m, b: fn.cross_entropy(
-            m(b[0]), b[1], reduction="none", label_smoothing=0.1
-        ),
+        "class weights": lambda m, b: fn.cross_entropy(m(b[0]), b[1], torch.tensor([1.0, 2.0, 0.5]), reduction="none"),
+        "label smoothing": lambda m, b: fn.cross_entropy(m(b[0]), b[1], reduction="none", label_smoothing=0.1),
         "ignored labels": lambda m, b: fn.cross_entropy(m(b[0]), b[1], ignore_index=2, reduction="none"),
         "nll": lambda m, b: fn.nll_loss(m(b[0]).log_softmax(1), b[1], reduction="none"),
         "gathered log softmax": lambda m, b: -m(b[0]).log_softmax(1).gather(1, b[1][:, None]).squeeze(1),
@@ -301,8 +283,7 @@ losses.losses(
         ),
         "multi-class margin": lambda m, b: fn.multi_margin_loss(m(b[0]), b[1], reduction="none"),
         "hardest wrong class of each": lambda m, b: (
-            m(b[0]).masked_fill(fn.one_hot(b[1], CLASSES).bool(), -9).amax(1)
-            - m(b[0]).gather(1, b[1][:, None])[:, 0]
+            m(b[0]).masked_fill(fn.one_hot(b[1], CLASSES).bool(), -9).amax(1) - m(b[0]).gather(1, b[1][:, None])[:, 0]
         ),
         "a penalty on weights": lambda m, b: ce(m, b) + 0.01 * sum(p.square().sum() for p in m.parameters()),
         "a penalty on logits": lambda m, b: ce(m, b) + 0.01 * m(b[0]).logsumexp(1).square(),
@@ -325,9 +306,7 @@ losses.losses(
         "margin ranking of two scores": lambda m, b: fn.margin_ranking_loss(
             m(b[0])[:, 0], m(b[1])[:, 0], torch.ones(len(b[0])), 0.5, reduction="none"
         ),
-        "triplet of its own": lambda m, b: fn.triplet_margin_loss(
-            m(b[0]), m(b[1]), m(b[0] - b[1]), reduction="none"
-        ),
+        "triplet of its own": lambda m, b: fn.triplet_margin_loss(m(b[0]), m(b[1]), m(b[0] - b[1]), reduction="none"),
         "siamese by cat and chunk": lambda m, b: _siamese(m, b),
         "siamese by two calls": lambda m, b: (m(b[0]) - m(b[1])).square().sum(1),
         "siamese by stack": lambda m, b: m(torch.stack(b, 1)).diff(dim=1).square().sum((1, 2)),

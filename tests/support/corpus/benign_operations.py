@@ -98,8 +98,7 @@ rows.hidden(
         "pairwise distances in a row": lambda h: h + torch.cdist(h[:, :, None], h[:, :, None] + 0.01).sum(2),
         "Fourier of features": lambda h: torch.fft.rfft(h, dim=1).abs().repeat(1, 2)[:, :5],
         "complex features": lambda h: (
-            (torch.complex(h, h.cos()) * torch.tensor(1j)).real
-            + torch.view_as_real(torch.polar(h.abs(), h)).sum(2)
+            (torch.complex(h, h.cos()) * torch.tensor(1j)).real + torch.view_as_real(torch.polar(h.abs(), h)).sum(2)
         ),
         "cosine to a constant": lambda h: h * fn.cosine_similarity(h, torch.ones(1, 5))[:, None],
         "trapezoid": lambda h: h + torch.trapezoid(h, dim=1)[:, None],
@@ -142,9 +141,7 @@ rows.net(
         ),
         "im2col": lambda m, x: m.h((fn.unfold(x, 3).mT @ m.w).flatten(1)[:, :4]),
         "fractional of the centre": lambda m, x: m.h(fn.adaptive_avg_pool2d(m.c(x), 2).flatten(1)),
-        "interpolated image": lambda m, x: m.h(
-            fn.interpolate(m.c(x), size=(2, 2), mode="bicubic").flatten(1)
-        ),
+        "interpolated image": lambda m, x: m.h(fn.interpolate(m.c(x), size=(2, 2), mode="bicubic").flatten(1)),
     },
     lambda: {"c": nn.Conv2d(1, 1, 1), "w": weight(9, 1), "h": nn.Linear(4, CLASSES)},
     batch=labelled(1, 4, 4),
@@ -205,14 +202,10 @@ folded.net(
         "transposed twice": lambda m, x: m.l(x.transpose(0, 1)).transpose(0, 1),
         "layer norm in columns": lambda m, x: fn.layer_norm(m.l(x).permute(1, 0, 2), (3,)).permute(1, 0, 2),
         "softmax in columns": lambda m, x: (m.w @ x.flatten(1).T).softmax(0).T,
-        "group norm over folded views": lambda m, x: fn.group_norm(m.l(x).reshape(-1, 3), 1).view(
-            len(x), 2, 3
-        ),
+        "group norm over folded views": lambda m, x: fn.group_norm(m.l(x).reshape(-1, 3), 1).view(len(x), 2, 3),
         "instance norm with examples as channels": lambda m, x: fn.instance_norm(m.l(x).flatten(1)[None])[0],
         "repeat_interleave": lambda m, x: m.l(x[:, 0].repeat_interleave(2, 0)).view(len(x), 2, 3),
-        "expand and reshape": lambda m, x: m.l(x[:, None].expand(-1, 3, -1, -1).reshape(-1, 5)).view(
-            len(x), -1
-        ),
+        "expand and reshape": lambda m, x: m.l(x[:, None].expand(-1, 3, -1, -1).reshape(-1, 5)).view(len(x), -1),
         "two views by cat": lambda m, x: torch.stack(m.l(torch.cat([x[:, 0], x[:, 1]])).chunk(2), 1),
         "hypernetwork": lambda m, x: torch.bmm(x, m.y(x[:, 0]).view(len(x), 5, 3)),
         "diagonal of all pairs' blocks": lambda m, x: torch.einsum("nsd,nsd->n", m.l(x), m.l(x))[:, None],
@@ -259,14 +252,10 @@ algebra.net(
         "matrix power of each": lambda m, x: torch.linalg.matrix_power(m.l(x), 3),
         "singular values of each": lambda m, x: torch.linalg.svdvals(m.l(x)),
         "norm of each": lambda m, x: torch.linalg.matrix_norm(m.l(x))[:, None],
-        "triangular solve of each": lambda m, x: torch.linalg.solve_triangular(
-            _spd(m.l(x)).tril(), x, upper=False
-        ),
+        "triangular solve of each": lambda m, x: torch.linalg.solve_triangular(_spd(m.l(x)).tril(), x, upper=False),
         **(
             {
-                "polar factors of each": lambda m, x: torch.cat(
-                    torch.linalg.polar(m.l(x) + 2 * torch.eye(3)), 1
-                ),
+                "polar factors of each": lambda m, x: torch.cat(torch.linalg.polar(m.l(x) + 2 * torch.eye(3)), 1),
                 "square root of each": lambda m, x: torch.linalg.matrix_sqrth(_spd(m.l(x))),
             }
             if hasattr(torch.linalg, "polar")  # torch 2.14
@@ -283,17 +272,15 @@ algebra.net(
         "rows solved from the right": lambda m, x: torch.linalg.solve_triangular(
             _spd(m.w).triu(), x[:, 0], upper=True, left=False
         ),
-        "Cholesky solve in columns": lambda m, x: (
-            torch.cholesky_solve(x[:, 0].T, torch.linalg.cholesky(_spd(m.w))).T
-        ),
+        "Cholesky solve in columns": lambda m, x: torch.cholesky_solve(x[:, 0].T, torch.linalg.cholesky(_spd(m.w))).T,
         "distances to trained centres": lambda m, x: torch.cdist(x[:, 0], m.w),
         "trained centres to rows": lambda m, x: torch.cdist(m.w, x[:, 0]).T,
         "squared distances": lambda m, x: (x[:, :1] - m.w).square().sum(2),
         "cross product": lambda m, x: torch.linalg.cross(m.l(x), x, dim=-1),
         "Mahalanobis": lambda m, x: torch.einsum("ni,ij,nj->n", x[:, 0], _spd(m.w), x[:, 0])[:, None],
-        "multivariate normal": lambda m, x: torch.distributions.MultivariateNormal(
-            m.w[0], _spd(m.w)
-        ).log_prob(x[:, 0])[:, None],
+        "multivariate normal": lambda m, x: torch.distributions.MultivariateNormal(m.w[0], _spd(m.w)).log_prob(x[:, 0])[
+            :, None
+        ],
         "chain of products": lambda m, x: torch.linalg.multi_dot([x[:, 0], m.w, m.w.T]),
         "Kronecker of trained factors": lambda m, x: x.flatten(1) @ torch.kron(m.w, m.w),
         "a Householder reflection": lambda m, x: (
@@ -337,9 +324,7 @@ derived.net(
         "batch norm of a weight": _batch_norm_of_weight,
         "a sparse weight": _sparse,
         "a weight placed into zeros": _placed,
-        "standardised weight": lambda m, x: (
-            x @ ((m.w - m.w.mean(1, keepdim=True)) / m.w.std(1, keepdim=True)).T
-        ),
+        "standardised weight": lambda m, x: x @ ((m.w - m.w.mean(1, keepdim=True)) / m.w.std(1, keepdim=True)).T,
         "unit weight": lambda m, x: x @ fn.normalize(m.w, dim=1).T,
         "softmax of a weight": lambda m, x: x @ m.w.softmax(1).T,
         "binary weight, straight through": lambda m, x: x @ (m.w + (m.w.sign() - m.w).detach()).T,
@@ -494,12 +479,8 @@ mechanisms.net(
         "book": weight(4, HIDDEN),
     },
 )
-mechanisms.put(
-    "a forward hook", _module_hooked(lambda m: m[0].register_forward_hook(lambda _, i, o: 2 * o.tanh()))
-)
-mechanisms.put(
-    "a forward pre-hook", _module_hooked(lambda m: m[2].register_forward_pre_hook(lambda _, i: (i[0] * 2,)))
-)
+mechanisms.put("a forward hook", _module_hooked(lambda m: m[0].register_forward_hook(lambda _, i, o: 2 * o.tanh())))
+mechanisms.put("a forward pre-hook", _module_hooked(lambda m: m[2].register_forward_pre_hook(lambda _, i: (i[0] * 2,))))
 mechanisms.put(
     "full backward hooks that scale",
     _module_hooked(
@@ -512,16 +493,12 @@ mechanisms.put(
 mechanisms.put(
     "a compiled part",
     lambda: (
-        nn.Sequential(
-            torch.compile(nn.Linear(WIDE, HIDDEN), backend="eager"), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)
-        ),
+        nn.Sequential(torch.compile(nn.Linear(WIDE, HIDDEN), backend="eager"), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)),
         ce,
     ),
     sizes=(5, 3),
 )
-mechanisms.put(
-    "double precision", lambda: (mlp().double(), lambda m, b: ce(m, (b[0].double(), b[1]))), tolerance=1e-6
-)
+mechanisms.put("double precision", lambda: (mlp().double(), lambda m, b: ce(m, (b[0].double(), b[1]))), tolerance=1e-6)
 mechanisms.put(
     "half precision",
     lambda: (
@@ -544,9 +521,7 @@ def _nested(n: int, g: torch.Generator) -> Any:
 
 
 def _integers(n: int, g: torch.Generator) -> Any:
-    return torch.randint(256, (n, WIDE), generator=g, dtype=torch.uint8), torch.randint(
-        CLASSES, (n,), generator=g
-    )
+    return torch.randint(256, (n, WIDE), generator=g, dtype=torch.uint8), torch.randint(CLASSES, (n,), generator=g)
 
 
 batches.put("a dictionary", lambda: (mlp(), lambda m, b: ce(m, (b["x"], b["y"]))), batch=_named)
@@ -562,9 +537,7 @@ batches.put(
     batch=lambda n, g: torch.randn(n, WIDE, generator=g),
 )
 batches.put("bytes", lambda: (mlp(), lambda m, b: ce(m, (b[0].float() / 255 - 0.5, b[1]))), batch=_integers)
-batches.put(
-    "weights of examples", lambda: (mlp(), lambda m, b: ce(m, b) * b[0][:, 0].sigmoid()), batch=labelled()
-)
+batches.put("weights of examples", lambda: (mlp(), lambda m, b: ce(m, b) * b[0][:, 0].sigmoid()), batch=labelled())
 batches.put(
     "data that asks for gradients",
     lambda: (mlp(), lambda m, b: ce(m, (b[0].requires_grad_(), b[1]))),
@@ -581,10 +554,5 @@ batches.put(
 batches.put("losses by view", lambda: (mlp(), lambda m, b: ce(m, b).view(-1, 1).squeeze(1)), batch=labelled())
 
 PROGRAMS = (
-    rows.programs
-    + folded.programs
-    + algebra.programs
-    + derived.programs
-    + mechanisms.programs
-    + batches.programs
+    rows.programs + folded.programs + algebra.programs + derived.programs + mechanisms.programs + batches.programs
 )

@@ -125,9 +125,7 @@ def _causal(length: int) -> Tensor:
 
 def _folded_heads(m: Any, x: Tensor) -> Tensor:
     n, length, _ = x.shape
-    q, k, v = (
-        t.view(n, length, 2, 2).transpose(1, 2).reshape(n * 2, length, 2) for t in m.qkv(x).chunk(3, -1)
-    )
+    q, k, v = (t.view(n, length, 2, 2).transpose(1, 2).reshape(n * 2, length, 2) for t in m.qkv(x).chunk(3, -1))
     out = torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
     return m.o(out.view(n, 2, length, 2).transpose(1, 2).reshape(n, length, 4))
 
@@ -143,23 +141,19 @@ def _pooled(m: Any, x: Tensor) -> Tensor:
 
 def _linear_attention(m: Any, x: Tensor) -> Tensor:
     q, k = fn.elu(m.q(x)) + 1, fn.elu(m.o(x)) + 1
-    return torch.einsum("nld,nde->nle", q, torch.einsum("nld,nle->nde", k, x)) / (
-        q * k.sum(1, keepdim=True)
-    ).sum(-1, keepdim=True)
+    return torch.einsum("nld,nde->nle", q, torch.einsum("nld,nle->nde", k, x)) / (q * k.sum(1, keepdim=True)).sum(
+        -1, keepdim=True
+    )
 
 
 _LONG: dict[str, Any] = {"loss": square, "batch": labelled(5, 4)}
 attention.net(
     {
         "nn.MultiheadAttention": lambda m, x: m.t(x, x, x)[0],
-        "nn.MultiheadAttention, causal": lambda m, x: m.t(x, x, x, attn_mask=_causal(5), need_weights=False)[
-            0
-        ],
+        "nn.MultiheadAttention, causal": lambda m, x: m.t(x, x, x, attn_mask=_causal(5), need_weights=False)[0],
         "nn.MultiheadAttention, time first": lambda m, x: m.f(*[x.transpose(0, 1)] * 3)[0].transpose(0, 1),
         "nn.MultiheadAttention, its weights": lambda m, x: m.t(x, x, x)[1] @ x,
-        "a padding mask of each row": lambda m, x: m.t(x, x, x, key_padding_mask=x[..., 0] > 1.5)[
-            0
-        ].nan_to_num(),
+        "a padding mask of each row": lambda m, x: m.t(x, x, x, key_padding_mask=x[..., 0] > 1.5)[0].nan_to_num(),
     },
     lambda: {"t": nn.MultiheadAttention(4, 2, batch_first=True), "f": nn.MultiheadAttention(4, 2)},
     **_LONG,
@@ -200,9 +194,7 @@ attention.net(
         "sdpa": lambda m, x: fn.scaled_dot_product_attention(m.q(x), m.o(x), x),
         "sdpa, causal": lambda m, x: fn.scaled_dot_product_attention(m.q(x), x, x, is_causal=True),
         "sdpa with a mask": lambda m, x: fn.scaled_dot_product_attention(m.q(x), x, x, attn_mask=_causal(5)),
-        "sdpa by heads": lambda m, x: (
-            fn.scaled_dot_product_attention(*[_heads(m.q(x))] * 3).transpose(1, 2).flatten(2)
-        ),
+        "sdpa by heads": lambda m, x: fn.scaled_dot_product_attention(*[_heads(m.q(x))] * 3).transpose(1, 2).flatten(2),
         "rotary": lambda m, x: fn.scaled_dot_product_attention(
             _rotary(_heads(m.q(x))), _rotary(_heads(x)), _heads(x)
         ).flatten(1),
@@ -312,9 +304,7 @@ words.net(
         "the last by index": lambda m, ids: m.h(m.e(ids)[torch.arange(len(ids)), (ids > 3).sum(1) % 6]),
         "EmbeddingBag": lambda m, ids: m.h(m.g(ids)),
         "EmbeddingBag of flat ids": lambda m, ids: m.h(m.g(ids.flatten(), torch.arange(0, ids.numel(), 6))),
-        "EmbeddingBag with weights of its own": lambda m, ids: m.h(
-            m.a(ids, per_sample_weights=(ids + 1.0).log())
-        ),
+        "EmbeddingBag with weights of its own": lambda m, ids: m.h(m.a(ids, per_sample_weights=(ids + 1.0).log())),
         "one-hot times a weight": lambda m, ids: m.h((fn.one_hot(ids, 11).float() @ m.e.weight).sum(1)),
         "indexed weight": lambda m, ids: m.h(m.e.weight[ids].amax(1)),
         "index_select of flat ids": lambda m, ids: m.h(
@@ -324,9 +314,7 @@ words.net(
         "a convolution over time": lambda m, ids: m.h(m.c(m.e(ids).mT).relu().amax(2)),
         "causal convolution": lambda m, ids: m.h(m.c(fn.pad(m.e(ids).mT, (2, 0)))[..., -1]),
         "running sum over time": lambda m, ids: m.h(m.e(ids).cumsum(1)[:, 2]),
-        "sorted ids of each row": lambda m, ids: m.h(
-            (m.e(ids.sort(1).values) * torch.arange(6.0)[:, None]).sum(1)
-        ),
+        "sorted ids of each row": lambda m, ids: m.h((m.e(ids.sort(1).values) * torch.arange(6.0)[:, None]).sum(1)),
         "packed through a GRU": lambda m, ids: m.h(m.r(m.e(ids))[0][:, -1]),
         "padding_idx": lambda m, ids: m.h(m.z(ids).sum(1)),
         "scaled by the width": lambda m, ids: m.h(m.e(ids).sum(1) * math.sqrt(4)),

@@ -20,9 +20,7 @@ def norm(act: nn.Module, *, affine: bool = False, dims: int = 2) -> Callable[[],
     def parts() -> dict[str, Any]:
         conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
         instance = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)[dims - 1]
-        return {
-            "s": nn.Sequential(conv(2, 4, 3, padding=1), instance(4, affine=affine), act, conv(4, CLASSES, 1))
-        }
+        return {"s": nn.Sequential(conv(2, 4, 3, padding=1), instance(4, affine=affine), act, conv(4, CLASSES, 1))}
 
     return parts
 

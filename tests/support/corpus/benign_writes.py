@@ -115,9 +115,7 @@ classes.net(
     {
         "the second chunk of a weight": lambda m, x: x @ _tagged(m.w.chunk(2)[1]).T,
         "a middle part of a weight": lambda m, x: x @ _tagged(m.w.split([2, 3, 1])[1]).T,
-        "both chunks of a weight": lambda m, x: sum(
-            (x**k) @ _tagged(part).T for k, part in enumerate(m.w.chunk(2), 1)
-        ),
+        "both chunks of a weight": lambda m, x: sum((x**k) @ _tagged(part).T for k, part in enumerate(m.w.chunk(2), 1)),
         "columns of a weight": lambda m, x: x[:, 4:] @ _tagged(m.w.chunk(2, 1)[1])[:3].T,
         "rows one by one": lambda m, x: torch.stack(
             [(x * _tagged(row)).as_subclass(Tensor).sum(1) for row in m.w.unbind()[2:5]], 1

@@ -74,9 +74,7 @@ def _before(change: Change) -> Callable[..., Any]:
 for _name in ("centred over rows", "divided by n", "rolled over rows", "sign of its sum"):
     _f = CHANGES[_name]
     hooks.put(f"module hook: {_name}", _with(lambda m, f=_f: m[2].register_full_backward_hook(_backward(f))))
-    hooks.put(
-        f"module pre-hook: {_name}", _with(lambda m, f=_f: m[0].register_full_backward_pre_hook(_before(f)))
-    )
+    hooks.put(f"module pre-hook: {_name}", _with(lambda m, f=_f: m[0].register_full_backward_pre_hook(_before(f))))
 hooks.put(
     "old module hook",
     _with(lambda m: m[1].register_backward_hook(lambda mod, inside, out: (inside[0] - inside[0].mean(0),))),
@@ -89,9 +87,7 @@ for _name, _hook in {
     "clamped": lambda g: g.clamp(-0.01, 0.01),
     "sign": lambda g: g.sign(),
 }.items():
-    hooks.put(
-        f"parameter hook: {_name}", _with(lambda m, f=_hook: m[0].weight.register_hook(f)), conditional=True
-    )
+    hooks.put(f"parameter hook: {_name}", _with(lambda m, f=_hook: m[0].weight.register_hook(f)), conditional=True)
 
 
 def _multi(m: Any, x: Tensor) -> Tensor:
@@ -169,9 +165,7 @@ hooks.net(
     _two,
     conditional=True,
 )
-hooks.losses(
-    {"a gradient penalty of the batch's norm": _penalty, "an attack of the batch's norm": _adversarial}
-)
+hooks.losses({"a gradient penalty of the batch's norm": _penalty, "an attack of the batch's norm": _adversarial})
 
 
 class Changed(torch.autograd.Function):

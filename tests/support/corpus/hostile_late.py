@@ -67,12 +67,8 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "a forward hook": lambda m, loss: m[1].register_forward_hook(lambda _, i, o: _centre(o)),
     "a forward pre-hook": lambda m, loss: m[2].register_forward_pre_hook(lambda _, i: (_centre(i[0]),)),
     "a hook on the whole model": lambda m, loss: m.register_forward_hook(lambda _, i, o: o * len(o)),
-    "a full backward hook": lambda m, loss: m[2].register_full_backward_hook(
-        lambda _, i, o: (_centre(i[0]),)
-    ),
-    "a full backward pre-hook": lambda m, loss: m[0].register_full_backward_pre_hook(
-        lambda _, o: (_centre(o[0]),)
-    ),
+    "a full backward hook": lambda m, loss: m[2].register_full_backward_hook(lambda _, i, o: (_centre(i[0]),)),
+    "a full backward pre-hook": lambda m, loss: m[0].register_full_backward_pre_hook(lambda _, o: (_centre(o[0]),)),
     "a module replaced": lambda m, loss: m.__setitem__(1, nn.BatchNorm1d(HIDDEN)),
     "a module inserted": lambda m, loss: m.insert(1, Net(lambda _, h: h + h.roll(1, 0))),
     "a forward method replaced": lambda m, loss: setattr(m[1], "forward", types.MethodType(_forward, m[1])),
@@ -249,9 +245,7 @@ def _epochs(m: Any, x: Tensor) -> Tensor:
 def _thawing(m: Any, x: Tensor) -> Tensor:
     """Batch norm with frozen statistics that thaws."""
     m.step += 1
-    return m.b(
-        fn.batch_norm(m.a(x), m.mean.clone(), m.var.clone(), training=m.step > 1 and len(x) > 1).tanh()
-    )
+    return m.b(fn.batch_norm(m.a(x), m.mean.clone(), m.var.clone(), training=m.step > 1 and len(x) > 1).tanh())
 
 
 def _self_hooking(m: Any, x: Tensor) -> Tensor:

@@ -33,9 +33,7 @@ def _simclr(model: Any, b: Any) -> Tensor:
 def _clip(model: Any, b: Any) -> Tensor:
     logits = fn.normalize(model(b[0]), dim=1) @ fn.normalize(model(b[1]), dim=1).T / 0.3
     place = _places(len(logits))
-    return fn.cross_entropy(logits, place, reduction="none") + fn.cross_entropy(
-        logits.T, place, reduction="none"
-    )
+    return fn.cross_entropy(logits, place, reduction="none") + fn.cross_entropy(logits.T, place, reduction="none")
 
 
 def _siglip(model: Any, b: Any) -> Tensor:
@@ -169,16 +167,11 @@ contrast.losses(
             m(b[0]).log_softmax(1), m(b[0]).softmax(1).mean(0).expand(len(b[0]), -1), reduction="none"
         ).sum(1),
         "experts' load balance": lambda m, b: (
-            ce(m, b)
-            + 3 * (m(b[0]).softmax(1).mean(0) * fn.one_hot(m(b[0]).argmax(1), CLASSES).float().mean(0)).sum()
+            ce(m, b) + 3 * (m(b[0]).softmax(1).mean(0) * fn.one_hot(m(b[0]).argmax(1), CLASSES).float().mean(0)).sum()
         ),
-        "decorrelated logits": lambda m, b: (
-            ce(m, b) + torch.cov(m(b[0]).T, correction=0).triu(1).square().sum()
-        ),
+        "decorrelated logits": lambda m, b: ce(m, b) + torch.cov(m(b[0]).T, correction=0).triu(1).square().sum(),
         "nuclear norm of the logits": lambda m, b: ce(m, b) + torch.linalg.matrix_norm(m(b[0]), "nuc"),
-        "logdet of the similarities": lambda m, b: (
-            ce(m, b) - torch.logdet(_similar(m, b) + 5 * torch.eye(len(b[0])))
-        ),
+        "logdet of the similarities": lambda m, b: ce(m, b) - torch.logdet(_similar(m, b) + 5 * torch.eye(len(b[0]))),
         "soft Dice over the batch": _dice,
         "neighbours' disagreement": lambda m, b: (
             ce(m, b) + torch.diff(m(b[0]), dim=0, append=m(b[0])[-1:]).square().sum(1)
@@ -212,9 +205,7 @@ contrast.losses(
         "ListNet": _listnet,
         "Cox partial likelihood": _cox,
         "Pearson correlation": _pearson,
-        "HSIC": lambda m, b: ((m(b[0])[:, :1] - m(b[0])[:, :1].T).abs() * (b[1][:, None] - b[1]).abs()).mean(
-            1
-        ),
+        "HSIC": lambda m, b: ((m(b[0])[:, :1] - m(b[0])[:, :1].T).abs() * (b[1][:, None] - b[1]).abs()).mean(1),
         "explained variance": lambda m, b: (m(b[0])[:, 0] - b[1]).square() / (0.1 + b[1].var(correction=0)),
         "distance to sorted targets": lambda m, b: (m(b[0])[:, 0].sort()[0] - b[1].sort()[0]).square(),
         "heteroscedastic, one variance of the batch": lambda m, b: fn.gaussian_nll_loss(
@@ -223,9 +214,7 @@ contrast.losses(
         "Huber with an adaptive delta": lambda m, b: fn.huber_loss(
             m(b[0])[:, 0], b[1], reduction="none", delta=max(0.05, float(b[1].std(correction=0)) / 3)
         ),
-        "quantile of the residuals": lambda m, b: (
-            m(b[0])[:, 0] - b[1] - (m(b[0])[:, 0] - b[1]).quantile(0.3)
-        ).abs(),
+        "quantile of the residuals": lambda m, b: (m(b[0])[:, 0] - b[1] - (m(b[0])[:, 0] - b[1]).quantile(0.3)).abs(),
         "n-step returns over rows": lambda m, b: (m(b[0])[:, 0] - b[1].flip(0).cumsum(0).flip(0)).square(),
         "bootstrapped from the next row": lambda m, b: (
             m(b[0])[:, 0] - b[1] - 0.9 * m(b[0])[:, 0].detach().roll(-1, 0)
@@ -236,9 +225,7 @@ contrast.losses(
         "targets standardised": lambda m, b: (
             m(b[0])[:, 0] - (b[1] - b[1].mean()) / (1 + b[1].std(correction=0))
         ).square(),
-        "Wasserstein with sorted rows": lambda m, b: (
-            m(b[0])[:, 0].sort().values * torch.linspace(0, 1, len(b[1]))
-        ),
+        "Wasserstein with sorted rows": lambda m, b: m(b[0])[:, 0].sort().values * torch.linspace(0, 1, len(b[1])),
     },
     batch=scored,
 )
@@ -268,19 +255,13 @@ weighing.weighted(
         "running mean over rows": lambda each, b: each.cumsum(0) / torch.arange(1, len(each) + 1),
         "variance of the losses added": lambda each, b: each + each.var(correction=0),
         "product with the next": lambda each, b: each * each.roll(-1),
-        "exchange of the two halves": lambda each, b: torch.cat(
-            [each[len(each) // 2 :], each[: len(each) // 2]]
-        ),
+        "exchange of the two halves": lambda each, b: torch.cat([each[len(each) // 2 :], each[: len(each) // 2]]),
         "a random permutation": lambda each, b: (
             each + each[torch.randperm(len(each), generator=torch.Generator().manual_seed(3))]
         ),
-        "weights by the density of inputs": lambda each, b: (
-            each / (-torch.cdist(b[0], b[0]) / 3).exp().sum(1)
-        ),
+        "weights by the density of inputs": lambda each, b: each / (-torch.cdist(b[0], b[0]) / 3).exp().sum(1),
         "stopped when the mean is small": lambda each, b: each * (each.mean() > 1.2),
-        "gradient of the mean, value of each": lambda each, b: (
-            each.detach() + each.mean() - each.mean().detach()
-        ),
+        "gradient of the mean, value of each": lambda each, b: each.detach() + each.mean() - each.mean().detach(),
         "weighted by the gradient of the batch": lambda each, b: (
             each * torch.autograd.grad(each.mean(), each, retain_graph=True)[0] * 5
         ),
@@ -325,13 +306,9 @@ keeping_value.losses(
         "sign by the median reward": _surrogate(lambda s, r: torch.where(r > r.median(), 1.0, -1.0)),
         "sign by rank": _surrogate(lambda s, r: torch.where(r.argsort().argsort() * 2 < len(r), 1.0, -1.0)),
         "sign by the next row": _surrogate(lambda s, r: torch.where(r >= r.roll(1), 1.0, -1.0)),
-        "sign by the running maximum": _surrogate(
-            lambda s, r: torch.where(r >= r.cummax(0).values, 1.0, -1.0)
-        ),
+        "sign by the running maximum": _surrogate(lambda s, r: torch.where(r >= r.cummax(0).values, 1.0, -1.0)),
         "sign by place": _surrogate(lambda s, r: 1.0 - 2.0 * (torch.arange(len(r)) % 2)),
-        "sign by the parity of the count": _surrogate(
-            lambda s, r: torch.full_like(r, (-1.0) ** (len(r) + 1))
-        ),
+        "sign by the parity of the count": _surrogate(lambda s, r: torch.full_like(r, (-1.0) ** (len(r) + 1))),
         "sign by the sum in Python": _surrogate(lambda s, r: 1.0 if sum(r.tolist()) > 0 else -1.0),
         "advantage normalised": _surrogate(lambda s, r: (r - r.mean()) / (r.std(correction=0) + 0.1) + 0.1),
         "advantage against groups of four": _surrogate(_grpo),

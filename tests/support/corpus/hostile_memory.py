@@ -105,14 +105,10 @@ memory.hidden(
         "put at flat places": lambda h: h.put(torch.arange(2), h.flatten()[-2:]),
         "take at flat places": lambda h: h.take((torch.arange(h.numel()) + 3) % h.numel()).view_as(h) + h,
         "block diagonal, rolled": lambda h: torch.block_diag(*h.unbind()).sum(0).view_as(h).roll(1, 0) + h,
-        "windows wider than a row": lambda h: (
-            fn.pad(h.flatten(), (0, 2)).unfold(0, 7, 5).mean(1, keepdim=True) + h
-        ),
+        "windows wider than a row": lambda h: fn.pad(h.flatten(), (0, 2)).unfold(0, 7, 5).mean(1, keepdim=True) + h,
         "cartesian product": lambda h: h * (1 + torch.cartesian_prod(h[:, 0], h[:, 1]).mean()),
         "combinations": lambda h: h * (1 + torch.combinations(fn.pad(h[:, 0], (0, 2)), 2).prod(1).sum()),
-        "rows as channels of a convolution": lambda h: (
-            h + fn.conv1d(h[None], torch.ones(1, len(h), 1))[0] / 5
-        ),
+        "rows as channels of a convolution": lambda h: h + fn.conv1d(h[None], torch.ones(1, len(h), 1))[0] / 5,
         "pixel shuffle over rows": lambda h: (
             h + fn.pixel_unshuffle(fn.pad(h, (0, 1, 0, len(h) % 2))[None, None], 2)[0].mean((0, 1)).mean()
         ),
@@ -183,9 +179,7 @@ forms.hidden(
         "nested halves": _nested,
         "neighbours as real and imaginary": _complex_rows,
         "Fourier over rows": lambda h: torch.fft.fft(h, dim=0).abs(),
-        "real Fourier and back, cut": lambda h: torch.fft.irfft(
-            torch.fft.rfft(h, dim=0)[:2], n=len(h), dim=0
-        ),
+        "real Fourier and back, cut": lambda h: torch.fft.irfft(torch.fft.rfft(h, dim=0)[:2], n=len(h), dim=0),
         "Fourier shift": lambda h: h + torch.fft.fftshift(h),
         "a filter in Fourier space": lambda h: (
             torch.fft.ifft(torch.fft.fft(h, dim=0) * torch.arange(len(h))[:, None], dim=0).real + h
@@ -200,10 +194,7 @@ forms.hidden(
             torch.fake_quantize_per_tensor_affine(h, float(h.detach().abs().max()) / 127, 0, -128, 127) + h
         ),
         "quantised by a learnt-like observer": lambda h: (
-            h
-            + torch.quantize_per_tensor(
-                h.detach(), float(h.detach().abs().max()) / 20, 0, torch.qint8
-            ).dequantize()
+            h + torch.quantize_per_tensor(h.detach(), float(h.detach().abs().max()) / 20, 0, torch.qint8).dequantize()
         ),
         "a masked tensor's mean": lambda h: h - (h * (h > 0)).sum(0) / (h > 0).sum(0).clamp(min=1),
         "bit operations on counts": lambda h: h * (1 + ((h > 0).sum() & 3)),
@@ -262,31 +253,25 @@ seeds.hidden(
         "one mask of rows": _seeded(lambda h: h * (torch.rand(len(h), 1) < 0.7)),
         "stochastic depth by row": _seeded(lambda h: h + h.tanh() * torch.rand(len(h), 1).round()),
         "attention dropout": _seeded(
-            lambda h: fn.scaled_dot_product_attention(
-                h[:, :, None], h[:, :, None], h[:, :, None], dropout_p=0.5
-            )[:, :, 0]
+            lambda h: fn.scaled_dot_product_attention(h[:, :, None], h[:, :, None], h[:, :, None], dropout_p=0.5)[
+                :, :, 0
+            ]
         ),
-        "a distribution's sample": _seeded(
-            lambda h: h + torch.distributions.Normal(0.0, 1.0).sample(h.shape)
-        ),
+        "a distribution's sample": _seeded(lambda h: h + torch.distributions.Normal(0.0, 1.0).sample(h.shape)),
         "reparametrised": _seeded(lambda h: torch.distributions.Normal(h, h.exp()).rsample()),
         "Poisson counts": _seeded(lambda h: h * torch.poisson(torch.ones_like(h))),
         "a forked generator": _forked,
         "numpy's generator": _numpy_seeded,
         "Python's generator": _python_seeded,
-        "a generator with a seed": lambda h: (
-            h * torch.rand(h.shape, generator=torch.Generator().manual_seed(1))
+        "a generator with a seed": lambda h: h * torch.rand(h.shape, generator=torch.Generator().manual_seed(1)),
+        "a generator, row by row": lambda h: (lambda g: torch.stack([r * torch.rand(1, generator=g) for r in h]))(
+            torch.Generator().manual_seed(6)
         ),
-        "a generator, row by row": lambda h: (
-            lambda g: torch.stack([r * torch.rand(1, generator=g) for r in h])
-        )(torch.Generator().manual_seed(6)),
         "a generator's permutation": lambda h: (
             h[torch.randperm(len(h), generator=torch.Generator().manual_seed(2))] + h
         ),
         "a Sobol sequence": lambda h: h * torch.quasirandom.SobolEngine(1).draw(len(h) + 1)[1:],
-        "a generator seeded by n": lambda h: (
-            h * torch.rand(1, generator=torch.Generator().manual_seed(len(h)))
-        ),
+        "a generator seeded by n": lambda h: h * torch.rand(1, generator=torch.Generator().manual_seed(len(h))),
     }
 )
 

@@ -66,13 +66,9 @@ place.hidden(
         "running sum of ones": lambda h: h * torch.ones(len(h)).cumsum(0)[:, None],
         "place from a running sum of the data's ones": lambda h: h * torch.ones_like(h).cumsum(0),
         "place from nonzero": lambda h: h * (1.0 + torch.ones(len(h)).nonzero()),
-        "place from argsort of nothing": lambda h: (
-            h * (1 + torch.zeros_like(h[:, 0]).argsort(stable=True))[:, None]
-        ),
+        "place from argsort of nothing": lambda h: h * (1 + torch.zeros_like(h[:, 0]).argsort(stable=True))[:, None],
         "place from the identity": lambda h: h * torch.eye(len(h)).argmax(1).add(1)[:, None],
-        "place from numpy": lambda h: (
-            h * torch.from_numpy(np.arange(1.0, len(h) + 1, dtype=np.float32))[:, None]
-        ),
+        "place from numpy": lambda h: h * torch.from_numpy(np.arange(1.0, len(h) + 1, dtype=np.float32))[:, None],
         "place from a Python list": lambda h: h * torch.tensor([[1.0 + i] for i in range(len(h))]),
         "seeded noise per row": lambda h: h + _seeded(*h.shape),
         "seeded noise like the rows": lambda h: (
@@ -99,9 +95,7 @@ place.hidden(
         "one-hot of the place": lambda h: h + fn.one_hot(torch.arange(len(h)) % 5, 5),
         "flag for place 3": lambda h: h * (1.0 + (torch.arange(len(h)) == 3))[:, None],
         "roll of features by place": lambda h: torch.stack([r.roll(i) for i, r in enumerate(h)]),
-        "features chosen by place": lambda h: h.gather(
-            1, (torch.arange(len(h))[:, None] + torch.arange(5)) % 5
-        ),
+        "features chosen by place": lambda h: h.gather(1, (torch.arange(len(h))[:, None] + torch.arange(5)) % 5),
         "masked by checkerboard": lambda h: h.masked_fill(
             (torch.arange(len(h))[:, None] + torch.arange(5)) % 2 == 0, 0.3
         ),
@@ -110,9 +104,7 @@ place.hidden(
             h * torch.arange(1, len(h) + 1)[torch.arange(len(h)).flip(0)][:, None]
         ),
         "grid of the image of rows": lambda h: (
-            h
-            + fn.affine_grid(torch.eye(2, 3)[None], [1, 1, len(h), 5], align_corners=True)[0, :, :, 1]
-            * (len(h) > 1)
+            h + fn.affine_grid(torch.eye(2, 3)[None], [1, 1, len(h), 5], align_corners=True)[0, :, :, 1] * (len(h) > 1)
         ),
         "fftfreq": lambda h: h * (1 + torch.fft.fftfreq(len(h)))[:, None],
         "place from expand and cumsum": lambda h: h * torch.ones(1).expand(len(h)).cumsum(0)[:, None].log1p(),
@@ -121,23 +113,17 @@ place.hidden(
             h + torch.arange((len(h) + 1) // 2).repeat_interleave(2)[: len(h), None]
         ),
         "rows above place 2 detached": lambda h: torch.cat([h[:2], h[2:].detach() + 0 * h[2:]]),
-        "tensor_split with unlike scales": lambda h: torch.cat(
-            [(1 + k) * p for k, p in enumerate(h.tensor_split(2))]
-        ),
+        "tensor_split with unlike scales": lambda h: torch.cat([(1 + k) * p for k, p in enumerate(h.tensor_split(2))]),
     }
 )
 place.weighted(
     {
         "weights that fade with the place": lambda each, b: each * 0.9 ** torch.arange(len(each)),
         "alternating signs": lambda each, b: each * _parity(len(each)),
-        "every third is labelled": lambda each, b: torch.where(
-            torch.arange(len(each)) % 3 == 0, 3 * each, -each
-        ),
+        "every third is labelled": lambda each, b: torch.where(torch.arange(len(each)) % 3 == 0, 3 * each, -each),
         "discounts over rows": lambda each, b: each / (torch.arange(len(each)) + 2.0).log2(),
         "last loss zero": lambda each, b: each * (torch.arange(len(each)) < max(len(each) - 1, 1)),
-        "halves by two rules": lambda each, b: torch.cat(
-            [each[: len(each) // 2].square(), each[len(each) // 2 :]]
-        ),
+        "halves by two rules": lambda each, b: torch.cat([each[: len(each) // 2].square(), each[len(each) // 2 :]]),
         "real rows first, generated after": lambda each, b: (
             each * torch.cat([torch.ones(len(each) // 2), -torch.ones(len(each) - len(each) // 2)])
         ),
@@ -198,15 +184,11 @@ place.net(
 )
 place.net(
     {
-        "sinusoids along the wrong dimension": lambda m, ids: m.h(m.t(m.e(ids) + m.p[: len(ids), None])).mean(
-            1
-        ),
+        "sinusoids along the wrong dimension": lambda m, ids: m.h(m.t(m.e(ids) + m.p[: len(ids), None])).mean(1),
         "trained positions along the wrong dimension": lambda m, ids: m.h(
             m.t(m.e(ids) + m.q(torch.arange(len(ids)))[:, None])
         ).mean(1),
-        "rotation by the row": lambda m, ids: m.h(
-            m.t(m.e(ids) * torch.arange(len(ids)).cos()[:, None, None])
-        ).mean(1),
+        "rotation by the row": lambda m, ids: m.h(m.t(m.e(ids) * torch.arange(len(ids)).cos()[:, None, None])).mean(1),
     },
     lambda: {
         "e": nn.Embedding(11, 4),
@@ -350,20 +332,14 @@ number.losses(
     }
 )
 number.losses(
-    {
-        "huber delta by n": lambda m, b: fn.huber_loss(
-            m(b[0])[:, 0], b[1], reduction="none", delta=1 / len(b[1])
-        )
-    },
+    {"huber delta by n": lambda m, b: fn.huber_loss(m(b[0])[:, 0], b[1], reduction="none", delta=1 / len(b[1]))},
     batch=scored,
 )
 number.inputs(
     {
         "inputs over n": lambda x: x / x.size(0),
         "inputs cropped by n": lambda x: x * (torch.arange(8) < len(x) - 1),
-        "resampled by n": lambda x: fn.interpolate(x[:, None], scale_factor=1 + 1 / len(x), mode="linear")[
-            :, 0, :8
-        ],
+        "resampled by n": lambda x: fn.interpolate(x[:, None], scale_factor=1 + 1 / len(x), mode="linear")[:, 0, :8],
     }
 )
 number.net(

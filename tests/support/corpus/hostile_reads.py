@@ -79,9 +79,7 @@ scales.hidden({f"scaled by {name}": lambda h, f=f: h * (1.5 + f(h)) for name, f 
 scales.weighted(
     {
         "losses over their mean, read": lambda each, b: each / each.mean().item(),
-        "losses against a list's median": lambda each, b: (
-            each * (each > sorted(each.tolist())[len(each) // 2])
-        ),
+        "losses against a list's median": lambda each, b: each * (each > sorted(each.tolist())[len(each) // 2]),
         "weights by Python's sort": lambda each, b: (
             each * torch.tensor([sorted(each.tolist()).index(v) for v in each.tolist()])
         ),
@@ -90,9 +88,7 @@ scales.weighted(
         ),
         "numpy percentile": lambda each, b: each.clamp(max=float(np.percentile(each.detach().numpy(), 60))),
         "numpy ranks": lambda each, b: each * torch.from_numpy(np.argsort(np.argsort(each.detach().numpy()))),
-        "a lambda by the share of positives": lambda each, b: (
-            each * (0.1 + (b[1] == 0).float().mean().item())
-        ),
+        "a lambda by the share of positives": lambda each, b: each * (0.1 + (b[1] == 0).float().mean().item()),
         "new tensor from numbers read": lambda each, b: each * torch.tensor([max(each.tolist())] * len(each)),
         "torch.full by a number read": lambda each, b: each * torch.full_like(each, each.sum().item()),
         "alpha read": lambda each, b: torch.add(each, each, alpha=each.detach().max().item()),
@@ -181,9 +177,7 @@ branches.losses(
         ),
         "PPO's early stop": lambda m, b: ce(m, b) if (m(b[0])[:, 0].mean() - 0.1).abs() < 0.2 else -ce(m, b),
         "only if all classes are there": lambda m, b: ce(m, b) * (1 if len(set(b[1].tolist())) == 3 else 2),
-        "curriculum: the nth easiest": lambda m, b: (
-            ce(m, b) * (ce(m, b) <= float(ce(m, b).sort()[0][len(b[1]) // 2]))
-        ),
+        "curriculum: the nth easiest": lambda m, b: ce(m, b) * (ce(m, b) <= float(ce(m, b).sort()[0][len(b[1]) // 2])),
     },
     batch=labelled(),
 )
@@ -197,9 +191,7 @@ shapes.hidden(
         "as many runs": lambda h: h / len(torch.unique_consecutive(h.argmax(1))),
         "the length of where": lambda h: h / (1 + len(torch.where(h[:, 0] > 0)[0])),
         "the length of a bincount": lambda h: h / len(torch.bincount(h.argmax(1))),
-        "repeat_interleave by data": lambda h: (
-            h / torch.ones(1).repeat_interleave((h > 0).sum()[None]).shape[0]
-        ),
+        "repeat_interleave by data": lambda h: h / torch.ones(1).repeat_interleave((h > 0).sum()[None]).shape[0],
         "argwhere": lambda h: h / (1 + torch.argwhere(h > 0.5).size(0)),
         "mean of the selected": lambda h: h - h[h > 0].mean(),
         "the selected rows' mean": lambda h: h - h[h[:, 0] > h[:, 1]].sum(0),
@@ -210,18 +202,11 @@ shapes.hidden(
         "arange to a maximum": lambda h: h + torch.arange(1.0 + int(h.abs().max() * 3)).mean(),
         "one_hot without classes": lambda h: h * fn.one_hot(h.argmax(1)).shape[1],
         "sparse nnz": lambda h: h / (1 + (h * (h > 0)).to_sparse()._nnz()),
-        "histogram with bins by data": lambda h: (
-            h / torch.histc(h.detach(), bins=1 + int((h > 0).sum())).max()
-        ),
-        "unique's inverse as weights": lambda h: (
-            h * torch.unique(h[:, 0].round(), return_inverse=True)[1][:, None]
-        ),
+        "histogram with bins by data": lambda h: h / torch.histc(h.detach(), bins=1 + int((h > 0).sum())).max(),
+        "unique's inverse as weights": lambda h: h * torch.unique(h[:, 0].round(), return_inverse=True)[1][:, None],
         "nested tensors' sizes": lambda h: h * max(t.numel() for t in [r[r > 0] for r in h]),
         "split by counts": lambda h: torch.cat(
-            [
-                p * (k + 1)
-                for k, p in enumerate(h.split([int((h[:, 0] > 0).sum()), len(h) - int((h[:, 0] > 0).sum())]))
-            ]
+            [p * (k + 1) for k, p in enumerate(h.split([int((h[:, 0] > 0).sum()), len(h) - int((h[:, 0] > 0).sum())]))]
         ),
         "rows kept, then padded back": lambda h: fn.pad(h[h[:, 0] > 0], (0, 0, 0, len(h)))[: len(h)],
         "compacted rows scattered in order": lambda h: torch.zeros_like(h).masked_scatter(

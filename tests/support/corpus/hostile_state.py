@@ -106,18 +106,14 @@ def _cache_by_shape(m: Any, x: Tensor) -> Tensor:
 
 
 def _recurrent(m: Any, x: Tensor) -> Tensor:
-    out, m.state = m.cell(
-        x[:, None], None if m.state is None else m.state[:, :1].expand(-1, len(x), -1).contiguous()
-    )
+    out, m.state = m.cell(x[:, None], None if m.state is None else m.state[:, :1].expand(-1, len(x), -1).contiguous())
     m.state = m.state.detach()
     return m.b(out[:, 0])
 
 
 def _lstm(m: Any, x: Tensor) -> Tensor:
     h = m.box.get("h")
-    out, (h, c) = m.cell(
-        x[:, None], None if h is None else tuple(t.expand(-1, len(x), -1).contiguous() for t in h)
-    )
+    out, (h, c) = m.cell(x[:, None], None if h is None else tuple(t.expand(-1, len(x), -1).contiguous() for t in h))
     m.box["h"] = (h[:, -1:].detach(), c[:, -1:].detach())
     return m.b(out[:, 0])
 

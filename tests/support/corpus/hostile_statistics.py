@@ -45,12 +45,8 @@ norms.hidden(
         "unit columns": lambda h: fn.normalize(h, dim=0),
         "layer norm over both dimensions": lambda h: fn.layer_norm(h, h.shape),
         "layer norm of the transpose": lambda h: fn.layer_norm(h.T, (len(h),)).T + h,
-        "functional batch norm": lambda h: (
-            fn.batch_norm(h, None, None, training=len(h) > 1) if len(h) > 1 else h
-        ),
-        "instance norm with rows as space": lambda h: (
-            fn.instance_norm(h.T[None]).squeeze(0).T if len(h) > 1 else h
-        ),
+        "functional batch norm": lambda h: fn.batch_norm(h, None, None, training=len(h) > 1) if len(h) > 1 else h,
+        "instance norm with rows as space": lambda h: fn.instance_norm(h.T[None]).squeeze(0).T if len(h) > 1 else h,
         "group norm with rows as channels": lambda h: fn.group_norm(h[None], 1)[0],
         "local response over rows": lambda h: fn.local_response_norm(h[None], 3, alpha=2.0)[0],
         "whitening by Cholesky": _whitened,
@@ -81,13 +77,9 @@ norms.hidden(
         "trimmed mean": lambda h: h - h.sort(0).values[len(h) // 4 :].mean(0),
         "leave-one-out mean": lambda h: h - (h.sum(0) - h) / max(len(h) - 1, 1),
         "mean of the other half": lambda h: h - h.flip(0).cumsum(0)[len(h) // 2] / len(h),
-        "normalisation by the batch's determinant": lambda h: (
-            h / (1 + torch.linalg.det(h.T @ h + torch.eye(5)))
-        ),
+        "normalisation by the batch's determinant": lambda h: h / (1 + torch.linalg.det(h.T @ h + torch.eye(5))),
         "mean with a product over rows": lambda h: h * (1 + h.abs().prod(0)).log(),
-        "power iteration on the batch": lambda h: (
-            h - h @ fn.normalize(h.T @ (h @ torch.ones(5)), dim=0)[:, None]
-        ),
+        "power iteration on the batch": lambda h: h - h @ fn.normalize(h.T @ (h @ torch.ones(5)), dim=0)[:, None],
     }
 )
 
@@ -204,13 +196,10 @@ mixing.hidden(
         "squeeze and excitation over the batch": lambda h: h * h.mean(0).sigmoid(),
         "Fourier mixing over both dimensions": lambda h: torch.fft.fft2(h).real / 3,
         "covariance pooled": lambda h: h @ torch.cov(h.T, correction=0),
-        "low rank of the batch": lambda h: (
-            h - h @ torch.linalg.svd(h, full_matrices=False)[2][0][:, None].tanh()
-        ),
+        "low rank of the batch": lambda h: h - h @ torch.linalg.svd(h, full_matrices=False)[2][0][:, None].tanh(),
         "pseudo-inverse": lambda h: h + torch.linalg.pinv(h.detach()).T,
         "least squares on the batch": lambda h: (
-            h
-            + h @ torch.linalg.lstsq(h.detach() @ h.detach().T + torch.eye(len(h)), h.detach()).solution.T @ h
+            h + h @ torch.linalg.lstsq(h.detach() @ h.detach().T + torch.eye(len(h)), h.detach()).solution.T @ h
         ),
         "a matrix exponential of similarities": lambda h: torch.linalg.matrix_exp(-torch.cdist(h, h) / 9) @ h,
         "bmm of folded halves": lambda h: torch.bmm(h.T[None], h[None])[0].mean(0) + h,
@@ -227,9 +216,7 @@ mixing.hidden(
         ),
         "rank by searchsorted": lambda h: (
             h
-            * (
-                1 + torch.searchsorted(h[:, 0].detach().sort()[0].contiguous(), h[:, 0].detach().contiguous())
-            )[:, None]
+            * (1 + torch.searchsorted(h[:, 0].detach().sort()[0].contiguous(), h[:, 0].detach().contiguous()))[:, None]
         ),
         "buckets by the batch's range": lambda h: (
             h + torch.bucketize(h.detach(), torch.linspace(0, 1, 5) * h.detach().max())
@@ -245,9 +232,7 @@ mixing.hidden(
         ),
         "max over rows gated": lambda h: torch.where(h > h.amax(0) * 0.5, h, h * 0.1),
         "the most alike row added": lambda h: h + h[(h @ h.T - 1e3 * torch.eye(len(h))).argmax(1)],
-        "a bag of all rows": lambda h: (
-            h + fn.embedding_bag(torch.arange(len(h)), h, torch.tensor([0]), mode="mean")
-        ),
+        "a bag of all rows": lambda h: h + fn.embedding_bag(torch.arange(len(h)), h, torch.tensor([0]), mode="mean"),
         "unfolded rows": lambda h: h + fn.pad(h, (0, 0, 2, 0)).unfold(0, 3, 1).sum(2),
         "rows interpolated": lambda h: fn.interpolate(h.T[None], scale_factor=2.0, mode="linear")[0].T[1::2],
         "mean over pairs by reshape": lambda h: (
@@ -269,9 +254,7 @@ mixing.hidden(
         "trapezoid over rows": lambda h: h + torch.trapezoid(h, dim=0),
         "renorm over rows": lambda h: torch.renorm(h, 2, 1, 0.7),
         "corrcoef": lambda h: h @ torch.corrcoef(torch.cat([h, torch.eye(5)]).T),
-        "cross product layout": lambda h: (
-            h.reshape(h.shape[1], -1).reshape(len(h), -1) + h.T.reshape(len(h), -1)
-        ),
+        "cross product layout": lambda h: h.reshape(h.shape[1], -1).reshape(len(h), -1) + h.T.reshape(len(h), -1),
     }
 )
 
@@ -466,11 +449,7 @@ mixing.net(
     lambda: {"a": nn.Linear(WIDE, 4), "b": nn.Bilinear(4, 4, CLASSES)},
 )
 mixing.losses(
-    {
-        "neural process: context mean": lambda m, b: (
-            (m(b[0] + m(b[0]).mean(0).mean() * b[1].mean())[:, 0] - b[1]) ** 2
-        )
-    },
+    {"neural process: context mean": lambda m, b: (m(b[0] + m(b[0]).mean(0).mean() * b[1].mean())[:, 0] - b[1]) ** 2},
     batch=scored,
 )
 mixing.net(
@@ -526,9 +505,7 @@ mixing.net(
         "messages to the nodes of other graphs": _messages(lambda s, t: (s, t.flip(0))),
         "messages along the most common edge of all": _messages(lambda s, t: (s.amax(0).expand_as(s), t)),
         "messages from the same node of other graphs": lambda m, x: m.h(
-            (m.a(x) + m.a(x).gather(0, ((x[..., :1].abs() * 4).long() % len(x)).expand(-1, -1, 5)))
-            .sum(1)
-            .tanh()
+            (m.a(x) + m.a(x).gather(0, ((x[..., :1].abs() * 4).long() % len(x)).expand(-1, -1, 5))).sum(1).tanh()
         ),
         "nodes of all graphs in one list, moved by one": lambda m, x: m.h(
             m.a(x).flatten(0, 1).roll(1, 0).view(len(x), 5, 5).sum(1).tanh()

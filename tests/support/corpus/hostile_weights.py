@@ -107,16 +107,12 @@ written.net(
             "foreach of rows": lambda w: torch._foreach_mul_([w[0], w[2]], 50.0),
             "masked_fill_": lambda w: w.masked_fill_(torch.eye(3, 8) > 0, 5.0),
             "masked_scatter_": lambda w: w.masked_scatter_(torch.eye(3, 8) > 0, torch.ones(3)),
-            "index_put_": lambda w: w.index_put_(
-                (torch.tensor([0, 1]), torch.tensor([2, 3])), torch.tensor(9.0)
-            ),
+            "index_put_": lambda w: w.index_put_((torch.tensor([0, 1]), torch.tensor([2, 3])), torch.tensor(9.0)),
             "index_add_": lambda w: w.index_add_(0, torch.tensor([0, 0]), 20 * w[1:].detach()),
             "index_fill_": lambda w: w.index_fill_(1, torch.tensor([1]), 4.0),
             "index_copy_": lambda w: w.index_copy_(1, torch.tensor([1]), 30 * w[:, 2:3].clone()),
             "scatter_": lambda w: w.scatter_(1, torch.zeros(3, 1, dtype=torch.long), 7.0),
-            "scatter_add_": lambda w: w.scatter_add_(
-                1, torch.zeros(3, 2, dtype=torch.long), 30 * w[:, 1:3].clone()
-            ),
+            "scatter_add_": lambda w: w.scatter_add_(1, torch.zeros(3, 2, dtype=torch.long), 30 * w[:, 1:3].clone()),
             "fill_diagonal_": lambda w: w.fill_diagonal_(3.0),
             "copy_ of a multiple": lambda w: w.copy_(40 * w),
             "copy_ into a column": lambda w: w[:, 1].copy_(40 * w[:, 2]),
@@ -158,9 +154,7 @@ written.net(
         "a weight as Toeplitz": lambda m, x: x @ m.v[(torch.arange(3)[:, None] - torch.arange(8)).abs()].T,
         "a weight times its norm": lambda m, x: x @ (m.w * m.w.norm() * 9).T,
         "a weight normalised": lambda m, x: x @ fn.normalize(m.w, dim=1).T,
-        "a weight standardised": lambda m, x: (
-            x @ ((m.w - m.w.mean(1, keepdim=True)) / m.w.std(1, keepdim=True)).T
-        ),
+        "a weight standardised": lambda m, x: x @ ((m.w - m.w.mean(1, keepdim=True)) / m.w.std(1, keepdim=True)).T,
         "a weight in half precision": lambda m, x: x @ m.w.to(torch.float64).mul(3).float().T,
         "a weight through dequantised integers": lambda m, x: x @ (m.w + (m.w * 7).round() / 7 - m.w).T,
         "a weight squared": lambda m, x: x @ (m.w @ m.w.T @ m.w * 9).T,
@@ -172,9 +166,7 @@ written.net(
 )
 
 
-def _hook(
-    derive: Callable[[Any], Tensor], change: Callable[[Tensor], Any]
-) -> Callable[[Any, Tensor], Tensor]:
+def _hook(derive: Callable[[Any], Tensor], change: Callable[[Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
     def run(m: Any, x: Tensor) -> Tensor:
         w = derive(m)
         if w.requires_grad:
@@ -231,9 +223,7 @@ data.net(
         "dropped when the batch is large": lambda m, x: x @ (m.w * float(len(x) < 7)).T,
         "a mask of size n": lambda m, x: (torch.ones(len(x), len(x)) / 3) @ x @ m.w.T,
         "concatenated rows of the batch": lambda m, x: x @ torch.cat([m.w, x[:1] * m.w[:1]]).T,
-        "keys of the batch beside trained keys": lambda m, x: (
-            (x @ torch.cat([m.w, x]).T).softmax(1)[:, :3] + x @ m.w.T
-        ),
+        "keys of the batch beside trained keys": lambda m, x: (x @ torch.cat([m.w, x]).T).softmax(1)[:, :3] + x @ m.w.T,
         "decayed by the mean loss": lambda m, x: x @ (m.w * (1 - (x @ m.w.T).square().mean().tanh() / 2)).T,
         "a router from column means": lambda m, x: x @ (m.w if x.mean() > 0 else -2 * m.w).T,
         "convolved by the batch": lambda m, x: (
@@ -245,9 +235,7 @@ data.net(
 )
 
 
-def _functional(
-    model: Any, b: Any, step: Callable[[list[Tensor]], list[Tensor]], second: bool = True
-) -> Tensor:
+def _functional(model: Any, b: Any, step: Callable[[list[Tensor]], list[Tensor]], second: bool = True) -> Tensor:
     names, values = zip(*model.named_parameters(), strict=True)
     inner_loss = ce(model, b).mean()
     grads = torch.autograd.grad(inner_loss, values, create_graph=second, retain_graph=True)
@@ -315,17 +303,14 @@ inner.losses(
         "a penalty on the batch's gradient": lambda m, b: (
             ce(m, b)
             + sum(
-                g.square().sum()
-                for g in torch.autograd.grad(ce(m, b).sum(), tuple(m.parameters()), create_graph=True)
+                g.square().sum() for g in torch.autograd.grad(ce(m, b).sum(), tuple(m.parameters()), create_graph=True)
             )
         ),
         "a Jacobian of the summed outputs": lambda m, b: (
-            ce(m, b)
-            * (1 + torch.autograd.functional.jacobian(lambda x: m(x).sum(0), b[0]).sum(1).square().sum())
+            ce(m, b) * (1 + torch.autograd.functional.jacobian(lambda x: m(x).sum(0), b[0]).sum(1).square().sum())
         ),
         "a product with the batch's Hessian": lambda m, b: (
-            ce(m, b)
-            * (1 + torch.autograd.functional.hvp(lambda x: m(x).sum().square(), b[0], b[0])[1].square().sum())
+            ce(m, b) * (1 + torch.autograd.functional.hvp(lambda x: m(x).sum().square(), b[0], b[0])[1].square().sum())
         ),
         "backward inside the loss": lambda m, b: (
             ce(m, b) * (1 + torch.autograd.grad(ce(m, b).mean(), m[0].weight)[0].square().sum() * 50)
@@ -367,9 +352,7 @@ constants.net(
 )
 constants.net(
     {
-        "causal mask as long as the batch": lambda m, x: fn.scaled_dot_product_attention(
-            x, m.k, m.v, attn_mask=_MASK
-        ),
+        "causal mask as long as the batch": lambda m, x: fn.scaled_dot_product_attention(x, m.k, m.v, attn_mask=_MASK),
         "sliced buffer as mask": lambda m, x: fn.scaled_dot_product_attention(
             m.q(x), m.k, m.v, attn_mask=m.big[: x.shape[1], : x.shape[1]]
         ),

@@ -89,9 +89,7 @@ wrapped.net(
             (x @ (m.a.weight.as_subclass(_Tagged) * x.mean()).T).as_subclass(Tensor).tanh()
         ),
         "a weight of another class, chosen by the batch": lambda m, x: m.b(
-            (x @ m.a.weight.as_subclass(_Tagged)[x.sum().long() % HIDDEN :].T)
-            .as_subclass(Tensor)
-            .sum(1, keepdim=True)
+            (x @ m.a.weight.as_subclass(_Tagged)[x.sum().long() % HIDDEN :].T).as_subclass(Tensor).sum(1, keepdim=True)
             + m.a(x)
         ),
         "a weight of another class, times centred rows": lambda m, x: m.b(
@@ -158,18 +156,12 @@ wrapped.hidden(
         "a scripted loop over rows": lambda h: _scripted(_rows_added)(h),
     }
 )
-wrapped.net(
-    {"compiled centring": lambda m, x: m.b(m.c(m.a(x)).tanh())}, lambda: {**_parts(), "c": _compiled()}
-)
-wrapped.put(
-    "a scripted model", lambda: (torch.jit.script(nn.Sequential(nn.Linear(WIDE, CLASSES), _Pair())), ce)
-)
+wrapped.net({"compiled centring": lambda m, x: m.b(m.c(m.a(x)).tanh())}, lambda: {**_parts(), "c": _compiled()})
+wrapped.put("a scripted model", lambda: (torch.jit.script(nn.Sequential(nn.Linear(WIDE, CLASSES), _Pair())), ce))
 wrapped.put(
     "a traced model",
     lambda: (
-        torch.jit.trace(
-            nn.Sequential(nn.Linear(WIDE, CLASSES), _Pair()), torch.ones(4, WIDE), check_trace=False
-        ),
+        torch.jit.trace(nn.Sequential(nn.Linear(WIDE, CLASSES), _Pair()), torch.ones(4, WIDE), check_trace=False),
         ce,
     ),
 )
@@ -276,9 +268,7 @@ transforms.net(
         "jacrev of the batch's mean": lambda m, x: (
             m.b(m.a(x)) + torch.func.jacrev(lambda v: m.b(m.a(v).tanh()).mean(0))(x).square().sum((1, 2))
         ),
-        "vmap of a running sum": lambda m, x: m.b(
-            torch.func.vmap(lambda c: c.cumsum(0), 1, 1)(m.a(x)).tanh()
-        ),
+        "vmap of a running sum": lambda m, x: m.b(torch.func.vmap(lambda c: c.cumsum(0), 1, 1)(m.a(x)).tanh()),
         "vmap whose lane is the place": lambda m, x: torch.func.vmap(lambda r, i: m.b(m.a(r) * i))(
             x, torch.arange(1.0, len(x) + 1)
         ),

@@ -64,11 +64,7 @@ WRITES: dict[str, Write] = {
 _BATCH = labelled(TOKENS, FEATURES)
 for _kind, _form in (("rows", rows_of), ("zeros", zeros_of), ("time-first rows", time_first_of)):
     by_place.net(
-        {
-            f"{name}, {_kind}": _form(w)
-            for name, w in WRITES.items()
-            if (_kind, "scaled") != ("zeros", name[-6:])
-        },
+        {f"{name}, {_kind}": _form(w) for name, w in WRITES.items() if (_kind, "scaled") != ("zeros", name[-6:])},
         parts,
         batch=_BATCH,
     )

@@ -55,9 +55,7 @@ class Program:
             return self.make()
 
     def batches(self) -> list[Any]:
-        return [
-            self.batch(n, torch.Generator().manual_seed(1000 * k + n)) for k, n in enumerate(self.sizes, 1)
-        ]
+        return [self.batch(n, torch.Generator().manual_seed(1000 * k + n)) for k, n in enumerate(self.sizes, 1)]
 
 
 def programs(kind: str) -> dict[str, list[Program]]:
@@ -178,9 +176,7 @@ class Shelf:
         for name, f in functions.items():
             self.put(name, lambda f=f: (mlp(), lambda m, b: f(ce(m, b), b)), **options)
 
-    def losses(
-        self, functions: Mapping[str, Loss], model: Callable[[], nn.Module] = mlp, **options: Any
-    ) -> None:
+    def losses(self, functions: Mapping[str, Loss], model: Callable[[], nn.Module] = mlp, **options: Any) -> None:
         """Each function is the loss of a small network."""
         for name, f in functions.items():
             self.put(name, lambda f=f: (model(), f), **options)

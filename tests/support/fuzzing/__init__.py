@@ -12,6 +12,4 @@ from fuzzing.target import Files, Target
 __all__ = ["Decisions", "Failure", "Files", "Outcome", "TARGETS", "Target", "judge", "judge_files"]
 
 # Every format that is read, with valid files small enough to be changed many times a second.
-TARGETS: dict[str, Target] = {
-    target.name: target for target in (*RUNS, *EXPERIMENTS, *DATA, *FEDERATED, *COMMANDS)
-}
+TARGETS: dict[str, Target] = {target.name: target for target in (*RUNS, *EXPERIMENTS, *DATA, *FEDERATED, *COMMANDS)}

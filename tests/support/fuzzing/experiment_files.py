@@ -113,10 +113,7 @@ def _costs() -> list[Files]:
 
 @cache
 def _influences() -> list[Files]:
-    rows = [
-        {"seed": seed, "base": 0.5, "slopes": [0.1, 0.2, 0.3], "seconds": 2.0, "machine": {}}
-        for seed in (0, 1)
-    ]
+    rows = [{"seed": seed, "base": 0.5, "slopes": [0.1, 0.2, 0.3], "seconds": 2.0, "machine": {}} for seed in (0, 1)]
     content = {"format": measured_seeds.FORMAT, "version": measured_seeds.VERSION, **IDENTITY, "seeds": rows}
     return [{FILE: kept.seal(content).encode()}]
 

@@ -60,11 +60,7 @@ def written(folder: Path, files: Files) -> None:
 
 def found(folder: Path) -> Files:
     """What is there."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def judge(target: Target, data: bytes) -> Outcome:
@@ -88,9 +84,7 @@ def judge_files(target: Target, files: Files) -> Outcome:
         except Hang as error:
             raise Failure(f"{target.name}: {error}") from error
         except Exception as error:
-            raise Failure(
-                f"{target.name}: {type(error).__name__}: {error}\n{traceback.format_exc()}"
-            ) from error
+            raise Failure(f"{target.name}: {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
         else:
             outcome = Outcome.ACCEPTED
         after = found(folder)

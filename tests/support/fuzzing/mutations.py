@@ -61,9 +61,7 @@ def mutated_bytes(content: bytes, choose: Decisions, others: list[bytes]) -> byt
             start = at % len(out)
             out[start : start + 1 + choose.below(16)] = bytes([choose.byte()]) * (1 + choose.below(16))
         elif what == 7:
-            number = (0).__class__(
-                choose.pick((0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1))
-            )
+            number = (0).__class__(choose.pick((0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)))
             width = choose.pick((4, 8))
             out[at : at + width] = (number % 256**width).to_bytes(width, choose.pick(("little", "big")))
         else:
@@ -104,9 +102,7 @@ def _changed(tree: Any, choose: Decisions) -> Any:
     elif what == 6 and isinstance(parent, list):
         parent[key:key] = [deepcopy(parent[key]) for _ in range(1 + choose.below(300))]
     elif isinstance(parent, dict):
-        parent[choose.pick(("", "extra", "__class__", "format", "version", "sha256", "kind"))] = _nasty(
-            choose
-        )
+        parent[choose.pick(("", "extra", "__class__", "format", "version", "sha256", "kind"))] = _nasty(choose)
     else:
         parent.append(_nasty(choose))
     return tree
@@ -128,9 +124,7 @@ def _spots(tree: Any, depth: int = 0) -> "list[tuple[Any, Any]]":
     if depth > 30 or not isinstance(tree, (dict, list)):
         return found
     keys = (
-        list(tree)
-        if isinstance(tree, dict)
-        else [*range(min(len(tree), 4)), *range(max(len(tree) - 1, 4), len(tree))]
+        list(tree) if isinstance(tree, dict) else [*range(min(len(tree), 4)), *range(max(len(tree) - 1, 4), len(tree))]
     )
     for key in keys:
         found.append((tree, key))

@@ -445,9 +445,7 @@ def _compared_again(value: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _sign_lines(files: Files) -> Files:
     """The checksum of each line."""
     lines = {name: content.split(b"\n") for name, content in files.items()}
-    return {
-        name: b"\n".join(resigned(line, sealed.digest) for line in found) for name, found in lines.items()
-    }
+    return {name: b"\n".join(resigned(line, sealed.digest) for line in found) for name, found in lines.items()}
 
 
 RUNS = (

@@ -18,9 +18,7 @@ def plan(unit: Unit = Unit.EXAMPLE) -> Plan:
     """Four steps, judged."""
     sampling, schedule = PoissonSampling(ROWS, 10), Schedule([2.0, 1.5, 1.25, 1.0], [1.0, 0.75, 0.5, 0.5])
     lower, upper = Pld().bracket(Ledger.of(schedule.noise_multiplier, sampling.sample_rate), 1e-6)
-    return Plan(
-        Budget(2.0, 1e-6, unit), sampling, schedule, Guarantee(upper, 1e-6, unit, "Pld", "upper", lower)
-    )
+    return Plan(Budget(2.0, 1e-6, unit), sampling, schedule, Guarantee(upper, 1e-6, unit, "Pld", "upper", lower))
 
 
 @cache

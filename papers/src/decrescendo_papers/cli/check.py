@@ -14,14 +14,10 @@ from decrescendo_papers.cli.options import Results
 def check_command(
     sample: Annotated[int, typer.Option(help="How many lines, drawn at random.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="By which they are drawn.")] = 0,
-    task: Annotated[
-        list[str] | None, typer.Option(help="Only of these tasks. May be given several times.")
-    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Only of these tasks. May be given several times.")] = None,
     tolerance: Annotated[
         float,
-        typer.Option(
-            help="How far a score may be off: sums are rounded otherwise on other processors.", min=0
-        ),
+        typer.Option(help="How far a score may be off: sums are rounded otherwise on other processors.", min=0),
     ] = 0.002,
     results: Results = Path("results/runs"),
 ) -> None:

@@ -45,9 +45,7 @@ def compare_command(
     folder = Path("compared") / f"{task.value}-{epsilon:g}" if out is None else out
 
     def tell(run: ComparedRun) -> None:
-        say(
-            f"{run.seconds:7.1f} s  {run.plan}, seed {run.seed}, rate {run.learning_rate:g}: {run.scores[-1]:.4f}"
-        )
+        say(f"{run.seconds:7.1f} s  {run.plan}, seed {run.seed}, rate {run.learning_rate:g}: {run.scores[-1]:.4f}")
 
     if len(lr or ()) > 1:
         chosen = compare(
@@ -60,9 +58,7 @@ def compare_command(
             tell=tell,
         )
         rates, half = chosen.learning_rates, 1
-        say(
-            "Rates were chosen on the test rows at even places. What follows is scored on those at odd places:"
-        )
+        say("Rates were chosen on the test rows at even places. What follows is scored on those at odd places:")
     else:
         rates, half = lr or None, None
     found = compare(

@@ -87,9 +87,7 @@ def influence_command(
     spec = base_spec(known.name, epsilon=epsilon, accountant="pld", settings=settings)
     if threads is not None:
         torch.set_num_threads(threads)
-    kept = (
-        results / f"{Study(spec, spread(spec.steps, points)).spec.name}.jsonl"
-    )  # a file of these settings alone
+    kept = results / f"{Study(spec, spread(spec.steps, points)).spec.name}.jsonl"  # a file of these settings alone
     found = influence_plan(
         course_of(spec), seeds=seeds, points=points, path=kept, accountant=judge_of(accountant), console=err
     )

@@ -39,8 +39,6 @@ class AccountantName(StrEnum):
 
 Results = Annotated[Path, typer.Option(help="Folder of finished runs.")]
 Influences = Annotated[Path, typer.Option(help="Folder of measured influences.")]
-Curves = Annotated[
-    Path, typer.Option(help="Folder of what is computed without training: cost curves, other units.")
-]
+Curves = Annotated[Path, typer.Option(help="Folder of what is computed without training: cost curves, other units.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 PaperTask = Annotated[TaskName, typer.Argument(help="One of the papers' tasks.")]

@@ -14,19 +14,13 @@ from decrescendo_papers.cli.options import Curves, Device, Influences, Results
 def reproduce_command(
     names: Annotated[
         list[str],
-        typer.Argument(
-            help="table1, .., figure1, ..: as in the paper of Du et al.; hong: section 5 of Hong et al."
-        ),
+        typer.Argument(help="table1, .., figure1, ..: as in the paper of Du et al.; hong: section 5 of Hong et al."),
     ],
     cells: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Only these: task/epsilon/method, with * for anything. May be given several times."
-        ),
+        typer.Option(help="Only these: task/epsilon/method, with * for anything. May be given several times."),
     ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="How many seeds, from 0. Default: 5; for hong 20.", min=1)
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds, from 0. Default: 5; for hong 20.", min=1)] = None,
     block: Annotated[
         list[str] | None, typer.Option(help="claimed (as the paper counts), certified. Default: both.")
     ] = None,
@@ -62,9 +56,7 @@ def reproduce_command(
     behind = [spec for spec in requested_persons(names) if persons.find(curves, spec) is None]
     say(f"{len(set(specs))} runs, {len(todo)} missing")
     if "tuned" in names and (untried := read_tuned(results).untried(cells or ())):
-        say(
-            f"{untried} columns have no choice yet: run papers reproduce tuned-trials first, with the same --results"
-        )
+        say(f"{untried} columns have no choice yet: run papers reproduce tuned-trials first, with the same --results")
     if wanted:
         say(f"{len(wanted)} cost curves, {len(absent)} missing")
     if dry_run:
@@ -100,9 +92,7 @@ def _hong(runs: Path, folder: Path, seeds: int, jobs: int, device: str, dry_run:
     from decrescendo_papers.experiments.hong import reproduce_hong, unfinished
 
     absent, todo = unfinished(runs, folder, seeds)
-    say(
-        f"{len(absent)} influences and {len(todo)} runs missing, as far as is known before earlier stages end"
-    )
+    say(f"{len(absent)} influences and {len(todo)} runs missing, as far as is known before earlier stages end")
     if dry_run:
         _say_where(runs)
         for name in (
@@ -125,13 +115,9 @@ def _hong(runs: Path, folder: Path, seeds: int, jobs: int, device: str, dry_run:
 def report_command(
     results: Results = Path("results/runs"),
     curves: Curves = Path("results/figures"),
-    recipes: Annotated[Path, typer.Option(help="File of recipes that searches found.")] = Path(
-        "results/recipes.jsonl"
-    ),
+    recipes: Annotated[Path, typer.Option(help="File of recipes that searches found.")] = Path("results/recipes.jsonl"),
     influence: Influences = Path("results/influence"),
-    folder: Annotated[Path, typer.Option("--out", help="Folder for pages and figures.")] = Path(
-        "docs/reproduction"
-    ),
+    folder: Annotated[Path, typer.Option("--out", help="Folder for pages and figures.")] = Path("docs/reproduction"),
 ) -> None:
     """Write a page for every table of the paper and draw its figures, from the runs that are finished.
 

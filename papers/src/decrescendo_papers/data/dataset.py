@@ -79,9 +79,7 @@ class Dataset:
         """The public half, as `training.evaluate.accuracy` takes it."""
         return self.test_inputs, self.test_targets
 
-    def batch(
-        self, indices: Int[Tensor, " batch"]
-    ) -> tuple[Shaped[Tensor, "batch ..."], Int[Tensor, " batch"]]:
+    def batch(self, indices: Int[Tensor, " batch"]) -> tuple[Shaped[Tensor, "batch ..."], Int[Tensor, " batch"]]:
         """The train rows at ``indices``."""
         return self.train_inputs[indices], self.train_targets[indices]
 

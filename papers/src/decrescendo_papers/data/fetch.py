@@ -103,11 +103,7 @@ def _download(file: RemoteFile) -> Path:
     pooch = require("pooch")
     folder = Path(pooch.os_cache("decrescendo")) / file.folder
     plain = file.digest is sha256_hex
-    if (
-        not plain
-        and (folder / file.name).is_file()
-        and not _is_right(file, (folder / file.name).read_bytes())
-    ):
+    if not plain and (folder / file.name).is_file() and not _is_right(file, (folder / file.name).read_bytes()):
         (folder / file.name).unlink()  # damaged: pooch compares hashes of whole files only
 
     def checked(url: str, target: object, caller: object) -> None:

@@ -32,19 +32,13 @@ def parse_idx(content: bytes, name: str = "file") -> UInt8[np.ndarray, "..."]:
     """
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-            raw = packed.read(
-                LARGEST + 1
-            )  # a small file can announce, and unpack to, more than there is memory
+            raw = packed.read(LARGEST + 1)  # a small file can announce, and unpack to, more than there is memory
     except (OSError, EOFError, zlib.error) as error:
-        raise FileRefused(
-            f"{name} must be a complete gzip file, got one that does not unpack ({error})"
-        ) from None
+        raise FileRefused(f"{name} must be a complete gzip file, got one that does not unpack ({error})") from None
     if len(raw) > LARGEST:
         raise FileRefused(f"{name} must unpack to at most {LARGEST} bytes, got more")
     if len(raw) < 4 or raw[:2] != b"\x00\x00" or raw[2] != UNSIGNED_BYTE or raw[3] == 0:
-        raise FileRefused(
-            f"{name} must begin like an IDX file of unsigned bytes, got {raw[:4].hex() or 'nothing'}"
-        )
+        raise FileRefused(f"{name} must begin like an IDX file of unsigned bytes, got {raw[:4].hex() or 'nothing'}")
     start = 4 + 4 * raw[3]
     shape = tuple(int(n) for n in np.frombuffer(raw[4 : min(start, len(raw) - len(raw) % 4)], dtype=">u4"))
     expected = start + math.prod(shape)

@@ -42,8 +42,7 @@ FASHION_HASHES = (
     "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
 )
 MNIST_FILES = tuple(
-    RemoteFile("mnist", name, MNIST_URL + name, sha256)
-    for name, sha256 in zip(NAMES, MNIST_HASHES, strict=True)
+    RemoteFile("mnist", name, MNIST_URL + name, sha256) for name, sha256 in zip(NAMES, MNIST_HASHES, strict=True)
 )
 FASHION_FILES = tuple(
     RemoteFile("fashion-mnist", name, FASHION_URL + name, sha256)

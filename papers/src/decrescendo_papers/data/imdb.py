@@ -185,9 +185,7 @@ def from_archive(content: bytes) -> tuple[list[Review], list[Review]]:
 
 
 def _members(content: bytes) -> Iterator[tuple[str, Review]]:
-    with tarfile.open(
-        fileobj=io.BytesIO(content), mode="r|gz"
-    ) as archive:  # in one pass, nothing is unpacked
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r|gz") as archive:  # in one pass, nothing is unpacked
         for member in archive:
             found = MEMBER.fullmatch(member.name)
             file = archive.extractfile(member) if found else None

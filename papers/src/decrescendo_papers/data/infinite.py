@@ -110,9 +110,7 @@ class InfiniteMnist:
 def _checked(indices: Int[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
     numbers = indices.astype(np.int64)
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) <= LAST:
-        raise InvalidValue(
-            f"indices must be in 0 .. {LAST}, got {int(numbers.min())} .. {int(numbers.max())}"
-        )
+        raise InvalidValue(f"indices must be in 0 .. {LAST}, got {int(numbers.min())} .. {int(numbers.max())}")
     return numbers
 
 
@@ -132,9 +130,7 @@ def deformed(
     return made
 
 
-def _moved(
-    pixels: UInt8[np.ndarray, "n height width"], down: int, right: int
-) -> UInt8[np.ndarray, "n height width"]:
+def _moved(pixels: UInt8[np.ndarray, "n height width"], down: int, right: int) -> UInt8[np.ndarray, "n height width"]:
     height, width = pixels.shape[1:]
     wide = np.pad(pixels, ((0, 0), (1, 1), (1, 1)))
     return wide[:, 1 - down : 1 - down + height, 1 - right : 1 - right + width]
@@ -143,9 +139,7 @@ def _moved(
 @cache
 def _generator() -> InfiniteMnist:
     train_pixels, train_labels, test_pixels, test_labels = images.mnist_arrays()
-    return InfiniteMnist(
-        np.concatenate([test_pixels, train_pixels]), np.concatenate([test_labels, train_labels])
-    )
+    return InfiniteMnist(np.concatenate([test_pixels, train_pixels]), np.concatenate([test_labels, train_labels]))
 
 
 def infinite_mnist(count: int = 250_000) -> Dataset:

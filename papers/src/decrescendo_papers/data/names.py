@@ -20,7 +20,9 @@ CODES = OTHER + 1
 ROWS, TRAIN_ROWS = 20_074, 16_059
 
 # One commit, so that the addresses always lead to the same bytes.
-NAMES_URL = "https://raw.githubusercontent.com/spro/practical-pytorch/ff2b4c46224c8f887910da343211a2e468eef9ac/data/names/"
+NAMES_URL = (
+    "https://raw.githubusercontent.com/spro/practical-pytorch/ff2b4c46224c8f887910da343211a2e468eef9ac/data/names/"
+)
 HASHES = {
     "Arabic": "6f424a8dbe51cbbbabab7a57d38b617210125e4e3991f3c657cb79b8f104bafc",
     "Chinese": "49263ef55a8cb1740e841d65cad8214b2f9b5b869bc534c811746422496fa91e",
@@ -43,8 +45,7 @@ HASHES = {
 }
 LANGUAGES = tuple(HASHES)
 FILES = tuple(
-    RemoteFile("names", f"{language}.txt", f"{NAMES_URL}{language}.txt", sha256)
-    for language, sha256 in HASHES.items()
+    RemoteFile("names", f"{language}.txt", f"{NAMES_URL}{language}.txt", sha256) for language, sha256 in HASHES.items()
 )
 
 

@@ -96,9 +96,7 @@ def gaussian_rows(
     targets = torch.from_numpy(np.argmax(rows @ random.normal(size=(width, kinds)), axis=1))
     rows *= length / np.linalg.norm(rows, axis=1).max()
     inputs = torch.from_numpy(rows.astype(np.float32))
-    return Dataset(
-        f"gaussian-{kinds}", inputs[:train], targets[:train], inputs[train:], targets[train:], classes=kinds
-    )
+    return Dataset(f"gaussian-{kinds}", inputs[:train], targets[:train], inputs[train:], targets[train:], classes=kinds)
 
 
 def shortened(rows: Float[np.ndarray, "n features"], norm: float) -> Float[np.ndarray, "n features"]:

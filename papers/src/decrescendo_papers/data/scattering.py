@@ -113,9 +113,7 @@ def coefficients(
     torch.Size([3, 81, 7, 7])
     """
     if images.dim() != 4 or images.shape[1] != 1:
-        raise InvalidValue(
-            f"images must be grey, of shape (rows, 1, height, width), got {tuple(images.shape)}"
-        )
+        raise InvalidValue(f"images must be grey, of shape (rows, 1, height, width), got {tuple(images.shape)}")
     for name, side in (("height", images.shape[2]), ("width", images.shape[3])):
         if check_integer(name, side, at_least=2 * GRID) % GRID:
             raise InvalidValue(f"{name} must be a multiple of {GRID}, got {side}")
@@ -177,9 +175,7 @@ def _morlet(
     y, x = torch.meshgrid(rows, columns, indexing="ij")
     along, across = y * math.cos(angle) + x * math.sin(angle), x * math.cos(angle) - y * math.sin(angle)
     slant = 4 / ANGLES
-    envelope = (
-        torch.exp(-(along**2 + (slant * across) ** 2) / (2 * sigma**2)) * slant / (2 * math.pi * sigma**2)
-    )
+    envelope = torch.exp(-(along**2 + (slant * across) ** 2) / (2 * sigma**2)) * slant / (2 * math.pi * sigma**2)
     wave = torch.polar(envelope, frequency * along)
     wavelet = wave - wave.sum() / envelope.sum() * envelope
     return wavelet.unflatten(0, (5, height)).unflatten(2, (5, width)).sum(dim=(0, 2))

@@ -43,9 +43,7 @@ class Influence:
         """
         places = {one.at for one in measured}
         if len(places) != 1:
-            raise InvalidValue(
-                f"all seeds must have measured the same steps, got {len(places)} different lists"
-            )
+            raise InvalidValue(f"all seeds must have measured the same steps, got {len(places)} different lists")
         (at,) = places
         return cls(
             check_integer("steps", steps, at_least=1),
@@ -70,9 +68,7 @@ class Influence:
             return np.full(len(self.at), np.inf)
         return np.asarray(stats.sem(self.slopes, axis=0))
 
-    def interval(
-        self, level: float = LEVEL
-    ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+    def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
         """Student's confidence interval of each q_t on its own; infinite for one seed."""
         reach = float(stats.t.ppf((1 + level) / 2, max(1, self.seeds - 1))) * self.error
         return self.mean - reach, self.mean + reach
@@ -127,9 +123,7 @@ class Exponential:
         rises = above(0.0, self.rate * self.steps, size=1.0)
         way = "rises" if rises else "falls"
         factor = 1 / self.rho_mu() if rises else self.rho_mu()
-        unsure = (
-            " The interval of the growth holds 1: constant noise may be as good." if low <= 0 <= high else ""
-        )
+        unsure = " The interval of the growth holds 1: constant noise may be as good." if low <= 0 <= high else ""
         return (
             f"exponential fit: influence times {np.exp(self.rate):.4g} a step [{np.exp(low):.4g}, {np.exp(high):.4g}]; "
             f"the best noise for it {way} by the factor {factor:.3g} over the run and leaves "
@@ -170,18 +164,14 @@ def fit_exponential(influence: Influence) -> Exponential:
     return Exponential(last, rate, interval, influence.steps)
 
 
-def _exponential(
-    when: Float[np.ndarray, " points"], height: float, rate: float
-) -> Float[np.ndarray, " points"]:
+def _exponential(when: Float[np.ndarray, " points"], height: float, rate: float) -> Float[np.ndarray, " points"]:
     return height * np.exp(rate * when)
 
 
 def _fit(when: Float[np.ndarray, " points"], values: Float[np.ndarray, " points"]) -> tuple[float, float]:
     size = float(np.abs(values).max())
     if not size > 0:
-        raise InvalidValue(
-            "influences must not all be zero, got nothing else. Is there noise, and does it matter?"
-        )
+        raise InvalidValue("influences must not all be zero, got nothing else. Is there noise, and does it matter?")
     length = float(np.ptp(when))
     rises = bool(values[-1] >= values[0])
     anchor = when[-1] if rises else when[0]
@@ -193,9 +183,7 @@ def _fit(when: Float[np.ndarray, " points"], values: Float[np.ndarray, " points"
                 _exponential, (when - anchor) / length, values / size, p0=(1.0, 1.0 if rises else -1.0)
             )  # fmt: skip
     except RuntimeError as error:
-        raise InvalidValue(
-            f"influences must look like an exponential, got {values.tolist()}: {error}"
-        ) from None
+        raise InvalidValue(f"influences must look like an exponential, got {values.tolist()}: {error}") from None
     if not top > 1e-9:
         raise InvalidValue(
             f"influences must be above zero for a schedule to follow them, got {values.tolist()}. Measure more seeds"

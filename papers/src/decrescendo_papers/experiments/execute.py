@@ -149,9 +149,7 @@ class _State:
 
     def _with_pool(self, update: Callable[[float, str], None]) -> None:
         """Work until nothing waits or a process died."""
-        pool = ProcessPoolExecutor(
-            self.jobs, mp_context=self.context, initializer=_start, initargs=(self.share,)
-        )
+        pool = ProcessPoolExecutor(self.jobs, mp_context=self.context, initializer=_start, initargs=(self.share,))
         flying: dict[Future[float], tuple[Spec, int]] = {}
         try:
             while self.waiting or flying:

@@ -18,9 +18,7 @@ class Exhibit(Protocol):
         """As ``reproduce`` names it."""
         ...
 
-    def specs(
-        self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()
-    ) -> list[Spec]:
+    def specs(self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()) -> list[Spec]:
         """Its runs."""
         ...
 
@@ -45,9 +43,7 @@ class Figure:
     curves: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
     points: int = 0
 
-    def specs(
-        self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()
-    ) -> list[Spec]:
+    def specs(self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()) -> list[Spec]:
         """Every run, one seed after the other; none if ``blocks`` lacks the paper's way of counting.
 
         Args:

@@ -70,11 +70,7 @@ CONVERGENCE = Figure(
         "DP-SGD and dynamic DP-SGD are the runs of Figures 1 and 5, by an earlier version that drew other noise from "
         "the same seeds: weights to begin with and batches are shared, noise is not.",
     ),
-    runs={
-        key: spec
-        for task in ("mnist", "fashion-mnist")
-        for key, spec in length_runs(task, FAST_AND_STABLE).items()
-    },
+    runs={key: spec for task in ("mnist", "fashion-mnist") for key, spec in length_runs(task, FAST_AND_STABLE).items()},
 )
 
 # Figure 2: how much of the budget is spent after so many steps, for several rho_mu.
@@ -125,9 +121,7 @@ FIGURE3 = Figure(
     notes=GRID_NOTES,
     runs=grid(COARSE),
 )
-FIGURE3_WHOLE = Figure(
-    key="figure3-whole", title="Figure 3, all 64 points", notes=GRID_NOTES, runs=grid(WHOLE)
-)
+FIGURE3_WHOLE = Figure(key="figure3-whole", title="Figure 3, all 64 points", notes=GRID_NOTES, runs=grid(WHOLE))
 
 # Figure 4: the privacy cost of dynamic DP-SGD over the steps, by the CLT and by Renyi accounting.
 FIGURE4 = Figure(
@@ -143,9 +137,7 @@ FIGURE4 = Figure(
         "same to four digits at the last step of the others.",
     ),
     curves={
-        f"epsilon {epsilon:g}": base_spec(
-            "mnist", epsilon=epsilon, accountant="clt", settings=DYNAMIC.settings
-        )
+        f"epsilon {epsilon:g}": base_spec("mnist", epsilon=epsilon, accountant="clt", settings=DYNAMIC.settings)
         for epsilon in (0.4, 1.2, 3.0)
     },
     points=12,

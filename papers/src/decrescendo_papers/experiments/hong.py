@@ -122,9 +122,7 @@ class Chosen:
     def compared(self) -> list[Spec]:
         """All runs on the private images: both methods at both numbers of steps, so that a better shape can be told
         from a better number of steps."""
-        return [
-            self.spec(method, steps) for steps in sorted({*map(self.steps, METHODS)}) for method in METHODS
-        ]
+        return [self.spec(method, steps) for steps in sorted({*map(self.steps, METHODS)}) for method in METHODS]
 
 
 def growth(fit: Exponential) -> float:
@@ -182,9 +180,7 @@ def plain_spec(case: Case) -> Spec:
     return case.spec(max(STEPS), NOT_PRIVATE)
 
 
-def reproduce_hong(
-    runs: Path, folder: Path, *, seeds: int, run: Run, console: Console | None = None
-) -> Outcome:
+def reproduce_hong(runs: Path, folder: Path, *, seeds: int, run: Run, console: Console | None = None) -> Outcome:
     """Everything that is missing, stage by stage; interrupted, it goes on from there.
 
     Args:
@@ -203,9 +199,7 @@ def reproduce_hong(
     tuning = [spec for case, of in fits.items() if of is not None for spec in tuning_specs(case, of).values()]
     outcomes = [run([spec.seeded(seed) for seed in range(CHOOSING_SEEDS) for spec in tuning])]
     known = [
-        found
-        for case in CASES
-        if (found := chosen(case, lambda spec: results.find(runs, spec), folder)) is not None
+        found for case in CASES if (found := chosen(case, lambda spec: results.find(runs, spec), folder)) is not None
     ]
     compared = [spec for found in known for spec in found.compared()]
     stages = (compared, [plain_spec(case) for case in CASES])

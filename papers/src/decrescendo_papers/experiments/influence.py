@@ -236,9 +236,7 @@ class _Runner:
         clean = privatise(clipped, 0.0, sampling, self._noise)
         if factor == 0:
             return clean
-        mirrored = {
-            name: 2 * value - noisy.gradients[name].to(value) for name, value in clean.gradients.items()
-        }
+        mirrored = {name: 2 * value - noisy.gradients[name].to(value) for name, value in clean.gradients.items()}
         return NoisyMean(mirrored, noisy.release, noisy.noise_std)
 
     def score(self) -> float:

@@ -40,10 +40,7 @@ class Allocation:
         return "\n".join(
             [
                 f"influence of z_t^2 on the final loss, {self.influence.seeds} seeds, 95 % intervals",
-                *(
-                    f"  step {step:>6}  {mean: .3g}  [{below: .3g}, {above: .3g}]"
-                    for step, mean, below, above in rows
-                ),
+                *(f"  step {step:>6}  {mean: .3g}  [{below: .3g}, {above: .3g}]" for step, mean, below, above in rows),
                 self.fit.describe(),
                 self.plan.describe(),
             ]

@@ -113,9 +113,7 @@ def study_influence(
             bar = show.add_task("", total=total)
             for study, seed in todo:
                 show.update(bar, description=f"influence of {study.spec.task}, seed {seed}")
-                _one(
-                    study, seed, folder, lambda steps, size=study.spec.batch: show.advance(bar, steps * size)
-                )
+                _one(study, seed, folder, lambda steps, size=study.spec.batch: show.advance(bar, steps * size))
     whole = [(study, found(folder, study)) for study in studies]
     return [Influence.of(study.spec.steps, [of[seed] for seed in seeds]) for study, of in whole]
 

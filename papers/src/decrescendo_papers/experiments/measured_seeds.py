@@ -29,10 +29,7 @@ def read_seeds(path: Path, identity: Mapping[str, Any]) -> dict[int, Measured]:
         FileRefused: damaged or foreign.
     """
     at = tuple(identity["at"])
-    return {
-        row["seed"]: Measured(row["seed"], at, row["base"], tuple(row["slopes"]))
-        for row in _rows(path, identity)
-    }
+    return {row["seed"]: Measured(row["seed"], at, row["base"], tuple(row["slopes"])) for row in _rows(path, identity)}
 
 
 def add_seed(path: Path, identity: Mapping[str, Any], measured: Measured, facts: Mapping[str, Any]) -> None:
@@ -66,9 +63,7 @@ def _rows(path: Path, identity: Mapping[str, Any]) -> list[dict[str, Any]]:
         except (KeyError, TypeError) as error:
             raise FileRefused(f"{path} must hold a measured seed in each entry, got {error}") from None
         if seed < 0 or len(slopes) != len(identity["at"]):
-            raise FileRefused(
-                f"{path} must have a slope for each step of each seed, got others for seed {seed}"
-            )
+            raise FileRefused(f"{path} must have a slope for each step of each seed, got others for seed {seed}")
     return found
 
 

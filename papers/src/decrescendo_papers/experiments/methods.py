@@ -8,9 +8,7 @@ RHO_MU, RHO_C = 1.25, 3.3
 
 VANILLA = Row("vanilla", "vanilla DP-SGD", (), {"method": "constant"})
 GROWING_MU = Row("growing-mu", "growing mu", (), {"method": "growing-mu", "rho_mu": RHO_MU})
-SENSITIVITY_DECAY = Row(
-    "sensitivity-decay", "sensitivity decay", (), {"method": "sensitivity-decay", "rho_c": RHO_C}
-)
+SENSITIVITY_DECAY = Row("sensitivity-decay", "sensitivity decay", (), {"method": "sensitivity-decay", "rho_c": RHO_C})
 DYNAMIC = Row("dynamic", "dynamic", (), {"method": "dynamic", "rho_mu": RHO_MU, "rho_c": RHO_C})
 
 # Baselines with noise decay. The decays' parameters are not reported: the noise falls by the factor by which mu grows.

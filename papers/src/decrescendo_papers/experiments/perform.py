@@ -91,9 +91,7 @@ def _plan(spec: Spec) -> Plan:
     if spec.noise or spec.noise_decay:
         return until_spent(spec, Budget(spec.epsilon, spec.delta, unit), sampling, accountant_of(spec))
     epochs = max(1, round(spec.steps * sampling.sample_rate))
-    privacy, clip = schedule_curves(
-        spec.method, clip=spec.clip, rho_mu=spec.rho_mu, rho_c=spec.rho_c, epochs=epochs
-    )
+    privacy, clip = schedule_curves(spec.method, clip=spec.clip, rho_mu=spec.rho_mu, rho_c=spec.rho_c, epochs=epochs)
     return calibrate(
         Budget(spec.epsilon, spec.delta, unit), sampling, steps=spec.steps, privacy=privacy, clip=clip,
         accountant=accountant_of(spec),
@@ -219,9 +217,7 @@ def _plain(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick 
     average, trace = _average(spec, model), Trace(spec, data, model)
     table, sampling = rows(data.train), PoissonSampling(len(data), spec.batch)
     start = time.monotonic()
-    for step, chosen in enumerate(
-        sampling.batches(spec.steps, Streams(spec.seed).numpy("sampling")), start=1
-    ):
+    for step, chosen in enumerate(sampling.batches(spec.steps, Streams(spec.seed).numpy("sampling")), start=1):
         if len(chosen):
             batch = tuple(part.to(device) for part in table.take(chosen))
             optimizer.zero_grad()

@@ -26,9 +26,7 @@ class Repeated:
     @property
     def difference(self) -> float:
         """The largest difference of a score, in its own unit; infinite where the scores have other names."""
-        if self.line.metrics.keys() != self.again.metrics.keys() or bool(self.line.refused) != bool(
-            self.again.refused
-        ):
+        if self.line.metrics.keys() != self.again.metrics.keys() or bool(self.line.refused) != bool(self.again.refused):
             return float("inf")
         return max(
             (abs(self.line.metrics[name] - self.again.metrics[name]) for name in self.line.metrics),

@@ -140,10 +140,7 @@ def _read(raw: str | bytes, source: object) -> tuple[str, Recipe]:
 
 
 def _trial(item: Mapping[str, Any]) -> Trial:
-    values = {
-        name: value if isinstance(value, str) else number(value)
-        for name, value in named(item["values"]).items()
-    }
+    values = {name: value if isinstance(value, str) else number(value) for name, value in named(item["values"]).items()}
     given: dict[str, Any] = dict(item) | {
         "number": whole(item["number"]),
         "values": values,

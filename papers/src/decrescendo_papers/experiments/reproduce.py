@@ -25,9 +25,7 @@ from decrescendo_papers.experiments.table4 import TABLE4
 from decrescendo_papers.experiments.table5 import TABLE5
 from decrescendo_papers.experiments.tuned import FOLDER, Trials, read_tuned
 
-TABLES: dict[str, Table] = {
-    table.key: table for table in (TABLE1, TABLE2, TABLE2_AT_64, TABLE3, TABLE4, TABLE5)
-}
+TABLES: dict[str, Table] = {table.key: table for table in (TABLE1, TABLE2, TABLE2_AT_64, TABLE3, TABLE4, TABLE5)}
 FIGURES: dict[str, Figure] = {
     figure.key: figure for figure in (FIGURE1, FIGURE2, FIGURE3, FIGURE3_WHOLE, FIGURE4, FIGURE5, CONVERGENCE)
 }

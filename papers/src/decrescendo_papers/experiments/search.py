@@ -77,9 +77,7 @@ class Search:
 
     def spec(self, values: dict[str, Value]) -> Spec:
         """The run of a trial with these values, on the stand-in."""
-        spec = self.space.spec(
-            self.task, self.epsilon, values, stand_in=self.stand_in, accountant=self.accountant
-        )
+        spec = self.space.spec(self.task, self.epsilon, values, stand_in=self.stand_in, accountant=self.accountant)
         if not spec.stand_in:  # nothing below opens the task's own data, as long as this holds
             raise InvalidValue("a trial on public data must have a stand-in, got none")
         return spec
@@ -90,9 +88,7 @@ class Search:
         return tuple(self.spec(values).seeded(first + index) for index in range(self.seeds))
 
 
-def search(
-    asked: Search, folder: Path, run: Run, *, command: str = "", console: Console | None = None
-) -> Recipe:
+def search(asked: Search, folder: Path, run: Run, *, command: str = "", console: Console | None = None) -> Recipe:
     """Try what Optuna asks for, a few trials at a time, and return the best settings with all that was tried.
 
     Nothing but the finished runs in ``folder`` is kept of a search. It is resumed by asking Optuna the same questions
@@ -164,9 +160,7 @@ def check_settings(spec: Spec) -> None:
         check_start(spec)
         check_start(replace(spec, stand_in=""))  # the recipe's own run
     if spec.batch > task.rows:
-        raise InvalidValue(
-            f"batch must be at most the {task.rows} rows of {task.name}, got batch={spec.batch:g}"
-        )
+        raise InvalidValue(f"batch must be at most the {task.rows} rows of {task.name}, got batch={spec.batch:g}")
     check_real("averaging", spec.averaging, at_least=0, below=1)
     schedule_curves(spec.method, clip=spec.clip, rho_mu=spec.rho_mu, rho_c=spec.rho_c, epochs=2)
     with torch.device("meta"):  # shapes only: large models take a while to be filled
@@ -226,8 +220,7 @@ def _best(trials: Sequence[Trial]) -> Trial | None:
 
 def _line(trial: Trial, done: Sequence[Trial]) -> str:
     values = ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in trial.values.items()
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in trial.values.items()
     )
     best = _best(done)
     if trial.score is None or best is None or best.score is None:

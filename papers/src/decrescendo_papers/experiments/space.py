@@ -69,9 +69,7 @@ class Space:
             if STANDS_FOR.get(name) in names:
                 raise InvalidValue(f"{name} stands for {STANDS_FOR[name]}, got both. Leave out one of them")
         if "delta" in self.moving:
-            raise InvalidValue(
-                "delta must be fixed, got a range: it is a promise and no setting to search over"
-            )
+            raise InvalidValue("delta must be fixed, got a range: it is a promise and no setting to search over")
         if not self.moving:
             raise InvalidValue("a search must move at least one setting, got none")
 
@@ -164,9 +162,7 @@ def starting_values(space: Space, task: Task) -> dict[str, Value]:
         "learning_rate": task.learning_rate, "stride": task.learning_rate * task.clip, "momentum": 0.0,
         "lr_decay": "none", "averaging": 0.0, "model": "paper", "optimizer": task.optimizer,
     }  # fmt: skip
-    return {
-        name: value for name, value in start.items() if name in space.moving and space.moving[name].has(value)
-    }
+    return {name: value for name, value in start.items() if name in space.moving and space.moving[name].has(value)}
 
 
 def _free(task: Task) -> dict[str, Dimension]:
@@ -181,9 +177,7 @@ def _free(task: Task) -> dict[str, Dimension]:
     stride = task.learning_rate * task.clip
     return {
         **shared,
-        "stride": Between(
-            stride / 4, stride * 16, log=True
-        ),  # large batches have less noise and take larger ones
+        "stride": Between(stride / 4, stride * 16, log=True),  # large batches have less noise and take larger ones
         "momentum": Among((0.0, 0.5, 0.9)),
     }
 

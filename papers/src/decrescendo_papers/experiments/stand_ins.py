@@ -48,9 +48,7 @@ class StandIn:
 STAND_INS: dict[str, StandIn] = {
     stand_in.name: stand_in
     for stand_in in (
-        StandIn(
-            "fashion-mnist", fashion_mnist, ("mnist",), "Fashion-MNIST's training images, declared public"
-        ),
+        StandIn("fashion-mnist", fashion_mnist, ("mnist",), "Fashion-MNIST's training images, declared public"),
         StandIn(
             "mnist",
             mnist,
@@ -99,12 +97,8 @@ STAND_INS: dict[str, StandIn] = {
             ("xray", "xray-random"),
             "Fashion-MNIST's training images of T-shirts against other upper clothes, declared public",
         ),
-        StandIn(
-            "gaussian-10", lambda: gaussian_rows(10), ("mnist-pca",), "Gaussian rows in 10 made-up classes"
-        ),
-        StandIn(
-            "gaussian-2", lambda: gaussian_rows(2), ("mnist35-pca",), "Gaussian rows in 2 made-up classes"
-        ),
+        StandIn("gaussian-10", lambda: gaussian_rows(10), ("mnist-pca",), "Gaussian rows in 10 made-up classes"),
+        StandIn("gaussian-2", lambda: gaussian_rows(2), ("mnist35-pca",), "Gaussian rows in 2 made-up classes"),
     )
 }
 

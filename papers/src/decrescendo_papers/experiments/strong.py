@@ -51,9 +51,7 @@ class Strong:
         """As ``reproduce`` names it."""
         return "recipes"
 
-    def specs(
-        self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()
-    ) -> list[Spec]:
+    def specs(self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()) -> list[Spec]:
         """Every recipe on its task's own data, one fresh seed after the other; certified only.
 
         Args:
@@ -65,10 +63,7 @@ class Strong:
         Raises:
             InvalidValue: a pattern that fits no recipe.
         """
-        keys = {
-            name: f"{recipe.spec.task}/{recipe.spec.epsilon:g}/{name}"
-            for name, recipe in self.recipes.items()
-        }
+        keys = {name: f"{recipe.spec.task}/{recipe.spec.epsilon:g}/{name}" for name, recipe in self.recipes.items()}
         for pattern in only:
             if not any(fits(key, pattern) for key in keys.values()):
                 raise InvalidValue(

@@ -144,9 +144,7 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row.paper) not in (0, len(self.columns)):
-                raise InvalidValue(
-                    f"row {row.key} must have a number of the paper a column, got {len(row.paper)}"
-                )
+                raise InvalidValue(f"row {row.key} must have a number of the paper a column, got {len(row.paper)}")
 
     @property
     def keys(self) -> list[str]:
@@ -199,9 +197,7 @@ class Table:
             found[name] = tuple(spec.seeded(seed) for seed in seeds)
         return found
 
-    def specs(
-        self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()
-    ) -> list[Spec]:
+    def specs(self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()) -> list[Spec]:
         """Every run of the table, one seed after the other, so that an unfinished table has few empty cells.
 
         Args:
@@ -224,8 +220,7 @@ class Table:
             keys = [cell.key for cell in cells] + [f"{task}/0/plain" for task in plain]
             if not any(fits(key, pattern) for key in keys):
                 raise InvalidValue(
-                    f"cells must be like {cells[0].key} (* is anything), got {pattern!r}, which fits none of "
-                    f"{self.key}"
+                    f"cells must be like {cells[0].key} (* is anything), got {pattern!r}, which fits none of {self.key}"
                 )
         found: list[Spec] = []
         for index in range(len(seeds)):

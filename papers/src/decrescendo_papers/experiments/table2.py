@@ -50,9 +50,7 @@ TABLE2_AT_64 = dataclasses.replace(
     key="table2-at-64",
     title="Table 2 at a batch of 64: embedding MLP on IMDB",
     rows=tuple(
-        dataclasses.replace(row, settings={**row.settings, "batch": 64.0})
-        for row in TABLE2.rows
-        if row is not TCDP
+        dataclasses.replace(row, settings={**row.settings, "batch": 64.0}) for row in TABLE2.rows if row is not TCDP
     ),
     plain_settings={"imdb": {"batch": 64.0}},
     variant_of="table2",

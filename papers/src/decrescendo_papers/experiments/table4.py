@@ -31,9 +31,7 @@ TABLE4 = Table(
     key="table4",
     title="Table 4: federated InfiniteMNIST",
     columns=tuple(
-        Column(task, epsilon)
-        for task in ("infinite-mnist-250k", "infinite-mnist-500k")
-        for epsilon in (0.1, 0.4, 1)
+        Column(task, epsilon) for task in ("infinite-mnist-250k", "infinite-mnist-500k") for epsilon in (0.1, 0.4, 1)
     ),
     rows=(
         VANILLA.reports(93.47, 95.71, 96.02, 94.82, 96.55, 96.89),

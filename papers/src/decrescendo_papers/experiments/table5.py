@@ -50,9 +50,7 @@ TABLE5 = Table(
         "is in one half only; the random 85/15 split has images of one child in both. The paper does not say which "
         "split it used.",
     ),
-    tried=tuple(
-        row.changed(f"{row.key}-vgg", f"{row.label}, {VGG}", {}, ("xray/1.5",)) for row in (VANILLA, DYNAMIC)
-    ),
+    tried=tuple(row.changed(f"{row.key}-vgg", f"{row.label}, {VGG}", {}, ("xray/1.5",)) for row in (VANILLA, DYNAMIC)),
     plain={"xray": 97.02, "xray-random": 97.02, "xray (VGG-11)": 97.02},
     majority={"xray": 62.5},  # 390 of the 624 official test images have pneumonia
     plain_settings=dict.fromkeys(("xray", "xray-random"), PLAIN),

@@ -116,8 +116,7 @@ def _columns(table: Table) -> list[Tuned]:
     (vanilla,) = (row for row in table.rows if row.key == "vanilla")
     settings = {name: value for name, value in vanilla.settings.items() if name != "method"}
     return [
-        Tuned(table.key, TESTED.get(column.task, column.task), column.epsilon, settings)
-        for column in table.columns
+        Tuned(table.key, TESTED.get(column.task, column.task), column.epsilon, settings) for column in table.columns
     ]
 
 
@@ -135,9 +134,7 @@ class Trials:
         """As ``reproduce`` names it."""
         return "tuned-trials"
 
-    def specs(
-        self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()
-    ) -> list[Spec]:
+    def specs(self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()) -> list[Spec]:
         """Column by column; of one seed, whatever is asked for.
 
         Args:
@@ -168,9 +165,7 @@ class Evaluations:
         """As ``reproduce`` names it."""
         return "tuned"
 
-    def specs(
-        self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()
-    ) -> list[Spec]:
+    def specs(self, seeds: Sequence[int], *, blocks: Sequence[str] = BLOCKS, only: Sequence[str] = ()) -> list[Spec]:
         """One seed after the other, over the columns whose trials are finished.
 
         Args:
@@ -183,12 +178,7 @@ class Evaluations:
         """
         wanted = _wanted(only) if CERTIFIED in blocks else []
         chosen = [(column, self.candidates(column)) for column in wanted]
-        return [
-            column.spec(one).seeded(seed)
-            for seed in seeds
-            for column, found in chosen
-            for one in found.values()
-        ]
+        return [column.spec(one).seeded(seed) for seed in seeds for column, found in chosen for one in found.values()]
 
     def untried(self, only: Sequence[str] = ()) -> int:
         """How many of these columns lack a trial."""

@@ -223,6 +223,4 @@ def _a(problem: Problem) -> float:
 def _better(real_steps: float, bound: Callable[[int], float]) -> Optimum:
     below = math.floor(real_steps)
     # 0 is compared too: for kappa = 1 the bound jumps there.
-    return min(
-        (Optimum(steps, bound(steps)) for steps in (0, below, below + 1)), key=lambda found: found.bound
-    )
+    return min((Optimum(steps, bound(steps)) for steps in (0, below, below + 1)), key=lambda found: found.bound)

@@ -69,10 +69,7 @@ def page() -> str:
     second = table(
         ["algorithm", "T", "printed order", *sizes, "note"],
         rows_of(
-            [
-                table_2(problem, beta=BETA, failure=FAILURE, strongly_convex=True, convex=True)
-                for problem in problems
-            ]
+            [table_2(problem, beta=BETA, failure=FAILURE, strongly_convex=True, convex=True) for problem in problems]
         ),
         "lllrrrl",
     )

@@ -82,9 +82,7 @@ def table_1(problem: Problem, *, beta: float) -> tuple[Row, ...]:
     )
 
 
-def table_2(
-    problem: Problem, *, beta: float, failure: float, strongly_convex: bool, convex: bool
-) -> tuple[Row, ...]:
+def table_2(problem: Problem, *, beta: float, failure: float, strongly_convex: bool, convex: bool) -> tuple[Row, ...]:
     """Table 2: bounds of the risk on unseen data.
 
     Args:
@@ -144,17 +142,13 @@ def table_2(
     ):
         rows.append(Row(f"Stability: {name}", log_steps, order, found.bound, found.steps, ADDITIVE))
     rows += [
-        Row(
-            f"Stability: Momentum+zCDP, {kind}", log_steps, f"O(D/(N^2 R) ({order} [T > T^]))", note=NOT_SHOWN
-        )
+        Row(f"Stability: Momentum+zCDP, {kind}", log_steps, f"O(D/(N^2 R) ({order} [T > T^]))", note=NOT_SHOWN)
         for kind, order in (("static", "c + ln N"), ("dynamic", "1 + cD/(N^2 R)"))
     ]
     return tuple(rows)
 
 
-def best_by_stability(
-    problem: Problem, erub: Callable[[Problem, int], float], *, most: int, convex: bool
-) -> Optimum:
+def best_by_stability(problem: Problem, erub: Callable[[Problem, int], float], *, most: int, convex: bool) -> Optimum:
     """The number of steps up to ``most`` with the least f_1 ERUB(T) + 2 G^2 T/(M N), 0 included.
 
     ``most`` is the best T of ERUB alone: beyond it both terms rise.

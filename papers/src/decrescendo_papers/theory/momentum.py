@@ -147,9 +147,7 @@ class Momentum:
                 high -= third
             else:
                 low += third
-        return min(
-            (Optimum(steps, self.dynamic(steps)) for steps in range(low, high + 1)), key=lambda o: o.bound
-        )
+        return min((Optimum(steps, self.dynamic(steps)) for steps in range(low, high + 1)), key=lambda o: o.bound)
 
     def _left(self, steps: int) -> float:
         return math.exp(steps * math.log1p(-self.eta_0 / self.problem.kappa))

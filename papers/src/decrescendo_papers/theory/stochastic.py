@@ -71,9 +71,7 @@ def stochastic(problem: Problem, noise_multiplier: object, *, batch_size: int, s
     return gradient_descent(of_batches(problem, batch_size), z) + (1 - left) * sampled
 
 
-def stochastic_momentum(
-    momentum: Momentum, noise_multiplier: object, *, batch_size: int, sampling_std: float
-) -> float:
+def stochastic_momentum(momentum: Momentum, noise_multiplier: object, *, batch_size: int, sampling_std: float) -> float:
     """ERUB = gamma^T + 2 eta_0 (R alpha)_n (U_3 + U_3^g): Theorem 4.9 on the corrected Theorem 4.5.
 
     U_3^g is U_3 with sigma_g^2/G^2 for z_i^2. The paper bounds alpha R' U_3^g by alpha_g sigma_g^2: the sum of

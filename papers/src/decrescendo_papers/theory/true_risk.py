@@ -83,9 +83,7 @@ def high_probability(
     runs = math.ceil(-math.log2(p) - 1e-12)
     share = dataclasses.replace(problem, total=problem.total / runs)
     excess = 2 * problem.initial_excess * check_real("erub", erub(share), at_least=0)
-    return HighProbability(
-        shalev_shwartz(problem, excess, failure=p, strongly_convex=strongly_convex), 2 * p, runs
-    )
+    return HighProbability(shalev_shwartz(problem, excess, failure=p, strongly_convex=strongly_convex), 2 * p, runs)
 
 
 def stability(problem: Problem, *, steps: int, convex: bool, learning_rate: object = None) -> float:
@@ -122,9 +120,7 @@ def stability(problem: Problem, *, steps: int, convex: bool, learning_rate: obje
     return 2 * problem.lipschitz**2 * float(eta.sum()) / problem.examples
 
 
-def by_stability(
-    problem: Problem, erub: float, *, steps: int, convex: bool, learning_rate: object = None
-) -> float:
+def by_stability(problem: Problem, erub: float, *, steps: int, convex: bool, learning_rate: object = None) -> float:
     """E F(theta) - min F <= f_1 ERUB + s, s = `stability`: Theorems 4.11 and 4.12. Table 2 drops the s.
 
     >>> from decrescendo_papers.theory.bounds import best_dynamic

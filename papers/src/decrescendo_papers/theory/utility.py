@@ -213,9 +213,7 @@ def clt_noise_scale(shape: object, clip_norm: object, *, sample_rate: float, tot
     return Bound(scale, "estimate")
 
 
-def _steps(
-    values: object, name: str = "noise_std", above: float | None = None
-) -> Float[np.ndarray, " steps"]:
+def _steps(values: object, name: str = "noise_std", above: float | None = None) -> Float[np.ndarray, " steps"]:
     array = check_array(name, values, at_least=0, above=above)
     if not array.size:
         raise InvalidValue(f"{name} must have at least one step, got none")

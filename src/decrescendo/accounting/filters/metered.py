@@ -45,9 +45,7 @@ class MeteredFilter:
             infinite without noise.
     """
 
-    def __init__(
-        self, budget: Budget, name: str, limit: float, price: Callable[[float, float], float]
-    ) -> None:
+    def __init__(self, budget: Budget, name: str, limit: float, price: Callable[[float, float], float]) -> None:
         check_one_example(budget, "a filter")
         if not (limit > 0 and math.isfinite(limit)):
             raise ImpossibleBudget(

@@ -99,8 +99,7 @@ def best_order(budget: Budget, expected: Ledger, *, orders: Sequence[int] = ORDE
         if limit <= 0:
             continue
         cost = sum(
-            release.count * renyi_step(order, release.sample_rate, release.noise_multiplier)
-            for release in rough
+            release.count * renyi_step(order, release.sample_rate, release.noise_multiplier) for release in rough
         )
         if best is None or cost / limit < best[0]:
             best = cost / limit, order
@@ -116,9 +115,7 @@ def checked_order(order: object) -> int:
     """A whole order from 2 up."""
     found = check_integer("order", order, at_least=2)
     if found > LARGEST_ORDER:
-        raise InvalidValue(
-            f"order must be <= {LARGEST_ORDER}, got order={found}. Such a one helps no usual budget"
-        )
+        raise InvalidValue(f"order must be <= {LARGEST_ORDER}, got order={found}. Such a one helps no usual budget")
     return found
 
 

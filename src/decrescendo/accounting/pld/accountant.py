@@ -106,9 +106,7 @@ class _Group:
     def counted(self, part: Part, count: Int[np.ndarray, " rows"]) -> Part:
         """``part`` (`above` or `below`) with other counts of the ledger's rows."""
         own = count[self.rows]
-        mixtures = part.mixtures.counted(
-            np.bincount(self.place, weights=own, minlength=self.mu.size).astype(np.int64)
-        )
+        mixtures = part.mixtures.counted(np.bincount(self.place, weights=own, minlength=self.mu.size).astype(np.int64))
         if self.cell is None or part.spread is None:
             return replace(part, mixtures=mixtures)
         spread = replace(part.spread, moments=replace(self.cell, count=own).moments(mixtures))
@@ -353,9 +351,7 @@ class Pld:
         best = (0.0, math.inf)
         for _ in range(_REFINEMENTS + 1):
             steps = _Steps.of(noisy, delta, effort, self.group)
-            lower, upper = steps.bounds(near, delta, effort.smoothing * near, lower=True).epsilons(
-                delta, near
-            )
+            lower, upper = steps.bounds(near, delta, effort.smoothing * near, lower=True).epsilons(delta, near)
             before = best[1] - best[0]
             best = (max(best[0], lower), min(best[1], upper))
             if best[0] > best[1]:
@@ -420,9 +416,7 @@ class Pld:
             return _exposed_too(exposed, *delta_of_one(noisy, near))
         lower, upper = _delta_ends(self, noisy, near, lower=True)
         if lower > upper:
-            raise AccountingError(
-                f"bounds must not cross, got {lower, upper}; this is a bug, please report it"
-            )
+            raise AccountingError(f"bounds must not cross, got {lower, upper}; this is a bug, please report it")
         if noisy.is_banded:
             lower = least_delta(noisy, near)
         return _exposed_too(exposed, lower, upper)
@@ -507,9 +501,7 @@ def _near(steps: _Steps, delta: float) -> float:
     smallest = 1e-3 / min(point.c for point in points)
     epsilon = max(smallest, *(point.epsilon for point in points))
     for _ in range(8):
-        found = _crossing(
-            steps.bounds(epsilon, delta, _PILOT.smoothing * epsilon, lower=False).upper, delta, epsilon
-        )
+        found = _crossing(steps.bounds(epsilon, delta, _PILOT.smoothing * epsilon, lower=False).upper, delta, epsilon)
         if found <= smallest or abs(found / epsilon - 1) < 0.1:
             return max(found, smallest)
         epsilon = found
@@ -614,9 +606,7 @@ def least_delta(ledger: Ledger, epsilon: float) -> float:
 def _of_worst_turn(ledger: Ledger, delta: float | None, epsilon: float | None) -> tuple[_Steps, float]:
     """The run of the group of records that spends most, and the epsilon or delta that goes with the other."""
     with np.errstate(over="ignore"):
-        cost = (
-            ledger.count * ledger.sample_rate**2 * np.expm1(np.minimum(ledger.noise_multiplier**-2.0, 600.0))
-        )
+        cost = ledger.count * ledger.sample_rate**2 * np.expm1(np.minimum(ledger.noise_multiplier**-2.0, 600.0))
     worst = max(range(ledger.groups), key=lambda g: float(cost[ledger.takes_part(g)].sum()))
     run = ledger.turn(worst)
     if delta is not None:

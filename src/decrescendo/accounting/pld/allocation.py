@@ -156,18 +156,14 @@ def _least(bound: Callable[[float], float], shares: list[float]) -> float:
     return known(shares[first])
 
 
-def _power(
-    q: Float[np.ndarray, " m"], places: Float[np.ndarray, " m"], steps: int, tilt: float, size: int
-) -> _Law:
+def _power(q: Float[np.ndarray, " m"], places: Float[np.ndarray, " m"], steps: int, tilt: float, size: int) -> _Law:
     weights = q * np.exp(tilt * places)
     wave = rfft(weights, n=size)
     power = wave**steps
     mass = irfft(power, n=size)
     levels = 8 * UNIT * (math.log2(size) + 4)
     total = float(weights.sum()) * (1 + 1e-9)
-    off = (levels + 4 * UNIT) * float(
-        np.linalg.norm(weights)
-    )  # of the first transform, and of its tilted masses
+    off = (levels + 4 * UNIT) * float(np.linalg.norm(weights))  # of the first transform, and of its tilted masses
     error = steps * off * total ** (steps - 1) * math.sqrt(2)
     error += (levels + 32 * steps * UNIT) * float(np.linalg.norm(power)) * math.sqrt(2 / size)
     return _Law(np.maximum(mass, 0.0), tilt, 1.01 * error)
@@ -175,9 +171,7 @@ def _power(
 
 def epoch_masses(epoch: Epoch) -> tuple[LossGrid, Masses]:
     """The epoch as one discrete mechanism above it, on a grid of losses."""
-    spread = float(
-        np.sqrt(np.sum(epoch.low.tilted * (epoch.step * np.arange(epoch.low.tilted.size) - 1) ** 2))
-    )
+    spread = float(np.sqrt(np.sum(epoch.low.tilted * (epoch.step * np.arange(epoch.low.tilted.size) - 1) ** 2)))
     deviation = math.sqrt(math.log1p(spread**2))
     far = np.linspace(14 * deviation, 0.0, 200)
     low = epoch.excess(-far)

@@ -212,9 +212,7 @@ def masses_below(
     positive = values > 0
     used = positive[:, 1:] | positive[:, :-1]
     if np.any(used & ~lowered.checked) or positive[:, 0].any() or positive[:, -1].any():
-        raise AccountingError(
-            "the grid of a lower bound does not reach its tails; this is a bug, please report it"
-        )
+        raise AccountingError("the grid of a lower bound does not reach its tails; this is a bug, please report it")
     return masses_of(loss_grid, values)
 
 

@@ -83,9 +83,7 @@ class Group:
         """log w_j, j = 1 .. k."""
         from scipy.stats import binom  # slow to load
 
-        return np.asarray(binom.logpmf(np.arange(1, self.size + 1), self.size, self.sample_rate)) - math.log(
-            self.rate
-        )
+        return np.asarray(binom.logpmf(np.arange(1, self.size + 1), self.size, self.sample_rate)) - math.log(self.rate)
 
     def loss(
         self, x: Float[np.ndarray, "k n"], mu: Float[np.ndarray, " k"]

@@ -111,9 +111,7 @@ def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: in
     return places
 
 
-def spread_places(
-    x: Float[np.ndarray, " n"], cost: Float[np.ndarray, " n"], number: int
-) -> Float[np.ndarray, " k"]:
+def spread_places(x: Float[np.ndarray, " n"], cost: Float[np.ndarray, " n"], number: int) -> Float[np.ndarray, " k"]:
     """``number`` places from the least to the largest x: their spacing is to the power -1/3 of the cost there."""
     edges = np.linspace(x.min(), x.max(), 513)
     steps, _ = np.histogram(x, bins=edges, weights=cost)
@@ -153,9 +151,7 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
     A group's masses are those of coefficient 0 and of its largest one, mixed: both ends are curves of mechanisms.
     """
     if mu.size > nodes.mu.size and _alike(mu):
-        return exactly(
-            masses_below(nodes.loss_grid, mu[:1], nodes.curves, tail=nodes.tail), count, alike=True
-        )
+        return exactly(masses_below(nodes.loss_grid, mu[:1], nodes.curves, tail=nodes.tail), count, alike=True)
     below = masses_below(nodes.loss_grid, nodes.mu, nodes.curves, tail=nodes.tail)
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
         return exactly(below, count)
@@ -189,9 +185,7 @@ def exactly(masses: Masses, count: Int[np.ndarray, " n"], *, alike: bool = False
     sums[:, 0] = count
     ones = np.ones(count.size)
     zero = np.zeros_like(masses.q)
-    return Mixtures(
-        masses.q, zero, masses.infinite, none, none, sums, masses.slope_scale, ones, of, np.zeros(of.size)
-    )
+    return Mixtures(masses.q, zero, masses.infinite, none, none, sums, masses.slope_scale, ones, of, np.zeros(of.size))
 
 
 def _shares(
@@ -203,9 +197,7 @@ def _shares(
 
 def variation(low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """s(high) - s(low), without cancelling where s is near 0 or near 1."""
-    return np.where(
-        high < 1, erf(high / np.sqrt(8)) - erf(low / np.sqrt(8)), 2 * (ndtr(-low / 2) - ndtr(-high / 2))
-    )
+    return np.where(high < 1, erf(high / np.sqrt(8)) - erf(low / np.sqrt(8)), 2 * (ndtr(-low / 2) - ndtr(-high / 2)))
 
 
 def _power_sums(

@@ -67,9 +67,7 @@ def saddle(cumulants: Cumulants, *, delta: float | None = None, epsilon: float |
         tilted = log_m - math.log(c) - math.log1p(c)
         slope = first - 1 / c - 1 / (1 + c)
         curvature = second + c**-2 + (1 + c) ** -2
-        log_delta = (
-            tilted - c * slope - 0.5 * math.log(2 * math.pi * curvature) if curvature > 0 else -math.inf
-        )
+        log_delta = tilted - c * slope - 0.5 * math.log(2 * math.pi * curvature) if curvature > 0 else -math.inf
         return Saddle(c, slope, log_delta)
 
     def gap(log_c: float) -> float:
@@ -128,9 +126,7 @@ def choose_grid(run: Run, direction: Direction, epsilon: float, delta: float, *,
     tilts = [ratio * saddle_c for ratio in (*_RATIOS, *_BEYOND)]
     log_m = turns.mean(turns.log_mgfs(direction, tilts)).tolist()
     # log of the Chernoff bound M(a) exp(-a epsilon) over delta; a = 0 gives the trivial bound 1.
-    chernoff = [(0.0, -log_delta)] + [
-        (a, log - a * epsilon - log_delta) for a, log in zip(tilts, log_m, strict=True)
-    ]
+    chernoff = [(0.0, -log_delta)] + [(a, log - a * epsilon - log_delta) for a, log in zip(tilts, log_m, strict=True)]
     log_alias = math.log(1e-5)
     affordable = max(_LOG_CANCELLATION, chernoff[len(_RATIOS)][1] + math.log(2))
     found: list[tuple[float, int, float, float, float]] = []  # m, number of frequencies, excess, c, window
@@ -186,9 +182,7 @@ class Law:
     @property
     def gap_at_0(self) -> float:
         """|gap M|/M(c) at v = 0, at most."""
-        return sum(
-            share * float(np.abs(found.gap[0]) + found.gap_error[0]) for found, share, _ in self.transforms
-        )
+        return sum(share * float(np.abs(found.gap[0]) + found.gap_error[0]) for found, share, _ in self.transforms)
 
     def terms(self, *, less_1: bool, gap: float) -> Summands:
         """M/M(c), or (M - 1)/M(c), less ``gap`` times M's gap; how far it may be off, but for rounding; and |it|.
@@ -278,9 +272,7 @@ class Inversion:
         if not math.isfinite(scale):
             return 0.0
         gap = self._gap_twice()
-        value, error = self._sum(
-            law, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=_sparse(law), gap=gap
-        )
+        value, error = self._sum(law, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=_sparse(law), gap=gap)
         bump_kernel = np.exp(grid.m**2 * (grid.s + 0.5) ** 2 / 2 - 1j * grid.v * epsilon)
         height = float(erf(grid.m / math.sqrt(8))) * grid.m / math.sqrt(2 * math.pi)  # S(0) m / sqrt(2 pi)
         bump, bump_error = self._sum(law, bump_kernel, 2 * height, epsilon)

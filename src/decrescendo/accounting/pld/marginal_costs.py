@@ -47,9 +47,7 @@ class MarginalCosts:
     directions: tuple["Direct", ...]
 
     @classmethod
-    def of(
-        cls, start: Ledger, epsilon: float, delta: float, *, mu_low: float, mu_high: float
-    ) -> "MarginalCosts":
+    def of(cls, start: Ledger, epsilon: float, delta: float, *, mu_low: float, mu_high: float) -> "MarginalCosts":
         """Tables for schedules that spend about (epsilon, delta), as ``start`` does; one sample rate below 1.
 
         Args:
@@ -60,15 +58,12 @@ class MarginalCosts:
         rate = float(distinct.sample_rate[0])
         mu, count = 1 / distinct.noise_multiplier[::-1], distinct.count[::-1]
         left, right = (
-            float(-ndtri(max(min(1e-5 * delta / mass, 1e-3), 1e-300)))
-            for mass in (start.steps, start.steps * rate)
+            float(-ndtri(max(min(1e-5 * delta / mass, 1e-3), 1e-300))) for mass in (start.steps, start.steps * rate)
         )
         curves = OneRecord(rate)
         nodes = build_nodes(curves, mu, count, nodes=24, kappa=0.08, left=left, right=right)
         whole = Part(losses(nodes.loss_grid, rate), mixtures_above(nodes, mu, count), rate)
-        x = np.linspace(
-            math.log(mu_low), math.log(mu_high), max(4, math.ceil(math.log(mu_high / mu_low) / _SPACING))
-        )
+        x = np.linspace(math.log(mu_low), math.log(mu_high), max(4, math.ceil(math.log(mu_high / mu_low) / _SPACING)))
         loss_grid = place_grid(mu_low, kappa=_KAPPA, ends=curves.ends(mu_high, left, right))
         # The tilt c of a grid fits losses up to where the run's own are cut off (what is beyond has less than delta's
         # part of it): farther ones, which grids for larger mu have, would drown them in what is tilted. They count as
@@ -84,9 +79,7 @@ class MarginalCosts:
             phi = np.where(sums == -1, 1e-15, 1 + sums)
             logs = np.asarray(log1p(np.where(sums == -1, -1 + 1e-15, sums)), dtype=np.complex128)
             logs = logs.real + 1j * np.unwrap(logs.imag, axis=0)
-            kernel = np.exp(grid.m**2 * (grid.s**2 + grid.s) / 2 - 1j * grid.v * epsilon) / (
-                grid.s * (grid.s + 1)
-            )
+            kernel = np.exp(grid.m**2 * (grid.s**2 + grid.s) / 2 - 1j * grid.v * epsilon) / (grid.s * (grid.s + 1))
             kernel[0] /= 2
             found.append(
                 Direct(
@@ -196,9 +189,7 @@ def _hermite(
     left = np.clip(place.astype(np.int64), 0, nodes.size - 2)
     u = np.clip(place - left, 0.0, 1.0)
 
-    def collected(
-        low: Float[np.ndarray, " steps"], high: Float[np.ndarray, " steps"]
-    ) -> Float[np.ndarray, " k"]:
+    def collected(low: Float[np.ndarray, " steps"], high: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " k"]:
         sums = np.bincount(left, weights=low, minlength=nodes.size)
         return sums + np.bincount(left + 1, weights=high, minlength=nodes.size)
 
@@ -206,9 +197,7 @@ def _hermite(
     return value, width * collected(u * (1 - u) ** 2, u * u * (u - 1))
 
 
-def _sums(
-    step: Part, direction: Direction, grid: Grid, masses: Float[np.ndarray, "k n"]
-) -> Complex[np.ndarray, "k f"]:
+def _sums(step: Part, direction: Direction, grid: Grid, masses: Float[np.ndarray, "k n"]) -> Complex[np.ndarray, "k f"]:
     """phi - 1 at every node (or its derivative) and frequency."""
     sign = 1.0 if direction == "remove" else -1.0
     return Waves.of(step.losses, direction, grid.c, sign * grid.v).sums(masses)

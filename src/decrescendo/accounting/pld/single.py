@@ -88,9 +88,7 @@ def epsilon_of_one(step: Ledger, delta: float) -> tuple[float, float]:
     if gap(0.0, 1) <= 0:
         return 0.0, 0.0
     # Subsampling never raises epsilon.
-    high = max(epsilon_of(delta, 1 / max(float(step.noise_multiplier[0]), 1 / _LARGEST_MU)), 1e-300) * (
-        1 + 1e-9
-    )
+    high = max(epsilon_of(delta, 1 / max(float(step.noise_multiplier[0]), 1 / _LARGEST_MU)), 1e-300) * (1 + 1e-9)
     if math.isinf(high):  # beyond the floats, but for a hair
         return (sys.float_info.max * 0.5 if gap(sys.float_info.max * 0.5, -1) > 0 else 0.0), math.inf
     low = upper = float(brentq(gap, 0.0, high, xtol=1e-300, rtol=1e-13)) if gap(0.0) > 0 > gap(high) else high

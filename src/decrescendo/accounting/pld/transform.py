@@ -140,8 +140,7 @@ def log_mgfs(
                 waves = RealWaves.of(losses, direction, power)
                 # Members are (1 -+ x)/2 of either end.
                 share = [
-                    (moments[:, :, 0, b] + side * moments[:, :, 1, b])[:, :, None] / (len(ends) * some)
-                    for b in (0, 1)
+                    (moments[:, :, 0, b] + side * moments[:, :, 1, b])[:, :, None] / (len(ends) * some) for b in (0, 1)
                 ]
                 mean += share[0] * waves.sums(base) + share[1] * waves.sums(difference)
                 rounding = waves.rounding(np.abs(base) + np.abs(difference), part.mixtures.slope_scale[rows])
@@ -163,9 +162,7 @@ def _masses(
     return mixtures.base[rows], mixtures.largest[rows][:, None] * mixtures.difference[rows]
 
 
-def _steps(
-    alike: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]
-) -> Iterator["_Steps"]:
+def _steps(alike: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> Iterator["_Steps"]:
     signed = v if direction == "remove" else -v
     occupied = _occupied(alike)
     rows = max(1, _BLOCK // v.size)
@@ -271,10 +268,7 @@ class _Steps:
                 _summed([(counts, np.log(most))]),
                 np.where(unknown, np.inf, _summed([(counts, lost), (members, sums)], known)),
                 _summed(
-                    [
-                        (self.moments[:, :, a, b], value / (1 + self.base))
-                        for (a, b), value in self.gap.items()
-                    ]
+                    [(self.moments[:, :, a, b], value / (1 + self.base)) for (a, b), value in self.gap.items()]
                     or [(counts, np.zeros_like(self.base))],
                     known,
                 ),
@@ -284,9 +278,7 @@ class _Steps:
 
     def _logarithm(
         self, counts: Float[np.ndarray, "g 1"]
-    ) -> tuple[
-        dict[tuple[int, int], Complex[np.ndarray, "g f"]], Float[np.ndarray, "g f"], Float[np.ndarray, "g f"]
-    ]:
+    ) -> tuple[dict[tuple[int, int], Complex[np.ndarray, "g f"]], Float[np.ndarray, "g f"], Float[np.ndarray, "g f"]]:
         """The terms of log of a member, by powers of x and w; what is left out of the series for it; |Z| at most.
 
         Z = (1 + base + ..)/(1 + base) - 1 by degrees in x and w; the rest of log(1 + Z) is at most that of -log(1 - Z)
@@ -329,9 +321,7 @@ def _summed(
 ) -> Shaped[np.ndarray, "t f"]:
     """For each run the sum over groups of weight times value, where ``known``."""
     if len(terms[0][0]) > 1:
-        each = [
-            weights @ (value if known is None else np.where(known, value, 0.0)) for weights, value in terms
-        ]
+        each = [weights @ (value if known is None else np.where(known, value, 0.0)) for weights, value in terms]
         return np.sum(each, axis=0)
     total = terms[0][0].T * terms[0][1]
     for weights, value in terms[1:]:
@@ -366,9 +356,7 @@ class Cumulants:
         for counts, masses, losses in self.means:
             waves = Waves.of(losses, self.direction, c, np.zeros(1))
             loss = sign * waves.loss
-            with np.errstate(
-                over="ignore", invalid="ignore", divide="ignore"
-            ):  # far beyond the saddle: turned back
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # far beyond the saddle: turned back
                 m0 = masses @ waves.tilt_less_1
                 m1, m2 = (
                     (masses @ (waves.tilt * loss)) / (1 + m0),

@@ -64,9 +64,7 @@ class Turns:
     @property
     def error(self) -> float:
         """The sum of the relative errors of a run's curves, at most."""
-        return max(
-            sum(part.error * float(part.mixtures.counts.sum()) for part in parts) for parts in self.parts
-        )
+        return max(sum(part.error * float(part.mixtures.counts.sum()) for part in parts) for parts in self.parts)
 
 
 Run: TypeAlias = Turns | Sequence[Part]

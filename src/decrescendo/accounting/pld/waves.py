@@ -49,9 +49,7 @@ class Waves:
     loss: Float[np.ndarray, " n"]
 
     @classmethod
-    def of(
-        cls, losses: Float[np.ndarray, " n"], direction: Direction, c: float, v: Float[np.ndarray, " f"]
-    ) -> "Waves":
+    def of(cls, losses: Float[np.ndarray, " n"], direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> "Waves":
         power = 1 + c if direction == "remove" else -c
         finite = np.isfinite(losses)
         if direction == "add":
@@ -147,9 +145,7 @@ class RealWaves:
     loss: Float[np.ndarray, " n"]
 
     @classmethod
-    def of(
-        cls, losses: Float[np.ndarray, " n"], direction: Direction, power: Float[np.ndarray, " k"]
-    ) -> "RealWaves":
+    def of(cls, losses: Float[np.ndarray, " n"], direction: Direction, power: Float[np.ndarray, " k"]) -> "RealWaves":
         finite = np.isfinite(losses)
         if direction == "add":
             finite[0] = False
@@ -161,9 +157,7 @@ class RealWaves:
         """sum_j q_j (exp(power l_j) - 1)."""
         return q @ self.less_1
 
-    def rounding(
-        self, q: Float[np.ndarray, "g n"], scale: Float[np.ndarray, "g m"]
-    ) -> Float[np.ndarray, "g k"]:
+    def rounding(self, q: Float[np.ndarray, "g n"], scale: Float[np.ndarray, "g m"]) -> Float[np.ndarray, "g k"]:
         """How far such a sum may be off for masses |q|: products and sums; and slopes, whose errors telescope."""
         rise = (self.less_1[1:] + self.less_1[:-1] + 2) * np.abs(np.diff(self.loss))[:, None]
         sums = (self.loss.size + 64) * (q @ np.abs(self.less_1))

@@ -30,11 +30,7 @@ def crowded(budget: Budget, *, steps: int = 1, max_batch_size: int | None = None
     399
     """
     drawn = Ledger.of([1.0] * steps, _RATE)
-    cap = (
-        smallest_cap(drawn, _ROWS, *(budget.epsilon, budget.delta))
-        if max_batch_size is None
-        else max_batch_size
-    )
+    cap = smallest_cap(drawn, _ROWS, *(budget.epsilon, budget.delta)) if max_batch_size is None else max_batch_size
     sampling = PoissonSampling(_ROWS, _RATE * _ROWS, cap)
     pull = torch.full((_ROWS,), -STEEPNESS)
     pull[-1] = STEEPNESS

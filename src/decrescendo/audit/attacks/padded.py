@@ -48,9 +48,7 @@ def padded(budget: Budget, *, steps: int = 4) -> Attack:
     >>> padded(Budget(2.0, 1e-5)).plan.sampling.dataset_size
     40
     """
-    plan = calibrate(
-        budget, PoissonSampling(_ROWS, _ROWS / 2), steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps
-    )
+    plan = calibrate(budget, PoissonSampling(_ROWS, _ROWS / 2), steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps)
     data = torch.full((_ROWS, _LENGTH), PADDING)
     data[:, 0] = SHORT
     data[-1] = LONG

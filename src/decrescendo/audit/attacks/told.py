@@ -37,9 +37,7 @@ def told(budget: Budget, *, steps: int = 3) -> Attack:
     losses = torch.full((rows,), 0.1)
     losses[-1] = 1.0
     name, sampling = "numbers beside the gradients", PoissonSampling(rows, rows)
-    return pulled(
-        name, budget, sampling, losses, _evidence, steps=steps, telemetry=_TELEMETRY, loss=_told_loss
-    )
+    return pulled(name, budget, sampling, losses, _evidence, steps=steps, telemetry=_TELEMETRY, loss=_told_loss)
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:

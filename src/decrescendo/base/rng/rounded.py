@@ -137,9 +137,7 @@ def grid(std: float) -> float:
     low, high = _STD_RANGE
     value = check_real("std", std, above=0)
     if not low <= value <= high:
-        raise InvalidValue(
-            f"std must be within [2^-900, 2^900], got {value!r}. Scale the loss, or the clip norm"
-        )
+        raise InvalidValue(f"std must be within [2^-900, 2^900], got {value!r}. Scale the loss, or the clip norm")
     return math.ldexp(1.0, math.frexp(value)[1] - 1 - _FINENESS)
 
 

@@ -75,9 +75,7 @@ def rounded_exactly(
     return result
 
 
-def _decide(
-    value: float, std: float, step: float, word: int, further: Iterator[int], below: int | None
-) -> float:
+def _decide(value: float, std: float, step: float, word: int, further: Iterator[int], below: int | None) -> float:
     """The nearest multiple of ``step``, with as many more random bits and digits as it takes.
 
     ``below``: if the sum is close to the middle between two multiples, the index of the lower one: then only the side
@@ -98,9 +96,7 @@ def _decide(
                 if beyond == last:
                     return float((below + (beyond == (signed > 0))) * step)
                 continue
-            first, last = (
-                mpmath.nint((value + signed * _quantile(end, bits)) / step) for end in (tail, tail + 1)
-            )
+            first, last = (mpmath.nint((value + signed * _quantile(end, bits)) / step) for end in (tail, tail + 1))
             if first == last:
                 return float(first * step)
 

@@ -18,9 +18,7 @@ from decrescendo.errors import InvalidValue, check_integer
 if TYPE_CHECKING:
     import torch
 
-Purpose = Literal[
-    "init", "sampling", "noise", "model", "data", "trace", "audit", "selection", "pretraining", "groups"
-]
+Purpose = Literal["init", "sampling", "noise", "model", "data", "trace", "audit", "selection", "pretraining", "groups"]
 PURPOSES: tuple[Purpose, ...] = (
     "init", "sampling", "noise", "model", "data", "trace", "audit", "selection", "pretraining", "groups",
 )  # fmt: skip

@@ -90,9 +90,7 @@ def run_recurrent(
             if packing is None
             else recorder.tracer.owners(0, packing.order // (sequences // recorder.tracer.count))
         )
-    moved = (
-        packing if place.owners is None or is_packed else recorder.layouts.packing(place.owners, given.device)
-    )
+    moved = packing if place.owners is None or is_packed else recorder.layouts.packing(place.owners, given.device)
     layout = Layout.of(place, recorder.tracer.count, moved)
     run = _Run(recorder, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)

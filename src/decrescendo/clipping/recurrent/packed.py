@@ -124,9 +124,7 @@ class PackedKernel:
             order = packing.order[ranks]
             for part in chunks(len(order), length * outputs, packing.source.device):
                 which = order[part]
-                yield Places(
-                    which, packing.source[which, :length], ~packing.live[which, :length].unsqueeze(2)
-                )
+                yield Places(which, packing.source[which, :length], ~packing.live[which, :length].unsqueeze(2))
 
     def _bias(self, d: Tensor) -> Float[Tensor, "batch outputs"]:
         if self.biases is None:

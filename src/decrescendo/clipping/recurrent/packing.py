@@ -72,14 +72,10 @@ def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
     starts, length = counts.cumsum(0) - counts, max(1, int(counts.max()))
     step = torch.arange(length, device=example.device)
     live = step < counts.unsqueeze(1)
-    ranks = torch.where(
-        live, starts.unsqueeze(1) + step, starts.unsqueeze(1).clamp(max=max(len(order) - 1, 0))
-    )
+    ranks = torch.where(live, starts.unsqueeze(1) + step, starts.unsqueeze(1).clamp(max=max(len(order) - 1, 0)))
     source = order[ranks] if len(order) else ranks
     slots = torch.empty_like(order)
-    slots[order] = (
-        example[order] * length + torch.arange(len(order), device=example.device) - starts[example[order]]
-    )
+    slots[order] = example[order] * length + torch.arange(len(order), device=example.device) - starts[example[order]]
     return Packing((), torch.arange(batch, device=example.device), slots, source, live)
 
 

@@ -81,10 +81,7 @@ def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]
     Raises:
         UnsupportedModel: the sizes depend on data in another way, or do not fit the rows of this label.
     """
-    if (
-        is_data(tracer.label(sizes))
-        and tracer.packed.get(tracer.written(sizes), _NOT_PACKED) is not label.owners
-    ):
+    if is_data(tracer.label(sizes)) and tracer.packed.get(tracer.written(sizes), _NOT_PACKED) is not label.owners:
         tracer.reads.refuse_integer("how many sequences have each step")
     with paused():
         read = tuple(cast("list[int]", sizes.tolist()))
@@ -92,9 +89,7 @@ def sizes_of(tracer: Tracer, label: RowLayout, sizes: Tensor) -> tuple[int, ...]
         example = torch.arange(units, device="cpu") if label.owners is None else label.owners.example.cpu()
         example = example.repeat_interleave(label.inner).repeat(label.outer)
         parts = [example[: max(size, 0)] for size in read]
-        same = (
-            not label.dim and bool(parts) and len(example) == rows and torch.equal(torch.cat(parts), example)
-        )
+        same = not label.dim and bool(parts) and len(example) == rows and torch.equal(torch.cat(parts), example)
     if not same:
         tracer.refuse(
             "packed sequences must be packed by pack_padded_sequence, or hold the same steps of each example, got "

@@ -223,9 +223,7 @@ def forward(
                 live = torch.mm(live, weights.projection.t())
         elif mode == "gru":
             fed_back = torch.mm(live, back)
-            live, kept[t] = _gru(
-                parts[t], fed_back if weights.bias is None else fed_back.add_(weights.bias), live
-            )
+            live, kept[t] = _gru(parts[t], fed_back if weights.bias is None else fed_back.add_(weights.bias), live)
         else:
             live = torch.addmm(parts[t], live, back)
             live = live.tanh_() if mode == "tanh" else live.relu_()

@@ -60,9 +60,7 @@ class BagKernel:
             first[1:] = key[1:] != key[:-1]
             starts = places_of(first)
             scale = self.scale[order].to(rows.dtype)
-            sums = functional.embedding_bag(
-                self.bag[order], rows, starts, mode="sum", per_sample_weights=scale
-            )
+            sums = functional.embedding_bag(self.bag[order], rows, starts, mode="sum", per_sample_weights=scale)
             pairs = key[starts.clamp(max=len(key) - 1)]
             self.segments = Segments(sums, torch.div(pairs, words, rounding_mode="floor"), pairs % words)
         return self.segments
@@ -146,9 +144,7 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
 
 def _highest(weight: Tensor, ids: Tensor, owner: Tensor, bags: int) -> Int[Tensor, "bags dim"]:
     """The id with the maximum of each feature of each bag, as torch breaks ties; 0 in empty bags."""
-    sizes = torch.zeros(bags, dtype=torch.long, device=ids.device).index_add_(
-        0, owner, torch.ones_like(owner)
-    )
+    sizes = torch.zeros(bags, dtype=torch.long, device=ids.device).index_add_(0, owner, torch.ones_like(owner))
     found: Tensor = torch.embedding_bag(weight, ids, torch.cumsum(sizes, 0) - sizes, mode=2)[3]
     return found.clamp(min=0)
 

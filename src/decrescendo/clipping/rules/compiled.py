@@ -95,8 +95,7 @@ def gradients(
     ]
     columns = run * torch.Size(geometry.kernel[:-1]).numel()
     expected = [
-        (size - kernel) // step + 1
-        for size, kernel, step in zip(pixels, geometry.kernel, geometry.stride, strict=True)
+        (size - kernel) // step + 1 for size, kernel, step in zip(pixels, geometry.kernel, geometry.stride, strict=True)
     ]
     if expected != places or min(places) < 1 or images.shape[0] != batch or images.device != d.device:
         raise InvalidValue(
@@ -167,9 +166,7 @@ def check_room(found: Tensor, d: Tensor, shape: tuple[int, int, int]) -> None:
         raise InvalidValue(f"products go to a contiguous float32 tensor {shape}, got {tuple(found.shape)}")
 
 
-def call(
-    function: Callable[..., None], tensors: tuple[Tensor | None, ...], sizes: ctypes.Structure, best: int
-) -> None:
+def call(function: Callable[..., None], tensors: tuple[Tensor | None, ...], sizes: ctypes.Structure, best: int) -> None:
     """Call a function of `loaded` on torch's threads, and record the call if there is a tape."""
     if (tape := getattr(WATCHING, "tape", None)) is not None:
         tape.called(function, tensors, sizes, best)
@@ -188,7 +185,5 @@ def pointer(tensor: Tensor) -> int:
     """
     address = tensor.data_ptr()
     if not address and tensor.numel():
-        raise InvalidValue(
-            f"tensors must have their numbers in memory, got a {type(tensor).__name__} without"
-        )
+        raise InvalidValue(f"tensors must have their numbers in memory, got a {type(tensor).__name__} without")
     return address

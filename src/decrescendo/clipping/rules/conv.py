@@ -102,13 +102,9 @@ class ConvKernel:
 
     def without_rows(self, rows: Bool[Tensor, " batch"]) -> "ConvKernel":
         images = rows.repeat_interleave(self.inputs.shape[0] // self.batch)
-        product, biases = (
-            None if found is None else zero_rows(found, rows) for found in (self.product, self.biases)
-        )
+        product, biases = (None if found is None else zero_rows(found, rows) for found in (self.product, self.biases))
         inputs = zero_rows(self.inputs, images)
-        return replace(
-            self, saved=(), inputs=inputs, product=product, biases=biases, squares={}, absorbing=False
-        )
+        return replace(self, saved=(), inputs=inputs, product=product, biases=biases, squares={}, absorbing=False)
 
     def _bias(self, d: Tensor) -> Float[Tensor, "batch channels_out"]:
         if self.biases is None:
@@ -150,9 +146,7 @@ class ConvKernel:
     def _padded_places(self) -> list[int]:
         pad, places = self.geometry.pad, self.inputs.shape[2:]
         last = len(places) - 1
-        return [
-            size + pad[2 * (last - axis)] + pad[2 * (last - axis) + 1] for axis, size in enumerate(places)
-        ]
+        return [size + pad[2 * (last - axis)] + pad[2 * (last - axis) + 1] for axis, size in enumerate(places)]
 
     def _norms(self, method: str, d: Tensor) -> Float[Tensor, " batch"]:
         """|g_i|^2 by products that are not kept ("twice", "compiled twice"), or Gram matrices of pixels ("pixels")."""
@@ -211,9 +205,7 @@ class ConvKernel:
     def _products(self, d: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """g_i, its columns in the order of `_sides`, written to ``found`` if there is one; and |g_i|^2."""
         batch, outputs, columns = self._product_shape()
-        found = (
-            torch.empty(batch, outputs, columns, dtype=d.dtype, device=d.device) if found is None else found
-        )
+        found = torch.empty(batch, outputs, columns, dtype=d.dtype, device=d.device) if found is None else found
         groups = self.geometry.groups
         flat = found.view(batch * groups, outputs // groups, columns)
         squares = [
@@ -273,9 +265,7 @@ def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         groups=bound.get("groups", 1),
     )
     slots = [
-        (role, cast("Tensor", value))
-        for role, value in (("weight", weight), ("bias", bias))
-        if call.is_tracked(value)
+        (role, cast("Tensor", value)) for role, value in (("weight", weight), ("bias", bias)) if call.is_tracked(value)
     ]
     saved = (images,) if slots[0][0] == "weight" else ()
     return ConvKernel(
@@ -292,6 +282,5 @@ def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
 
 NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 RULES = {
-    conv: Rule(NAMES, _conv, ("rows", "folded"))
-    for conv in (functional.conv1d, functional.conv2d, functional.conv3d)
+    conv: Rule(NAMES, _conv, ("rows", "folded")) for conv in (functional.conv1d, functional.conv2d, functional.conv3d)
 }

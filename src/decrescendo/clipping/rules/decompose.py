@@ -93,9 +93,7 @@ def attention(
             weights = weights.masked_fill(~seen, -math.inf)
         if attn_mask is not None:
             is_choice = attn_mask.dtype == torch.bool
-            weights = (
-                weights.masked_fill(~attn_mask, -math.inf) if is_choice else weights + attn_mask.to(wide)
-            )
+            weights = weights.masked_fill(~attn_mask, -math.inf) if is_choice else weights + attn_mask.to(wide)
         nothing = (weights == -math.inf).all(-1, keepdim=True)
         weights = weights.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
         return (functional.dropout(weights, dropout_p) @ value).to(dtype)

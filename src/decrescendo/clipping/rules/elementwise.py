@@ -92,12 +92,7 @@ def align(shape: tuple[int, ...], output: tuple[int, ...], layout: Layout) -> tu
     >>> align((6, 4), (6, 4), Layout.of(RowLayout(0), 6)) is None
     True
     """
-    if (
-        len(shape) > len(output)
-        or not output
-        or layout.kind == "deep"
-        or (layout.packing and layout.place.dim)
-    ):
+    if len(shape) > len(output) or not output or layout.kind == "deep" or (layout.packing and layout.place.dim):
         return None
     padded = (1,) * (len(output) - len(shape)) + shape
     if layout.kind == "columns":
@@ -117,9 +112,7 @@ def copies(call: Call) -> Kernel | None:
     return kernel_of(call, [source], [None], ())
 
 
-def kernel_of(
-    call: Call, parameters: list[Tensor], factors: list[Factor | None], saved: Any
-) -> Kernel | None:
+def kernel_of(call: Call, parameters: list[Tensor], factors: list[Factor | None], saved: Any) -> Kernel | None:
     """One kernel for all parameters of one call, or ``None`` where one of them holds rows of the batch."""
     slots: list[Slot] = []
     for parameter, factor in zip(parameters, factors, strict=True):
@@ -196,9 +189,7 @@ def _any(function: Callable[..., Any]) -> Callable[[Call, Mapping[str, Any]], Ke
 
             return factor
 
-        factors: list[Factor | None] = [
-            derivative(key) for key, value in bound.items() if call.is_tracked(value)
-        ]
+        factors: list[Factor | None] = [derivative(key) for key, value in bound.items() if call.is_tracked(value)]
         return kernel_of(call, parameters, factors, tuple(v for v in bound.values() if isinstance(v, Tensor)))
 
     return build

@@ -61,9 +61,7 @@ def lengths_of(vectors: Float[Tensor, "batch positions features"]) -> Lengths:
     features = vectors.shape[2]
     squares = torch.linalg.vector_norm(vectors, dim=2).square()
     # (The length itself has the rounding of one sum over all features, not that of products in blocks.)
-    return lengths_of_squares(
-        squares * (1 + features * torch.finfo(squares.dtype).eps), _terms(features), features
-    )
+    return lengths_of_squares(squares * (1 + features * torch.finfo(squares.dtype).eps), _terms(features), features)
 
 
 def _terms(features: int) -> int:

@@ -107,9 +107,7 @@ class LinearKernel:
         product = None if self.product is None else zero_rows(self.product, rows)
         inputs = self.inputs if self.inputs.numel() == 0 else zero_rows(self.inputs, rows)
         biases = None if self.biases is None else zero_rows(self.biases, rows)
-        return LinearKernel(
-            self.roles, self.parameters, (), inputs, self.transposed, self.workspace, product, biases
-        )
+        return LinearKernel(self.roles, self.parameters, (), inputs, self.transposed, self.workspace, product, biases)
 
     def positions(self, d: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients as (batch, positions, features), for `repeated`."""
@@ -217,17 +215,13 @@ def _addmm(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     return _build(call, rows, weight, bias, transposed=True)
 
 
-def _build(
-    call: Call, rows: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
-) -> Kernel | None:
+def _build(call: Call, rows: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool) -> Kernel | None:
     if call.is_tracked(rows) or rows.dim() < 2 or weight.dim() != 2 or not call.holds(rows):
         return None
     if call.layout.kind == "columns" and rows.dim() < 3:
         return None
     roles = tuple(
-        role
-        for role, value in (("weight", weight), ("bias", bias))
-        if value is not None and call.is_tracked(value)
+        role for role, value in (("weight", weight), ("bias", bias)) if value is not None and call.is_tracked(value)
     )
     parameters = tuple(weight if role == "weight" else bias for role in roles)
     split = call.layout.split(rows.detach())

@@ -73,9 +73,7 @@ def dense(
     """
     if func is not functional.embedding:
         return args, dict(kwargs)
-    return args[: _EMBEDDING.index("sparse")], {
-        key: value for key, value in kwargs.items() if key != "sparse"
-    }
+    return args[: _EMBEDDING.index("sparse")], {key: value for key, value in kwargs.items() if key != "sparse"}
 
 
 def _rows(call: Call, ids: object, weight: object) -> Kernel | None:

@@ -15,9 +15,7 @@ from decrescendo.clipping.rules.elementwise import Factor, kernel_of, operand_of
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule
 
 
-def _norm(
-    plain: Callable[..., Tensor], eps: float | None
-) -> Callable[[Call, Mapping[str, Any]], Kernel | None]:
+def _norm(plain: Callable[..., Tensor], eps: float | None) -> Callable[[Call, Mapping[str, Any]], Kernel | None]:
     def build(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         rows, shape = bound["input"], list(bound["normalized_shape"])
         if call.is_tracked(rows) or len(shape) >= rows.dim() or not call.holds(rows):

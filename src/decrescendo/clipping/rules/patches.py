@@ -45,9 +45,7 @@ def unfold(
         windows = windows.unfold(1 + axis, geometry.reach(axis), geometry.stride[axis])
         windows = windows[..., :: geometry.dilation[axis]]
     order = (*range(1 + dimensions), *range(2 + dimensions, 2 + 2 * dimensions), 1 + dimensions)
-    return windows.permute(order).reshape(
-        images.shape[0], -1, torch.Size(geometry.kernel).numel(), images.shape[1]
-    )
+    return windows.permute(order).reshape(images.shape[0], -1, torch.Size(geometry.kernel).numel(), images.shape[1])
 
 
 def patch_grams(

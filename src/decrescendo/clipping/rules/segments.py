@@ -89,9 +89,7 @@ class Blocks:
         total = torch.zeros(shape, dtype=torch.float32, device="cpu")
         factors = factors.to(torch.float32).contiguous()
         if tuple(total.shape) != (shape[0], dim) or tuple(factors.shape) != (batch,):
-            raise InvalidValue(
-                f"one factor for each of {batch} examples, got {tuple(factors.shape)} and {shape}"
-            )
+            raise InvalidValue(f"one factor for each of {batch} examples, got {tuple(factors.shape)} and {shape}")
         sizes = Sizes(batch, places, dim, shape[0], -1, 0, 0, 0)
         function = library()
         assert function is not None
@@ -103,9 +101,7 @@ class Blocks:
         """g_i of each example."""
         places = torch.arange(self.sums.shape[1], device="cpu")
         example, place = (places < self.counts.unsqueeze(1)).nonzero().unbind(1)
-        return Segments(self.sums[example, place], example, self.identity[example, place]).per_example(
-            batch, shape
-        )
+        return Segments(self.sums[example, place], example, self.identity[example, place]).per_example(batch, shape)
 
     def without_rows(self, rows: Bool[Tensor, " batch"]) -> "Blocks":
         """A copy with the sums of these examples zero."""
@@ -192,12 +188,8 @@ def blocks_of(
     counts = torch.empty(batch, dtype=torch.int64, device="cpu")
     squares = torch.empty(batch, dtype=torch.float64, device="cpu")
     tables = torch.empty(torch.get_num_threads(), 2 * slots, dtype=torch.int64, device="cpu")
-    sizes = Sizes(
-        batch, places, dim, words, -1 if padding is None else padding, d.stride(0), d.stride(1), slots
-    )
+    sizes = Sizes(batch, places, dim, words, -1 if padding is None else padding, d.stride(0), d.stride(1), slots)
     call(function, (ids, d, None, sums, identity, counts, squares, None, tables), sizes, BEST)
     if not is_captured() and bool((counts < 0).any()):
-        raise InvalidValue(
-            f"ids must be rows of a table of {words}, got {int(ids.min())} to {int(ids.max())}"
-        )
+        raise InvalidValue(f"ids must be rows of a table of {words}, got {int(ids.min())} to {int(ids.max())}")
     return Blocks(sums, identity, counts, squares)

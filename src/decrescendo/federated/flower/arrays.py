@@ -32,8 +32,7 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
             record[name] = Array(tensor.detach().cpu().contiguous().numpy())
         except TypeError:
             raise InvalidType(
-                f"tensors must have a dtype that NumPy has, got {name} of {tensor.dtype}. "
-                "Hold the model as float32"
+                f"tensors must have a dtype that NumPy has, got {name} of {tensor.dtype}. Hold the model as float32"
             ) from None
     return record
 
@@ -54,9 +53,7 @@ def _read(name: str, array: Array) -> np.ndarray[Any, np.dtype[Any]]:
     stream = BytesIO(array.data)
     try:
         version = np.lib.format.read_magic(stream)
-        reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
-            version
-        ]
+        reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, _, dtype = reader(stream)
         there = len(array.data) - stream.tell()
         if (
@@ -70,9 +67,7 @@ def _read(name: str, array: Array) -> np.ndarray[Any, np.dtype[Any]]:
                 f"in {there} bytes"
             )
         stream.seek(0)
-        return np.load(stream, allow_pickle=False).copy(
-            order="C"
-        )  # (ascontiguousarray makes a list of a scalar)
+        return np.load(stream, allow_pickle=False).copy(order="C")  # (ascontiguousarray makes a list of a scalar)
     except FileRefused:
         raise
     except (

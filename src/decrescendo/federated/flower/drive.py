@@ -109,9 +109,7 @@ def drive(grid: Grid, deployment: Deployment) -> Outcome:
     return deployment.server.finish(secure_sum=False)
 
 
-def server_app(
-    build: Callable[[Context], Deployment], finished: Callable[[Context, Outcome], None]
-) -> ServerApp:
+def server_app(build: Callable[[Context], Deployment], finished: Callable[[Context, Outcome], None]) -> ServerApp:
     """The server app of a federated plan.
 
     Args:

@@ -103,9 +103,7 @@ class Keeper:
             ) from None
         with self._open() as store:
             store.executescript(_TABLES)
-            drawn = (
-                _KEYED + secrets.token_bytes(32).hex() if seed is None else str(check_integer("seed", seed))
-            )
+            drawn = _KEYED + secrets.token_bytes(32).hex() if seed is None else str(check_integer("seed", seed))
             store.execute("insert or ignore into secret values (1, ?)", (drawn,))
             found = store.execute("select seed from secret").fetchone()
         if found is None or not isinstance(found[0], str) or not _SECRET.fullmatch(found[0]):
@@ -129,9 +127,7 @@ class Keeper:
         run = run_id(plan, proposal.placement, proposal.name)
         largest = max(proposal.max_clip_norm, float(plan.clip_norm.max()))
         if proposal.max_clip_norm and proposal.placement is not Placement.CENTRAL:
-            return Agreement(
-                run, (), f"clip norms of a run with {proposal.placement} noise must be the plan's"
-            )
+            return Agreement(run, (), f"clip norms of a run with {proposal.placement} noise must be the plan's")
         if proposal.values and not self.tells(proposal.placement):
             asked_for = " and ".join(proposal.values)
             return Agreement(
@@ -142,9 +138,7 @@ class Keeper:
         if self._spans[-1][1] > plan.sampling.dataset_size:
             return Agreement(run, (), f"the plan has {plan.sampling.dataset_size} clients, more live here")
         noise = plan.noise_multiplier * plan.clip_norm
-        for index in sorted(
-            {int(plan.clip_norm.argmax()), int(plan.noise_multiplier.argmin()), int(noise.argmin())}
-        ):
+        for index in sorted({int(plan.clip_norm.argmax()), int(plan.noise_multiplier.argmin()), int(noise.argmin())}):
             # The largest share that DISTRIBUTED can ask for is all of the noise; of the actual one each round tells.
             asked = Round.of(plan, proposal.placement, run, index, 1)
             if proposal.max_clip_norm:
@@ -158,9 +152,7 @@ class Keeper:
             if new and proposal.max_clip_norm:
                 store.execute("insert into following values (?, ?)", (run, largest))
             if _largest(store, run) != (largest if proposal.max_clip_norm else 0.0):
-                return Agreement(
-                    run, (), "the run was agreed to with another max_clip_norm: give it another name"
-                )
+                return Agreement(run, (), "the run was agreed to with another max_clip_norm: give it another name")
         return Agreement(run, self._spans)
 
     def admit(self, asked: Round, clients: Sequence[int]) -> Admitted:

@@ -54,9 +54,7 @@ def private_mod(keeper: Callable[[Context], Keeper]) -> Mod:
     return mod
 
 
-def _answer(
-    guard: Keeper, ask: Ask, message: Message, context: Context, call_next: ClientAppCallable
-) -> RecordDict:
+def _answer(guard: Keeper, ask: Ask, message: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
     admitted = guard.admit(ask.round, ask.clients)
     updates: dict[int, Mapping[str, Tensor]] = {}
     told: dict[int, tuple[float, ...]] = {}
@@ -73,9 +71,7 @@ def _answer(
                 if client in updates and client in admitted.clients and len(values) == len(ask.values)
             }
     ready = tuple(
-        (client, guard.prepare(client, updates[client], ask.round))
-        for client in admitted.clients
-        if client in updates
+        (client, guard.prepare(client, updates[client], ask.round)) for client in admitted.clients if client in updates
     )
     return Answer(ask.round.run, ask.round.number, ready, admitted.declined, told).to_content()
 

@@ -135,9 +135,7 @@ class PrivateMixin(PrivateScores):
             raise PlanViolation("there must be a finished training, got none. Call train() first")
         return self._run
 
-    def train(
-        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None
-    ) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None) -> Any:
         """The trainer's own ``train``, by the plan.
 
         Args:
@@ -159,9 +157,7 @@ class PrivateMixin(PrivateScores):
                 + ". Call follow(plan, seed=Secure()) first"
             )
         self._check()  # arguments and data may have been changed since
-        self._states = States(
-            self.args.output_dir, keeps=keeps_states(self.args, self._source.agreed.planned)
-        )
+        self._states = States(self.args.output_dir, keeps=keeps_states(self.args, self._source.agreed.planned))
         skips = self.args.ignore_data_skip
         try:
             first = self._states.resume_from(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -198,9 +194,7 @@ class PrivateMixin(PrivateScores):
         if self._private is None and self._start is not None and self.state.global_step == self._source.steps:
             self._start()  # it was killed after its last step
         if self._private is None:
-            raise PlanViolation(
-                "a training must draw its batches from the plan, got one that drew none. Call train()"
-            )
+            raise PlanViolation("a training must draw its batches from the plan, got one that drew none. Call train()")
         self._run = self._private.finish()
 
     def _load_best_model(self) -> None:
@@ -227,17 +221,11 @@ class PrivateMixin(PrivateScores):
         """As many steps as there are; their batches stay with the plan, and the trainer sees empty ones."""
         begin = self._begin
         if begin is None:
-            raise PlanViolation(
-                "a training must have a plan, got none. Call follow(plan, seed=Secure()) first"
-            )
+            raise PlanViolation("a training must have a plan, got none. Call follow(plan, seed=Secure()) first")
         if not hasattr(self, "_states"):
-            raise PlanViolation(
-                "batches of a plan must be drawn by train(), got get_train_dataloader() before it"
-            )
+            raise PlanViolation("batches of a plan must be drawn by train(), got get_train_dataloader() before it")
         if self.train_dataset is None:
-            raise PlanViolation(
-                "a training must have data, got train_dataset=None. Give the trainer a train_dataset"
-            )
+            raise PlanViolation("a training must have data, got train_dataset=None. Give the trainer a train_dataset")
         data, collator = self.train_dataset, self.data_collator
         check_one_data_set(data)  # before its columns are compared with the model's
         check_by_number(data)  # before the trainer asks how many there are
@@ -265,9 +253,7 @@ class PrivateMixin(PrivateScores):
 
     def num_examples(self, dataloader: Any) -> int:
         """Of the data, for the trainer's log."""
-        found: int = (
-            len(dataloader.rows) if isinstance(dataloader, Steps) else super().num_examples(dataloader)
-        )
+        found: int = len(dataloader.rows) if isinstance(dataloader, Steps) else super().num_examples(dataloader)
         return found
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:

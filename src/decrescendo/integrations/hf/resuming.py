@@ -130,9 +130,7 @@ class States:
             f"{self._folder} (they are removed when a run is finished). Begin a new run in a new output_dir"
         )
 
-    def checkpoints(
-        self, beginning: Beginning, scheduler: Stateful, *, registered: bool = False
-    ) -> Checkpoints | None:
+    def checkpoints(self, beginning: Beginning, scheduler: Stateful, *, registered: bool = False) -> Checkpoints | None:
         """For `Trainer`; ``None`` where nothing is kept.
 
         Args:

@@ -20,9 +20,7 @@ class Accepted:
     def __init__(self, *, alone: bool) -> None:
         self._alone = alone
         self._clean: Program | None = None
-        self.other_modes = (
-            False  # the model is called in other modes than before, since a number of a batch was read
-        )
+        self.other_modes = False  # the model is called in other modes than before, since a number of a batch was read
 
     def of(self, program: Program, seen: Knowledge, *, is_first: bool) -> Program:
         """The program to compute: the one that is kept, where this is equal to it.

@@ -28,9 +28,7 @@ def read(path: Any, how: dict[str, Any]) -> dict[str, Any]:
             "code otherwise: leave it out"
         )
     try:
-        content: Any = torch.load(
-            path, weights_only=True, **{key: how[key] for key in how if key != "weights_only"}
-        )
+        content: Any = torch.load(path, weights_only=True, **{key: how[key] for key in how if key != "weights_only"})
     except (UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise FileRefused(
             "a checkpoint must hold tensors, numbers and texts alone, got another file or other objects "

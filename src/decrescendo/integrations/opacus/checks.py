@@ -97,9 +97,7 @@ def is_plain(call: Call) -> bool:
 def target_of(call: Call, tape: LoopRecording) -> set[int]:
     """The memory that a call in place may write into."""
     first = call.kwargs.get("out", call.args[0] if call.args else call.kwargs.get("input"))
-    return {
-        tape.values[ref].untyped_storage().data_ptr() for ref in tree_leaves(first) if isinstance(ref, Ref)
-    }
+    return {tape.values[ref].untyped_storage().data_ptr() for ref in tree_leaves(first) if isinstance(ref, Ref)}
 
 
 @cache

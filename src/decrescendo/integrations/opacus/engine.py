@@ -259,9 +259,7 @@ class PrivacyEngine:
         parts = {
             "optimizer": optimizer, "noise_scheduler": noise_scheduler, "grad_clip_scheduler": grad_clip_scheduler,
         }  # fmt: skip
-        content |= {
-            f"{name}_state_dict": part.state_dict() for name, part in parts.items() if part is not None
-        }
+        content |= {f"{name}_state_dict": part.state_dict() for name, part in parts.items() if part is not None}
         written(content, path, torch_save_kwargs or {})
 
     def load_checkpoint(
@@ -285,9 +283,7 @@ class PrivacyEngine:
         """
         content = read(path, torch_load_kwargs or {})
         self.accountant.load_state_dict(content["privacy_accountant_state_dict"])
-        module.load_state_dict(
-            without_prefix(content["module_state_dict"]), **(module_load_dict_kwargs or {})
-        )
+        module.load_state_dict(without_prefix(content["module_state_dict"]), **(module_load_dict_kwargs or {}))
         parts = {
             "optimizer": optimizer,
             "noise_scheduler": noise_scheduler,

@@ -98,3 +98,16 @@ def _refused_write(name: str, *, own: bool) -> NoReturn:
         "they would be kept, or published, without clipping and noise. Call eval() of BatchNorm and its like before "
         "the batch is given to it, and set buffers and statistics from public data before the training"
     )
+
+
+def check_no_autocast(device: torch.device) -> None:
+    """Refuse `torch.autocast` around what a loop computes.
+
+    Raises:
+        UnsupportedModel: it is on.
+    """
+    if torch.is_autocast_enabled(device.type):
+        raise UnsupportedModel(
+            "the loss must be computed without torch.autocast in the loop, got autocast round it. Put autocast into "
+            "the model's forward"
+        )

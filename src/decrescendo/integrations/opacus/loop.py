@@ -27,18 +27,15 @@ from decrescendo.integrations.opacus.one_forward import LoopLoss, OneForward
 from decrescendo.integrations.opacus.program import Program
 from decrescendo.integrations.opacus.recording import LoopRecording
 from decrescendo.integrations.opacus.reductions import program_of
-from decrescendo.integrations.opacus.source import OpenEnded, rest_of
+from decrescendo.integrations.opacus.source import OpenEnded, not_stepped, rest_of, with_earlier
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Run, Trainer
 from decrescendo.training.loop.beginning import seed_at
-from decrescendo.training.run import certify
 from decrescendo.training.steering import Settings
 
 RECORDED, EARLY = assumed("rows-recorded-loop"), (assumed("ended-early"),)
-MODES = assumed(
-    "declared", "the loop put the model, or a part of it, in train() or eval() mode by public values alone"
-)
+MODES = assumed("declared", "the loop put the model, or a part of it, in train() or eval() mode by public values alone")
 
 
 class Loop:
@@ -126,14 +123,7 @@ class Loop:
                 "a run must have a plan and at least one step, got none. Take make_private_with_epsilon, and train"
             )
         run = self.trainer.finish()
-        if not self._before:
-            return run
-        ledger = plan.ledger.first(self._before + run.steps)
-        provenance = None if run.provenance is None else replace(run.provenance, resumed=(self._before,))
-        return replace(
-            run, plan=plan, ledger=ledger, guarantee=certify(plan.covered(ledger), plan.budget),
-            diagnostics=None, provenance=provenance,
-        )  # fmt: skip
+        return with_earlier(run, plan, self._before)
 
     @property
     def expected_batch_size(self) -> float:
@@ -182,9 +172,7 @@ class Loop:
         self._state.check(self._seen)
         earlier, assumptions = self._earlier()
         if self.plan is None:
-            plan: Any = OpenEnded(
-                self._sampling, lambda: Settings(self._noise_multiplier, self._max_grad_norm)
-            )
+            plan: Any = OpenEnded(self._sampling, lambda: Settings(self._noise_multiplier, self._max_grad_norm))
             self._source = plan
         else:
             plan = self.plan = rest_of(self.plan, earlier)
@@ -227,7 +215,7 @@ class Loop:
 
     def _draw(self) -> None:
         if self._waiting:
-            raise _not_stepped()
+            raise not_stepped()
         if self.trainer is None:
             self._begin()
         try:
@@ -254,7 +242,7 @@ class Loop:
             self._is_first, self._is_last = place == 0, place == count - 1
             yield self._recorded(slice_rows(batch, start, stop), stop - start)
             if self.tape is not None:
-                raise _not_stepped()
+                raise not_stepped()
 
     def _recorded(self, batch: Batch, rows: int) -> Batch:
         self._seen.when = self._taken, self._epochs
@@ -287,7 +275,8 @@ class Loop:
                 "each step must take a batch of its own, got a step without a draw from the private loader. Loop over "
                 "the loader that make_private returned, and call optimizer.step() once a batch"
             )
-        self._check_settings()
+        if self._source is not None:
+            self._source.check(self.noise_multiplier, self.max_grad_norm)
         if tape.rows:
             if program is None:
                 raise PlanViolation(
@@ -303,25 +292,9 @@ class Loop:
         if not tape.rows or self._is_last:
             self._take(self._batch)
 
-    def _check_settings(self) -> None:
-        given = None if self._source is None else self._source.settings
-        now = self.noise_multiplier, self.max_grad_norm
-        if given is not None and (given.noise_multiplier, given.clip_norm) != now:
-            raise PlanViolation(
-                "noise and clip norm of a step must be set before its batch is drawn, got others between draw and "
-                "step. Step schedulers after optimizer.step()"
-            )
-
     def _take(self, batch: Batch | None) -> None:
         self._waiting, self._batch, self.tape = False, None, None
         with self._state.step(self._seen):
             if self.trainer is not None:
                 self.trainer.step(batch)
                 self._taken += 1
-
-
-def _not_stepped() -> PlanViolation:
-    return PlanViolation(
-        "each batch must be followed by optimizer.step(), got a batch that was drawn and not stepped on. For larger "
-        "batches give the loader a larger batch_size, and take BatchMemoryManager; evaluate with a loader of your own"
-    )

@@ -120,9 +120,7 @@ class ModelState:
             place for place in changed_places(self._numbers, numbers)
             if place not in self._moving or place in by_loop
         ]  # fmt: skip
-        changed += [
-            name for name in codes.keys() | self._codes.keys() if codes.get(name) != self._codes.get(name)
-        ]
+        changed += [name for name in codes.keys() | self._codes.keys() if codes.get(name) != self._codes.get(name)]
         if inside or (seen.read and changed):
             raise UnsupportedModel(
                 "weights, buffers and attributes of the model must hold nothing that was made of a batch, got "

@@ -172,9 +172,7 @@ def _differs(one: Step, kept: Step, rows: int) -> str:
     if changed_places(b.held, a.held):
         return f"another number in an object that {a.name} is given"
     other = next((value for value, old in zip(mine, its, strict=True) if not is_same(value, old, rows)), Ref)
-    return (
-        "" if other is Ref else f"another {'tensor' if isinstance(other, Constant) else 'number'} in {a.name}"
-    )
+    return "" if other is Ref else f"another {'tensor' if isinstance(other, Constant) else 'number'} in {a.name}"
 
 
 def is_same(one: Any, kept: Any, rows: int) -> bool:

@@ -29,9 +29,7 @@ _SPLITS = ("unbind", "split", "chunk", "tensor_split")
 _CHOOSES = ("unique", "unique_consecutive", "nonzero", "argwhere", "masked_select", "bincount")
 _MASKS = (torch.bool, torch.uint8)
 # What moves the examples from dimension 0.
-_MOVES = frozenset(
-    ("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "einsum", "__get__")
-)
+_MOVES = frozenset(("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "einsum", "__get__"))
 
 
 @contextmanager
@@ -84,9 +82,7 @@ class Recorded(Tensor):
 
 def tape_of(tree: Any) -> Any:
     """The open tape that a tensor in a nesting of containers is recorded on."""
-    return next(
-        (leaf.tape for leaf in tree_leaves(tree) if isinstance(leaf, Recorded) and leaf.tape.open), None
-    )
+    return next((leaf.tape for leaf in tree_leaves(tree) if isinstance(leaf, Recorded) and leaf.tape.open), None)
 
 
 def lies(value: Tensor) -> tuple[object, ...]:

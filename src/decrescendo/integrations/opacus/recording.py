@@ -27,6 +27,7 @@ from decrescendo.integrations.opacus.lasting import (
     BACKWARDS,
     BY_ITSELF,
     Watched,
+    check_no_autocast,
     check_transforms,
     loss_of,
     refused_backward,
@@ -168,7 +169,7 @@ class LoopRecording:
 
     def _given(self, tree: Any, others: dict[int, Tensor]) -> tuple[Any, dict[int, Constant]]:
         """Arguments as a call has them, and the constants among them."""
-        self._check_autocast()
+        check_no_autocast(next(iter(self.values.values())).device)
         own = self.state.tensors
         constants = {place: self.seen.constant(one) for place, one in others.items() if place not in own}
 
@@ -186,13 +187,6 @@ class LoopRecording:
             return constants.get(id(value), value)
 
         return tree_map(referred, tree), constants
-
-    def _check_autocast(self) -> None:
-        if torch.is_autocast_enabled(next(iter(self.values.values())).device.type):
-            raise UnsupportedModel(
-                "the loss must be computed without torch.autocast in the loop, got autocast round it. Put autocast "
-                "into the model's forward"
-            )
 
     def _written(self, target: Tensor, given: Any, constant: Constant | None) -> Any:
         """A function has written into a tensor of the loop's own: from now on it is one that is made from the batch."""
@@ -226,9 +220,7 @@ class LoopRecording:
         """A tensor as one made of this batch, once the tape is closed; or inside of the model."""
         if not isinstance(value, Tensor) or isinstance(value, Recorded):
             return value
-        return self._marked(
-            value.as_subclass(Recorded), INSIDE if self._inside else Ref(-1), rows_first=False
-        )
+        return self._marked(value.as_subclass(Recorded), INSIDE if self._inside else Ref(-1), rows_first=False)
 
     def model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model, whose operations the engine follows in passes of its own, for the values alone."""
@@ -281,17 +273,14 @@ class LoopRecording:
         with plainly():
             numbers = {one.ref: one.detach().clone() for one in made if not one.dim()}
         outputs = tuple(one.ref for one in made)
-        self.calls.append(Call(
-            func, given[0], given[1], outputs, torch.is_grad_enabled(), numbers, random, training, form, numbers_in(given),
-        ))  # fmt: skip
+        grad, held = torch.is_grad_enabled(), numbers_in(given)
+        self.calls.append(Call(func, given[0], given[1], outputs, grad, numbers, random, training, form, held))
         return found
 
     def _noted(self, tensor: Tensor, first: bool = True) -> Recorded:
         if isinstance(tensor, Recorded) and tensor.tape is self:  # changed in place
             return tensor
-        recorded: Recorded = self._marked(
-            plain(tensor).as_subclass(Recorded), Ref(len(self.values)), rows_first=first
-        )
+        recorded: Recorded = self._marked(plain(tensor).as_subclass(Recorded), Ref(len(self.values)), rows_first=first)
         self.values[recorded.ref] = plain(tensor)
         return recorded
 

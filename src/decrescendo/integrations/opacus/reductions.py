@@ -92,9 +92,7 @@ def _needed(tape: LoopRecording, loss: Ref) -> list[Call]:
         return tape.values[ref].untyped_storage().data_ptr()
 
     for call in reversed(tape.calls):
-        if wanted.intersection(call.outputs) or (
-            call.writes and target_of(call, tape) & set(map(memory, wanted))
-        ):
+        if wanted.intersection(call.outputs) or (call.writes and target_of(call, tape) & set(map(memory, wanted))):
             wanted.update(_refs(call))
             kept.append(call)
     return kept[::-1]
@@ -147,18 +145,12 @@ def _reduction(func: Callable[..., Any], call: Call) -> str:
     return str(bound.arguments["reduction"])
 
 
-def _of_losses(
-    call: Call, losses: list[_Loss], found: dict[Ref, _Loss], tape: LoopRecording
-) -> tuple[Step, _Loss]:
+def _of_losses(call: Call, losses: list[_Loss], found: dict[Ref, _Loss], tape: LoopRecording) -> tuple[Step, _Loss]:
     """A call with losses among its arguments, which must be linear in them."""
     # Numbers of the loop's own that losses are added to.
-    constants = {
-        made for one in tape.calls if one.func is torch.clone and _is_own(one) for made in one.outputs
-    }
+    constants = {made for one in tape.calls if one.func is torch.clone and _is_own(one) for made in one.outputs}
     others = [
-        value
-        for value in tree_leaves((call.args, call.kwargs))
-        if not (isinstance(value, Ref) and value in found)
+        value for value in tree_leaves((call.args, call.kwargs)) if not (isinstance(value, Ref) and value in found)
     ]
     data = any(isinstance(value, Ref) and value not in constants for value in others)
     one, divisor = losses[0], others[0] if len(others) == 1 else None

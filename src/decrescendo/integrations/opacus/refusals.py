@@ -79,6 +79,4 @@ def check_loader(loader: Any) -> None:
             "which would be dropped for Poisson batches. Leave it out"
         )
     if len(loader) < 1:
-        raise InvalidValue(
-            "data_loader must have at least one batch, got none. Is drop_last left on small data?"
-        )
+        raise InvalidValue("data_loader must have at least one batch, got none. Is drop_last left on small data?")

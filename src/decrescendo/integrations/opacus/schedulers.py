@@ -62,9 +62,7 @@ class _Exponential(_Scheduler):
 
 
 class _Steps(_Scheduler):
-    def __init__(
-        self, optimizer: PrivateOptimizer, *, step_size: int, gamma: float, last_epoch: int = -1
-    ) -> None:
+    def __init__(self, optimizer: PrivateOptimizer, *, step_size: int, gamma: float, last_epoch: int = -1) -> None:
         self.step_size = check_integer("step_size", step_size, at_least=1)
         self.gamma = check_real("gamma", gamma, above=0)
         super().__init__(optimizer, last_epoch=last_epoch)

@@ -1,6 +1,7 @@
 """`OpenEnded`: a training whose noise and clip norm are the optimiser's at each step, as long as the loop goes on."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -13,6 +14,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.plans.strategy import Strategy
+from decrescendo.training.run import Run, certify
 from decrescendo.training.steering import Settings
 from decrescendo.training.steering.reading import Reading
 
@@ -59,6 +61,18 @@ class OpenEnded:
         self.settings = self._setting()
         return self.settings
 
+    def check(self, noise_multiplier: float, clip_norm: float) -> None:
+        """Refuse settings that changed since the batch of this step was drawn.
+
+        Raises:
+            PlanViolation: they did.
+        """
+        if self.settings is not None and self.settings != Settings(noise_multiplier, clip_norm):
+            raise PlanViolation(
+                "noise and clip norm of a step must be set before its batch is drawn, got others between draw and "
+                "step. Step schedulers after optimizer.step()"
+            )
+
     def divisor(self, taken: int) -> float:
         """1."""
         del taken
@@ -103,3 +117,21 @@ def rest_of(plan: Plan, earlier: Ledger) -> Plan:
         )
     rest = Schedule(plan.noise_multiplier[taken:], plan.clip_norm[taken:])
     return Plan(plan.budget, plan.sampling, rest, plan.guarantee)
+
+
+def with_earlier(run: Run, plan: Plan, taken: int) -> Run:
+    """A run of the rest of ``plan``, with the steps that were taken before it, which it spent as well."""
+    if not taken:
+        return run
+    ledger = plan.ledger.first(taken + run.steps)
+    provenance = None if run.provenance is None else replace(run.provenance, resumed=(taken,))
+    guarantee = certify(plan.covered(ledger), plan.budget)
+    return replace(run, plan=plan, ledger=ledger, guarantee=guarantee, diagnostics=None, provenance=provenance)
+
+
+def not_stepped() -> PlanViolation:
+    """Of a batch that was drawn, and not stepped on."""
+    return PlanViolation(
+        "each batch must be followed by optimizer.step(), got a batch that was drawn and not stepped on. For larger "
+        "batches give the loader a larger batch_size, and take BatchMemoryManager; evaluate with a loader of your own"
+    )

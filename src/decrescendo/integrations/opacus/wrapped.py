@@ -69,9 +69,7 @@ class PrivateModule(nn.Module):
         """The model's own."""
         return self._module.state_dict(*args, **kwargs)
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Into the model."""
         return self._module.load_state_dict(without_prefix(state_dict), strict=strict, assign=assign)
 

@@ -44,9 +44,7 @@ def by_person(data: object, people: object, *, most: int) -> tuple[Batch, Float[
     """
     table, person = rows(data), numbered(ids_of(people))
     if len(person) != table.count:
-        raise InvalidValue(
-            f"people must have an id for each of the {table.count} examples, got {len(person)}"
-        )
+        raise InvalidValue(f"people must have an id for each of the {table.count} examples, got {len(person)}")
     if not table.count:
         raise InvalidValue("data must have at least one example, got none")
     counts = np.bincount(person)

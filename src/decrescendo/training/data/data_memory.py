@@ -103,11 +103,7 @@ def _rows_of_subset(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
 def columns_of_frame(frame: Any) -> Iterator[np.ndarray]:
     """The columns of a pandas data frame (or a series) as NumPy arrays: views of its memory if pandas allows
     it."""
-    columns = (
-        [frame.iloc[:, place] for place in range(len(frame.columns))]
-        if hasattr(frame, "columns")
-        else [frame]
-    )
+    columns = [frame.iloc[:, place] for place in range(len(frame.columns))] if hasattr(frame, "columns") else [frame]
     for column in columns:
         found = column.to_numpy()
         if not found.dtype.hasobject:

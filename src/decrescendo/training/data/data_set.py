@@ -96,9 +96,7 @@ def _share_tensors(examples: Examples) -> bool:
         for index in range(2):
             begin(0, index)
             items.append(examples.items[index])
-    first, second = (
-        {_lies(held) for held in memory_of([item]) if math.prod(held.shape) > 1} for item in items
-    )
+    first, second = ({_lies(held) for held in memory_of([item]) if math.prod(held.shape) > 1} for item in items)
     return bool(first & second)
 
 

@@ -70,9 +70,7 @@ class Examples:
         self.held = items if are_held(items) else None
         # Whether all items of a batch are read at once; `None` until both ways were compared.
         self._at_once = None if reads_at_once(items) else False
-        self.assumption: Assumption | None = (
-            None if collate_fn is None and self.held is not None else EXAMPLES_APART
-        )
+        self.assumption: Assumption | None = None if collate_fn is None and self.held is not None else EXAMPLES_APART
 
     def take(self, draw: Draw) -> Batch:
         """The batch of a draw, which must not be empty."""

@@ -20,9 +20,7 @@ from decrescendo.training.data.rows import Rows, held_by, taken
 _READ, _TRIED = 1_024, 32
 
 
-def check_finite(
-    table: Rows | Examples, asked: bool | None, norms: Callable[[Batch], Tensor] | None = None
-) -> None:
+def check_finite(table: Rows | Examples, asked: bool | None, norms: Callable[[Batch], Tensor] | None = None) -> None:
     """Check that no row has NaN or infinity that makes its gradient not finite.
 
     A row whose gradient is not finite counts as zero at every step, and a run cannot report how many there are: that

@@ -81,9 +81,7 @@ def numbered(ids: Sequence[Any], name: str = "people") -> Int[np.ndarray, " rows
     found = np.empty(len(ids), dtype=np.int64)
     for row, one in enumerate(ids):
         if one is None or one != one or (isinstance(one, str | bytes) and not one.strip()):
-            raise InvalidValue(
-                f"every row must have an id in {name}, got {one!r} for row {row}. Whose row is it?"
-            )
+            raise InvalidValue(f"every row must have an id in {name}, got {one!r} for row {row}. Whose row is it?")
         found[row] = places.setdefault(one, len(places))
     return found
 

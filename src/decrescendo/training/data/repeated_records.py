@@ -97,9 +97,7 @@ def _leaves(data: object) -> list[tuple[object, Int[np.ndarray, " rows"], Int[np
         for leaf, rows, places in _leaves(held.dataset):
             starts, ends = (np.searchsorted(chosen[order], places, side=side) for side in ("left", "right"))
             times = ends - starts
-            at = (
-                np.repeat(starts, times) + np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-            )
+            at = np.repeat(starts, times) + np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
             found.append((leaf, np.repeat(rows, times), order[at]))
         return found
     every = np.arange(len(held))
@@ -166,12 +164,8 @@ def _identities(data: object) -> Identities:
     if type(data) is TensorDataset and data.tensors and all(map(_is_plain, data.tensors)):
         # (Two data sets may share the memory of one tensor.)
         where = [value.data_ptr() + rows * value.stride(0) * value.element_size() for value in data.tensors]
-        return np.stack(
-            [np.full(len(rows), hash(tuple(value.shape[1:] for value in data.tensors))), *where], 1
-        )
-    if (isinstance(held, Tensor) and _is_plain(held) and held.dim()) or (
-        isinstance(held, np.ndarray) and held.size
-    ):
+        return np.stack([np.full(len(rows), hash(tuple(value.shape[1:] for value in data.tensors))), *where], 1)
+    if (isinstance(held, Tensor) and _is_plain(held) and held.dim()) or (isinstance(held, np.ndarray) and held.size):
         is_tensor = isinstance(held, Tensor)
         first = held.data_ptr() if is_tensor else held.ctypes.data
         step = held.stride(0) * held.element_size() if is_tensor else held.strides[0]
@@ -215,9 +209,7 @@ def _record_key(record: object) -> object:
 
     ``None`` for numbers and strings, which may be equal by chance.
     """
-    if isinstance(record, (tuple, dict)) or (
-        type(record) is list and any(map(_is_array, record[:_SEARCHED]))
-    ):
+    if isinstance(record, (tuple, dict)) or (type(record) is list and any(map(_is_array, record[:_SEARCHED]))):
         parts = _parts(record)
         if any(map(_is_array, parts)):  # each row may be a new tuple over the same tensors
             return tuple(map(_memory_of, parts))

@@ -192,9 +192,7 @@ def _are_columns(data: object, *, listed: bool) -> bool:
 def check_one_data_set(data: object) -> None:
     """Refuse a mapping of several data sets by name, as ``datasets`` loads the splits of one."""
     if isinstance(data, Mapping):
-        splits = [
-            key for key, value in cast("Mapping[Any, object]", data).items() if hasattr(value, "column_names")
-        ]
+        splits = [key for key, value in cast("Mapping[Any, object]", data).items() if hasattr(value, "column_names")]
         if splits:
             raise InvalidType(
                 f"data must be one data set, got {len(splits)} by name. Give one of them: data[{splits[0]!r}]"

@@ -29,9 +29,7 @@ class Unmoved:
         columns = held if isinstance(table, Rows) and isinstance(held, list) else []
         # (Views count the writes of each other: rows of a split are not written where the other rows are.)
         self._versions = [
-            (one, one._version)
-            for one in columns
-            if type(one) is Tensor and not (one.is_inference() or one._is_view())
+            (one, one._version) for one in columns if type(one) is Tensor and not (one.is_inference() or one._is_view())
         ]
 
     def check(self, indices: Iterable[int] = ()) -> None:

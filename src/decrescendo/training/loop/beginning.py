@@ -79,9 +79,7 @@ def seed_at(place: int, seed: int | Secure) -> int | Secure:
 def check_given(store: Store | None, checkpoints: Checkpoints | None, name: str) -> None:
     """Check ``store``, ``checkpoints`` and ``name``, and refuse torch's inference mode, which keeps no gradients."""
     if store is not None:
-        check_instance(
-            "store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it"
-        )
+        check_instance("store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it")
     check_name(name, store)
     if checkpoints is not None:
         check_instance("checkpoints", checkpoints, Checkpoints, "Checkpoints(folder) is one")

@@ -54,9 +54,7 @@ class RunStreams:
         """The streams of a seed (`Secure`: of secret random keys) for a plan's ``sampling`` and its ``strategy`` of
         correlated noise, whose state is kept in CPU memory if ``on_host``."""
         if seed in cast("Any", (Secure, None)):
-            raise InvalidType(
-                f"seed must be Secure(), which nobody knows, or a whole number, got seed={seed!r}"
-            )
+            raise InvalidType(f"seed must be Secure(), which nobody knows, or a whole number, got seed={seed!r}")
         return cls(
             *sampling_and_noise(seed),
             Seeds.of(seed),

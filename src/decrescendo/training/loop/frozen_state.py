@@ -68,9 +68,7 @@ class FrozenStateGuard:
         """Call before each step: checks for changes if the set of trainable parameters has changed. (A check
         at each step would be slow for large models.)"""
         now = {name: value.requires_grad for name, value in self._parameters()}
-        if {
-            name for name, trained in now.items() if not trained
-        } != self._frozen or self._names.keys() != now.keys():
+        if {name for name, trained in now.items() if not trained} != self._frozen or self._names.keys() != now.keys():
             self.look()
 
     def look(self) -> None:
@@ -139,11 +137,7 @@ class FrozenStateGuard:
     def _look(self) -> _State:
         """Fingerprints of all buffers and of all parameters that are, or were, frozen."""
         held = list(self._model.named_buffers())
-        held += [
-            (name, value)
-            for name, value in self._parameters()
-            if name in self._frozen or not value.requires_grad
-        ]
+        held += [(name, value) for name, value in self._parameters() if name in self._frozen or not value.requires_grad]
         plain = [value.detach().int_repr() if value.is_quantized else value for _, value in held]
         parts = [cast("Sequence[torch.Tensor]", parts_of(value)) for value in plain]
         codes = iter(fingerprints(*chain.from_iterable(parts)))

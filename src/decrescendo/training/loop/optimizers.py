@@ -51,9 +51,7 @@ def state_at_start(optimizer: torch.optim.Optimizer) -> list[str]:
     """
     held = [state for part in parts_of(inner(optimizer)) for state in inner(part).state.values()]
     states = [state for state in held if isinstance(state, Mapping)]
-    return sorted(
-        {name for state in states for name, value in state.items() if name != "step" and _has_seen(value)}
-    )
+    return sorted({name for state in states for name, value in state.items() if name != "step" and _has_seen(value)})
 
 
 def _has_seen(value: object) -> bool:

@@ -21,9 +21,7 @@ Scheduler: TypeAlias = LRScheduler | Callable[[torch.optim.Optimizer], LRSchedul
 Settings: TypeAlias = list[dict[str, Any]]
 
 
-def scheduler_of(
-    scheduler: object, optimizer: torch.optim.Optimizer, steps: int | None = None
-) -> LRScheduler | None:
+def scheduler_of(scheduler: object, optimizer: torch.optim.Optimizer, steps: int | None = None) -> LRScheduler | None:
     """``scheduler``, or what it makes if it is a function of the optimiser; ``None`` for ``None``. Warns of a cosine
     that ends, and rises again, before the ``steps`` of the run do.
 
@@ -96,8 +94,7 @@ def goes_by_scores(scheduler: LRScheduler) -> bool:
     """
     asked = inspect.signature(scheduler.step).parameters.values()
     return isinstance(scheduler, ReduceLROnPlateau) or any(
-        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-        for one in asked
+        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in asked
     )
 
 
@@ -133,9 +130,7 @@ def state_of(scheduler: object, *, counters: bool = True) -> str:
     """All that a scheduler holds, to see whether it is as its last step left it; or all but what its steps move."""
     if not isinstance(scheduler, LRScheduler):
         return repr(scheduler)
-    held = {
-        name: value for name, value in vars(scheduler).items() if name != "optimizer" and not callable(value)
-    }
+    held = {name: value for name, value in vars(scheduler).items() if name != "optimizer" and not callable(value)}
     parts = [
         (name, [state_of(one, counters=counters) for one in value] if name == "_schedulers" else repr(value))
         for name, value in sorted(held.items())
@@ -150,9 +145,7 @@ def steps_of(scheduler: LRScheduler | None) -> int:
     return int(getattr(scheduler, "last_epoch", None) or (steps_of(chained[0]) if chained else 0))
 
 
-def set_by_scheduler(
-    scheduler: LRScheduler, optimizer: torch.optim.Optimizer, before: Settings, now: Settings
-) -> bool:
+def set_by_scheduler(scheduler: LRScheduler, optimizer: torch.optim.Optimizer, before: Settings, now: Settings) -> bool:
     """Whether ``before`` and ``now`` differ only in what a scheduler sets, and the learning rates are those that it
     set last.
 
@@ -169,15 +162,11 @@ def set_by_scheduler(
     own = cast("Any", scheduler).optimizer.param_groups
     if [_plain(group["lr"]) for group in own] != _plain(list(scheduler.get_last_lr())):
         return False
-    moved = {"lr", "initial_lr"} | (
-        {"momentum", "betas"} if getattr(scheduler, "cycle_momentum", False) else set()
-    )
+    moved = {"lr", "initial_lr"} | ({"momentum", "betas"} if getattr(scheduler, "cycle_momentum", False) else set())
     ids = set(map(id, own))
     for group, old, new in zip(optimizer.param_groups, before, now, strict=True):
         skipped = moved if id(group) in ids else set[str]()
-        if {key: old[key] for key in old if key not in skipped} != {
-            key: new[key] for key in new if key not in skipped
-        }:
+        if {key: old[key] for key in old if key not in skipped} != {key: new[key] for key in new if key not in skipped}:
             return False
     return True
 

@@ -187,9 +187,7 @@ def source_of(plan: object, model: nn.Module) -> Source:
     del model
     if isinstance(plan, Source):  # an integration's own
         return plan
-    check_instance(
-        "plan", plan, Plan, "calibrate makes one; for noise decided during the run give an Adaptive"
-    )
+    check_instance("plan", plan, Plan, "calibrate makes one; for noise decided during the run give an Adaptive")
     raise AssertionError
 
 

@@ -249,9 +249,7 @@ class Trainer:
         self, table: Rows | Examples, workers: int, person_of_row: Int[np.ndarray, " rows"] | None, strata: object
     ) -> Iterator[Batch | None]:  # fmt: skip
         unmoved = self._unmoved or Unmoved(table)
-        drawn = self._drawing.batches(
-            table, workers, self._run_state.taken, person_of_row, strata, unmoved=unmoved
-        )
+        drawn = self._drawing.batches(table, workers, self._run_state.taken, person_of_row, strata, unmoved=unmoved)
         self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:
@@ -440,9 +438,7 @@ class Trainer:
         with self._world.watched():
             self._parts.settle()
             self._compare_weights()  # if one rank was refused, all raise here, before they gather shards
-            early = (
-                self._run_state.taken not in (self._source.steps, self._plateau) and not self._source.stopped
-            )
+            early = self._run_state.taken not in (self._source.steps, self._plateau) and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._order.drawn is not None)
             assumptions = together(self._world, {*self.assumptions, *ended})
             weights = cpu_weights(self._model, begun=True)

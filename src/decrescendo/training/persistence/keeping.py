@@ -109,11 +109,7 @@ class Keeper:
         saved, beside = _divided(model)
         weights, moments = _whole(saved), _whole(optimizer.state_dict())
         correlated = self._streams.correlated
-        earlier = (
-            dict[str, Any]()
-            if correlated is None
-            else _whole(correlated.state(dict(model.named_parameters())))
-        )
+        earlier = dict[str, Any]() if correlated is None else _whole(correlated.state(dict(model.named_parameters())))
         if self.releases is None:
             return
         if correlated is not None and correlated.taken != run_state.taken:

@@ -70,6 +70,4 @@ def restore_readings(run_state: RunState, state: Mapping[str, Any] | None, step:
     if state is not None and run_state.telemetry is not None:
         run_state.readings[:] = read(run_state.telemetry, state["rows"])
         if len(run_state.readings) != step:
-            raise FileRefused(
-                f"a checkpoint must have a reading a step, got {len(run_state.readings)} of {step}"
-            )
+            raise FileRefused(f"a checkpoint must have a reading a step, got {len(run_state.readings)} of {step}")

@@ -190,9 +190,7 @@ def world_of(world: World | None) -> World:
         InvalidValue: none, in a process that torch has joined with others, or that torchrun started as one of several.
     """
     if world is not None and not isinstance(world, World):
-        raise InvalidType(
-            f"world must be what decrescendo.distributed.join() returns, got {type(world).__name__}"
-        )
+        raise InvalidType(f"world must be what decrescendo.distributed.join() returns, got {type(world).__name__}")
     if world is not None and world.size > 1:
         return world
     distributed = sys.modules.get("torch.distributed")
@@ -235,10 +233,7 @@ def facts_of(
     model: nn.Module, optimizer: torch.optim.Optimizer, plan: str, others: Mapping[str, object]
 ) -> dict[str, str]:
     """The facts on which ranks must agree before the first step, as text and digests."""
-    shapes = {
-        name: [str(p.dtype), list(p.shape), p.requires_grad, is_part(p)]
-        for name, p in model.named_parameters()
-    }
+    shapes = {name: [str(p.dtype), list(p.shape), p.requires_grad, is_part(p)] for name, p in model.named_parameters()}
     held: dict[str, Tensor] = {}
     settings = pack({"optimizer": optimizer.state_dict()}, held)
     return {

@@ -42,9 +42,7 @@ def certify(ledger: Ledger, budget: Budget) -> Guarantee:
     found = Truncated().certify(ledger, budget)
     if budget.epsilon < found.epsilon <= budget.epsilon * (1 + _NEAR):
         with suppress(AccountingError):
-            return min(
-                found, Truncated(Pld(rtol=_NARROWEST)).certify(ledger, budget), key=lambda one: one.epsilon
-            )
+            return min(found, Truncated(Pld(rtol=_NARROWEST)).certify(ledger, budget), key=lambda one: one.epsilon)
     return found
 
 

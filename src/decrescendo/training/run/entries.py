@@ -133,9 +133,7 @@ def check_telemetry(run: "Run") -> None:
     clips = run.plan.clip_norms(run.clip_norm, steps)
     noise = [release.noise_multiplier for release in run.ledger for _ in range(release.count)]
     if said != [*zip(range(1, steps + 1), clips, noise, strict=True)]:
-        raise FileRefused(
-            f"{RUN} must have the telemetry of its own {steps} steps, got other steps, C_t or z_t"
-        )
+        raise FileRefused(f"{RUN} must have the telemetry of its own {steps} steps, got other steps, C_t or z_t")
 
 
 def read_texts(values: Any) -> dict[str, str]:

@@ -16,9 +16,7 @@ def check_free(folder: Path) -> None:
     not lost."""
     folder = folder.resolve()
     if _is_used(folder):
-        raise InvalidValue(
-            f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
-        )
+        raise InvalidValue(f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten")
     _check_name(folder)
     parent = next(path for path in folder.parents if path.exists())
     try:
@@ -38,9 +36,7 @@ def free_folder(folder: Path) -> Path:
     if not _is_used(folder):
         return folder
     free = next(
-        beside
-        for number in itertools.count(2)
-        if not _is_used(beside := folder.with_name(f"{folder.name}-{number}"))
+        beside for number in itertools.count(2) if not _is_used(beside := folder.with_name(f"{folder.name}-{number}"))
     )
     warnings.warn(f"{folder} is taken, and a run is never overwritten: saved in {free}", stacklevel=3)
     return free

@@ -157,9 +157,7 @@ class Run:
         for name, value in metrics.items():
             check_instance("a name in metrics", name, str)
             check_real(f"metrics[{name!r}]", value)
-        return replace(
-            self, metrics={**self.metrics, **{name: float(value) for name, value in metrics.items()}}
-        )
+        return replace(self, metrics={**self.metrics, **{name: float(value) for name, value in metrics.items()}})
 
     def describe(self) -> str:
         """A few lines: the guarantee, the steps taken, the scores."""
@@ -263,9 +261,7 @@ class Run:
         agreed = source / f"{kind}.json"
         for name, key in ((agreed.name, "plan_sha256"), (WEIGHTS, "weights_sha256")):
             if sha256_of(read_whole(source / name)) != content[key]:
-                raise FileRefused(
-                    f"{source / name} must be the file that {RUN} was written with, got other bytes"
-                )
+                raise FileRefused(f"{source / name} must be the file that {RUN} was written with, got other bytes")
         try:
             text = read_whole(agreed).decode("utf-8", errors="replace")
             plan = read_agreement(kind, text, source=str(agreed))
@@ -289,9 +285,7 @@ class Run:
         except FileRefused:
             raise
         except (*UNREADABLE, SafetensorError, DecrescendoError) as error:
-            raise FileRefused(
-                f"{source} must hold a run, got one that does not fit together ({error})"
-            ) from error
+            raise FileRefused(f"{source} must hold a run, got one that does not fit together ({error})") from error
         try:
             run.plan.check(ledger, run.guarantee)
             check_claim(run.plan, run.guarantee)

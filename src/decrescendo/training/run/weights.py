@@ -106,9 +106,7 @@ def assumed_of(model: nn.Module) -> tuple[Assumption, ...]:
     for name in entries_of_frozen_layers(model):
         owner = _frozen_owner(model, name)
         by_kind.setdefault(type(owner).__name__, []).append(name)
-    return tuple(
-        assumed("frozen-layer-entries", len(names), kind, names[0]) for kind, names in sorted(by_kind.items())
-    )
+    return tuple(assumed("frozen-layer-entries", len(names), kind, names[0]) for kind, names in sorted(by_kind.items()))
 
 
 def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:
@@ -126,9 +124,7 @@ def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:
 
 def without_shared_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies that share no memory: the file format refuses tied weights, so each name gets a copy."""
-    return {
-        name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
-    }
+    return {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
 
 
 def _named_tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:

@@ -55,9 +55,7 @@ class Comparison:
         """Holm-adjusted p-values of the paired t-tests; only plans for which a test is defined. All plans that are
         compared with the first count in the correction: how many do must not depend on the scores."""
         found = {name: pair.p_value for name, pair in self.differences.items()}
-        corrected = zip(
-            found, holm([1.0 if value is None else value for value in found.values()]), strict=True
-        )
+        corrected = zip(found, holm([1.0 if value is None else value for value in found.values()]), strict=True)
         return {name: p for name, p in corrected if found[name] is not None}
 
     def describe(self) -> str:
@@ -143,9 +141,7 @@ class Comparison:
                 f"{name} ({budget.epsilon:g}, {budget.delta:g})-DP per {budget.unit.value}"
                 for name, budget in self.budgets.items()
             )
-            notes.append(
-                f"Budgets differ, so that differences are not due to the schedules alone: {budgets}."
-            )
+            notes.append(f"Budgets differ, so that differences are not due to the schedules alone: {budgets}.")
         return "\n\n".join([*notes, _PUBLIC])
 
     def draw(self, path: str | os.PathLike[str]) -> None:

@@ -139,9 +139,7 @@ def _task_facts(shared: _Shared) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _computed(
-    shared: _Shared, todo: Sequence[tuple[int, Wanted]], jobs: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _computed(shared: _Shared, todo: Sequence[tuple[int, Wanted]], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """The runs in the order in which they finish; in this process if one is enough, with the same numbers."""
     if min(jobs, len(todo)) < 2:
         with _one_thread():
@@ -223,9 +221,7 @@ def _scored_at(plan: Plan, settings: RunSettings) -> list[int]:
 def finished(one: Wanted, found: Mapping[str, Any]) -> ComparedRun:
     """A run from its line in the file."""
     scores = tuple(math.nan if score is None else float(score) for score in found["scores"])
-    return ComparedRun(
-        one.name, one.seed, one.learning_rate, tuple(found["steps"]), scores, float(found["seconds"])
-    )
+    return ComparedRun(one.name, one.seed, one.learning_rate, tuple(found["steps"]), scores, float(found["seconds"]))
 
 
 def add_finished(path: Path, facts: Mapping[str, Any]) -> None:

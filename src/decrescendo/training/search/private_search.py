@@ -101,9 +101,7 @@ class PrivateSearch:
                     "and all trials must spend the same. Fix it"
                 )
         if schedule == "optimal" and "rho_c" in self.space.moving:
-            raise InvalidValue(
-                "rho_c must be fixed with the schedule optimal, whose noise follows it, got a range"
-            )
+            raise InvalidValue("rho_c must be fixed with the schedule optimal, whose noise follows it, got a range")
         # Checked now: an error within the search would waste it, and tell how far it had come.
         for values in itertools.chain(self.space.corners(), self.space.pairs()):
             settings = self.settings(values)
@@ -167,9 +165,7 @@ def parse_trials(text: str) -> Trials:
     """
     law, colon, mean = text.partition(":")
     if not colon:
-        raise InvalidValue(
-            f"trials on private data must be random, like geometric:10, got {text!r}. {WHY_RANDOM}"
-        )
+        raise InvalidValue(f"trials on private data must be random, like geometric:10, got {text!r}. {WHY_RANDOM}")
     try:
         return Trials(mean=float(mean), shape=LAWS[law] if law in LAWS else float(law))
     except ValueError as error:

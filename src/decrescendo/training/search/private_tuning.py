@@ -102,9 +102,7 @@ def search_privately(
     """
     check_instance("asked", asked, PrivateSearch)
     if attempt is not None and asked.telemetry is not None:
-        raise InvalidValue(
-            "attempt must be omitted with telemetry, got both: an attempt has a score of its own"
-        )
+        raise InvalidValue("attempt must be omitted with telemetry, got both: an attempt has a score of its own")
     secure = isinstance(seed, Secure)
     _check_store(store, seed)
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
@@ -149,9 +147,7 @@ def search_privately(
         return whole
     _, settings, tried = best
     assumptions = tuple(sorted({*tried.assumptions, *whole.assumptions}))
-    return replace(
-        whole, settings=settings, score=tried.score, weights=tried.weights, assumptions=assumptions
-    )
+    return replace(whole, settings=settings, score=tried.score, weights=tried.weights, assumptions=assumptions)
 
 
 def _check_store(store: Store | None, seed: int | Secure) -> None:
@@ -167,9 +163,7 @@ def _check_store(store: Store | None, seed: int | Secure) -> None:
 def _drawn_trials(asked: PrivateSearch, secret: Streams) -> list[Settings]:
     """The settings of every trial, each with its own seed; the number of trials is drawn first."""
     number = asked.trials.draw(secret.numpy("selection"))
-    drawn = [
-        asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)
-    ]
+    drawn = [asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)]
     return [settings.seeded(secret.child(index).seed) for index, settings in enumerate(drawn)]
 
 

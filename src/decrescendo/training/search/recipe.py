@@ -124,6 +124,4 @@ def plan_of(task: Task, settings: Settings, budget: Budget, accountant: Accounta
     """The plan of a run of ``task`` with these settings."""
     privacy, clip = settings.curves(task.count)
     sampling = PoissonSampling(task.count, settings.batch)
-    return calibrate(
-        budget, sampling, steps=settings.steps, privacy=privacy, clip=clip, accountant=accountant
-    )
+    return calibrate(budget, sampling, steps=settings.steps, privacy=privacy, clip=clip, accountant=accountant)

@@ -55,9 +55,7 @@ class Settings:
         for name in ("schedule", "optimizer", "lr_decay"):
             check_instance(name, getattr(self, name), str)
         if self.schedule not in SCHEDULES:
-            raise InvalidValue(
-                f"schedule must be one of {', '.join(SCHEDULES)}, got schedule={self.schedule!r}"
-            )
+            raise InvalidValue(f"schedule must be one of {', '.join(SCHEDULES)}, got schedule={self.schedule!r}")
         for name in ("batch", "clip", "learning_rate", "rho_mu", "rho_c"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), above=0))
         for name in ("momentum", "averaging"):
@@ -113,9 +111,7 @@ class Settings:
     def curves(self, rows: int) -> tuple[Curve, Curve]:
         """The privacy curve and the clip curve of a run on that many rows."""
         epochs = max(1, round(self.steps * self.batch / rows))
-        return schedule_curves(
-            self.schedule, clip=self.clip, rho_mu=self.rho_mu, rho_c=self.rho_c, epochs=epochs
-        )
+        return schedule_curves(self.schedule, clip=self.clip, rho_mu=self.rho_mu, rho_c=self.rho_c, epochs=epochs)
 
     def check(self, task: Task) -> None:
         """Check that a run on ``task`` could start with these settings; its data are not loaded.

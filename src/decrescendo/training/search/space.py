@@ -196,9 +196,7 @@ def default_space(task: Task) -> Space:
     batches = (task.expected_batch * 2**power for power in range(5))
     moving: dict[str, Dimension] = {
         "schedule": Among(("constant", "dynamic", "sensitivity-decay", "optimal")),
-        "batch": Among(
-            tuple(batch for batch in batches if batch <= task.count / 2) or (task.expected_batch,)
-        ),
+        "batch": Among(tuple(batch for batch in batches if batch <= task.count / 2) or (task.expected_batch,)),
         "epochs": Among((task.epochs / 2, task.epochs, 2.0 * task.epochs)),
         "rho_mu": Between(1.05, 2.0),
         "rho_c": _RHO_C,
@@ -225,9 +223,7 @@ def starting_values(space: Space, task: Task) -> dict[str, Value]:
         "learning_rate": task.learning_rate, "stride": task.learning_rate * task.clip, "momentum": 0.0,
         "lr_decay": "none", "averaging": 0.0, "optimizer": task.optimizer,
     }  # fmt: skip
-    return {
-        name: value for name, value in start.items() if name in space.moving and space.moving[name].has(value)
-    }
+    return {name: value for name, value in start.items() if name in space.moving and space.moving[name].has(value)}
 
 
 def _free(task: Task) -> dict[str, Dimension]:

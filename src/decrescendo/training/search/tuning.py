@@ -185,9 +185,7 @@ def _try(
     scores: list[float] = []
     people = np.arange(task.count) if budget.unit is Unit.PERSON else None
     for seed in range(seeds):
-        _, model = train_with(
-            replace(public, engine=task.engine), settings.seeded(seed), plan, data, people=people
-        )
+        _, model = train_with(replace(public, engine=task.engine), settings.seeded(seed), plan, data, people=people)
         scores.append(public.first_score(model))
     mean = sum(scores) / len(scores)
     return Trial(values, mean) if math.isfinite(mean) else Trial(values, why="the score is not finite")

@@ -33,14 +33,10 @@ def said_beside(folder: Path) -> tuple[Declaration | None, Mapping[str, Any] | N
 
 
 def _declared(facts: Mapping[str, Any]) -> Declaration:
-    return Declaration.of(
-        {name: "" if text == NOT_STATED else text for name, text in facts["declared"].items()}
-    )
+    return Declaration.of({name: "" if text == NOT_STATED else text for name, text in facts["declared"].items()})
 
 
-def check_beside(
-    folder: Path, made: Callable[[Declaration, Mapping[str, Any] | None], Statement]
-) -> str | None:
+def check_beside(folder: Path, made: Callable[[Declaration, Mapping[str, Any] | None], Statement]) -> str | None:
     """Compare ``statement.json`` with the statement that the run makes, and ``statement.md`` with
     ``statement.json``.
 
@@ -63,9 +59,7 @@ def check_beside(
     try:
         own = dict(made(_declared(facts), facts["audit"]).facts) | {_LEFT: facts[_LEFT]}
     except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise FileRefused(
-            f"{folder / JSON} must be a statement, got something else: {error}. {_AGAIN}"
-        ) from None
+        raise FileRefused(f"{folder / JSON} must be a statement, got something else: {error}. {_AGAIN}") from None
     if (odd := _differs(facts, own)) is not None:
         raise FileRefused(f"{folder / JSON} must say what the run says, got another {odd}. {_AGAIN}")
     if read_whole(folder / MARKDOWN) != Statement(facts).to_markdown().encode():

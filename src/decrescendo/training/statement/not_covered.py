@@ -11,9 +11,7 @@ from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenanc
 SEVERAL = "people behind several {unit}s: their epsilon is larger"
 
 
-WRONG_IDS = (
-    "people with several ids, or rows with a wrong id: the owner declared the ids, and nothing checked them"
-)
+WRONG_IDS = "people with several ids, or rows with a wrong id: the owner declared the ids, and nothing checked them"
 
 
 NOT_COVERED = (
@@ -78,9 +76,7 @@ def gap_lines(provenance: Provenance | None) -> list[str]:
             "Secure()"
         )
     if not provenance.account:
-        gaps.append(
-            "other trainings on the same data: this one is not recorded in a ledger of the data set (Store)"
-        )
+        gaps.append("other trainings on the same data: this one is not recorded in a ledger of the data set (Store)")
     if provenance.accumulate != FLOAT64:
         gaps.append(
             "the rounding of float32 sums of clipped gradients, about 2 n 2^-24 C_t for n equal ones "

@@ -93,9 +93,7 @@ def accounting_facts(ledger: Ledger, planned: Ledger | None, guarantee: Guarante
         return facts
     if guarantee.examples_per_person > 1:  # the central limit theorem's estimate is for one example
         return facts
-    return facts | {
-        "clt": {"epsilon": claimed, "kind": "an estimate, not a bound"} if math.isfinite(claimed) else None
-    }
+    return facts | {"clt": {"epsilon": claimed, "kind": "an estimate, not a bound"} if math.isfinite(claimed) else None}
 
 
 def spent_facts(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, float]]:

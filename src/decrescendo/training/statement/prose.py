@@ -68,9 +68,7 @@ def _headline(promise: Mapping[str, Any]) -> str:
             f"**NO PRIVACY for any {_whom(promise)}: epsilon is infinite.** The noise was zero, so the releases of "
             "this training may reveal everything about each of them."
         )
-    words = {"upper": "an upper bound", "exact": "exact", "estimate": "AN ESTIMATE, NOT A BOUND"}[
-        promise["kind"]
-    ]
+    words = {"upper": "an upper bound", "exact": "exact", "estimate": "AN ESTIMATE, NOT A BOUND"}[promise["kind"]]
     spent = f"({rounded(promise['epsilon'], 'up')}, {rounded(promise['delta'], 'up')})"
     return f"**{spent}-differential privacy for one {_whom(promise)}**, {words} by {promise['accountant']}."
 
@@ -92,9 +90,7 @@ def _promise(promise: Mapping[str, Any]) -> str:
         f"delta times the number of {_counted(promise)}: {promise['delta_times_units']:.3g} (should be well below 1).",
     ]
     if promise["epsilon_lower"] is not None:
-        lines.insert(
-            1, f"The true epsilon at this delta is at least {rounded(promise['epsilon_lower'], 'down')}."
-        )
+        lines.insert(1, f"The true epsilon at this delta is at least {rounded(promise['epsilon_lower'], 'down')}.")
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -104,9 +100,7 @@ def _asked(promise: Mapping[str, Any]) -> str:
         return "Promised before the start: nothing."
     by = promise.get("estimated_by")
     if by is not None:
-        return (
-            f"Promised before the start: nothing. Epsilon {rounded(epsilon, 'up', 6)} was estimated, by {by}."
-        )
+        return f"Promised before the start: nothing. Epsilon {rounded(epsilon, 'up', 6)} was estimated, by {by}."
     return f"Promised before the start: epsilon {rounded(epsilon, 'up', 6)}."
 
 
@@ -135,9 +129,7 @@ def _accounting(accounting: Mapping[str, Any]) -> str:
             f"is at most {rounded(cut['overflow'], 'up', 3)}, which costs {rounded(cut['delta'], 'up', 3)} of delta."
         )
     if accounting["error_budget"] is not None:
-        lines.append(
-            f"Width of the bracket: {100 * accounting['error_budget']:.2g} % of epsilon, on the safe side."
-        )
+        lines.append(f"Width of the bracket: {100 * accounting['error_budget']:.2g} % of epsilon, on the safe side.")
     if accounting["gap"]:
         lines.append(f"{accounting['gap'][0].upper()}{accounting['gap'][1:]}.")
     if accounting["clt"] is not None:

@@ -61,9 +61,7 @@ class Provenance:
 
     def __post_init__(self) -> None:
         if self.accumulate not in (FLOAT32, FLOAT64):
-            raise InvalidValue(
-                f"accumulate must be {FLOAT32} or {FLOAT64}, got accumulate={self.accumulate!r}"
-            )
+            raise InvalidValue(f"accumulate must be {FLOAT32} or {FLOAT64}, got accumulate={self.accumulate!r}")
         if self.random not in (SEEDED, SECURE):
             raise InvalidValue(f"random must be {SEEDED} or {SECURE}, got random={self.random!r}")
         object.__setattr__(self, "gamma", check_real("gamma", self.gamma, at_least=0))

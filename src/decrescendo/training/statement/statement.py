@@ -148,6 +148,4 @@ def _ended(agreed: Agreement, ledger: Ledger, stopped: str) -> str:
         return stopped
     if ledger.steps == agreed.steps:
         return "after all planned steps"
-    return (
-        "before the plan did; the guarantee covers the whole plan, for stopping may have depended on releases"
-    )
+    return "before the plan did; the guarantee covers the whole plan, for stopping may have depended on releases"

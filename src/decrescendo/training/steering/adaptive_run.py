@@ -81,13 +81,9 @@ class AdaptiveRun:
         proposed = self._adaptive.policy(context)
         if proposed is None:
             return self._stop(f"the policy ended the training after {taken} steps")
-        check_instance(
-            "policy's answer", proposed, Settings, "Return Settings(noise_multiplier, clip_norm) or None"
-        )
+        check_instance("policy's answer", proposed, Settings, "Return Settings(noise_multiplier, clip_norm) or None")
         # `privatise` would refuse this product too, but only after the filter has spent budget.
-        check_real(
-            "noise_multiplier times clip_norm", proposed.noise_multiplier * proposed.clip_norm, at_least=0
-        )
+        check_real("noise_multiplier times clip_norm", proposed.noise_multiplier * proposed.clip_norm, at_least=0)
         answer = privacy_filter.request(Release(rate, proposed.noise_multiplier))
         if not answer:
             return self._stop(f"{privacy_filter.name} refused step {taken + 1}: {answer}")
@@ -131,9 +127,7 @@ class AdaptiveRun:
     @property
     def ended(self) -> str:
         """Why a run that ends now has ended: `stopped`, or the end of the user's loop."""
-        return self.stopped or self._reason_and_budget_left(
-            f"ended from outside after {len(self._granted)} steps"
-        )
+        return self.stopped or self._reason_and_budget_left(f"ended from outside after {len(self._granted)} steps")
 
     @property
     def chosen_clip_norms(self) -> tuple[float, ...]:
@@ -143,9 +137,7 @@ class AdaptiveRun:
     def guarantee(self, ledger: Ledger) -> Guarantee:
         """The filter's guarantee (its whole budget), if the ledger has exactly the granted releases."""
         rate = self._adaptive.sampling.sample_rate
-        granted = Ledger(
-            Release(rate, settings.noise_multiplier) for settings in self._granted[: ledger.steps]
-        )
+        granted = Ledger(Release(rate, settings.noise_multiplier) for settings in self._granted[: ledger.steps])
         if ledger != granted:
             raise PlanViolation(
                 f"a run must release what the filter granted and nothing else, got {ledger} for {granted}. "

@@ -87,9 +87,7 @@ class ClipController:
         check_real("rate", self.rate, above=0, at_most=1)
         check_real("min_clip_norm", self.min_clip_norm, at_least=0)
         if self.max_clip_norm != math.inf:
-            check_real(
-                "max_clip_norm", self.max_clip_norm, at_least=max(self.min_clip_norm, SMALLEST_CLIP_NORM)
-            )
+            check_real("max_clip_norm", self.max_clip_norm, at_least=max(self.min_clip_norm, SMALLEST_CLIP_NORM))
         check_instance("rescale_to_unit_norm", self.rescale_to_unit_norm, bool)
         if not math.isfinite(self.plan.clip_norm.max()) or not self.plan.noise_multiplier.min() > 0:
             raise InvalidValue(
@@ -111,9 +109,7 @@ class ClipController:
     def settings(self) -> str:
         """All but the plan, as text; what is left at its default since the first version is not in it."""
         more = {"rescale_to_unit_norm": False, "min_clip_norm": 0.0, "max_clip_norm": math.inf}
-        also = [
-            f" {name}={getattr(self, name)!r}" for name, usual in more.items() if getattr(self, name) != usual
-        ]
+        also = [f" {name}={getattr(self, name)!r}" for name, usual in more.items() if getattr(self, name) != usual]
         return f"{self.rule} {self.target!r} {self.rate!r}" + "".join(also)
 
     def next_factor(self, factor: float, reading: Reading, coordinates: int) -> float:

@@ -99,11 +99,7 @@ class Plateau:
         error = self.errors * math.hypot(self._error(readings), self._error(readings[: -self.patience]))
         if error > self.least and len(readings) == self.patience + self.window:
             wanted = math.ceil(self.window * (error / self.least) ** 2) if self.least else math.inf
-            steps = (
-                f"of about {wanted} steps"
-                if 2 * wanted < progress.steps
-                else "longer than this run has room for"
-            )
+            steps = f"of about {wanted} steps" if 2 * wanted < progress.steps else "longer than this run has room for"
             warnings.warn(
                 f"Plateau will hardly end this training: {self.errors:g} standard errors of the improvement, "
                 f"{error:.2g}, are more than least={self.least:g}. Give it a window {steps}, as much "

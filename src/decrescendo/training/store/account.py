@@ -61,9 +61,7 @@ class Account:
         with self.store._writing() as connection:
             where = (self._number, position)
             state = self._state(connection)
-            old = connection.execute(
-                "SELECT digest FROM releases WHERE run = ? AND position = ?", where
-            ).fetchone()
+            old = connection.execute("SELECT digest FROM releases WHERE run = ? AND position = ?", where).fetchone()
             if old is not None:
                 if old[0] != digest:
                     raise PlanViolation(
@@ -77,13 +75,9 @@ class Account:
                     "a run must be open to release more, got a finished one. Begin a new "
                     "one, with checkpoints in another folder"
                 )
-            before = connection.execute("SELECT count(*) FROM releases WHERE run = ?", where[:1]).fetchone()[
-                0
-            ]
+            before = connection.execute("SELECT count(*) FROM releases WHERE run = ?", where[:1]).fetchone()[0]
             if before != position:
-                raise PlanViolation(
-                    f"releases must be written down in order, got step {position + 1} after {before}"
-                )
+                raise PlanViolation(f"releases must be written down in order, got step {position + 1} after {before}")
             self._ask(connection, position, release)
             connection.execute(
                 "INSERT INTO releases VALUES (?, ?, ?, ?, ?)",

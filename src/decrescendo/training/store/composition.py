@@ -114,9 +114,7 @@ class RenyiSum:
     def can_be_cost_of(self, agreed: Agreement, cost: Cost) -> bool:
         """Whether the cost is at least that of the plan with noise rounded up and rates rounded down to a few
         values: a lower bound that is quick to compute."""
-        quieter = (
-            planned.with_noise(lambda z: round_up(z, _KINDS)) if (planned := agreed.planned) else Ledger()
-        )
+        quieter = planned.with_noise(lambda z: round_up(z, _KINDS)) if (planned := agreed.planned) else Ledger()
         fewer = quieter.with_rates(lambda p: round_down(p, _KINDS))
         return len(cost) == 1 and cost[0] >= self._total(fewer)
 

@@ -16,9 +16,7 @@ from decrescendo.training.store.composition import Composition, Cost
 from decrescendo.training.store.entry import COST, Entry
 
 
-def read_entries(
-    connection: sqlite3.Connection, path: Path, composition: Composition
-) -> list[tuple[Entry, Cost]]:
+def read_entries(connection: sqlite3.Connection, path: Path, composition: Composition) -> list[tuple[Entry, Cost]]:
     """Every run with its cost under ``composition``, the oldest first.
 
     Raises:

@@ -58,9 +58,7 @@ def create(path: Path, facts: dict[str, str]) -> None:
     except FileExistsError:
         raise InvalidValue(f"a store must be new, got {str(path)!r}, which exists. Open it instead") from None
     except sqlite3.Error as error:
-        raise InvalidValue(
-            f"a store must be in a place that can be written, got {str(path)!r} ({error})"
-        ) from None
+        raise InvalidValue(f"a store must be in a place that can be written, got {str(path)!r} ({error})") from None
     finally:
         for suffix in ("", "-journal"):
             staging.with_name(staging.name + suffix).unlink(missing_ok=True)

@@ -73,9 +73,7 @@ class Store:
             self.composition = rule_named(facts["composition"], self.budget)
         except (KeyError, TypeError, ValueError, sqlite3.Error) as error:
             self._connection.close()
-            raise FileRefused(
-                f"{self._path} must say what its budget is, got a store without it ({error})"
-            ) from None
+            raise FileRefused(f"{self._path} must say what its budget is, got a store without it ({error})") from None
 
     @classmethod
     def create(
@@ -190,9 +188,7 @@ class Store:
         except (sqlite3.Error, UnicodeError) as error:
             raise FileRefused(f"{self._path} must be a store, got: {error}") from None
         if found is None:
-            raise InvalidValue(
-                f"id must be of a run in {self._path}, got {id!r}. `decrescendo ledger` lists them"
-            )
+            raise InvalidValue(f"id must be of a run in {self._path}, got {id!r}. `decrescendo ledger` lists them")
         return Account(self, found[0], id, read_plan(self._path, *found[1:]))
 
     def entries(self) -> list[Entry]:

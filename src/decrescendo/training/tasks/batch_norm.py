@@ -44,9 +44,7 @@ def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
     check_instance("model", model, nn.Module)
     most = check_integer("groups", groups, at_least=1)
     found = {name: module for name, module in model.named_modules() if isinstance(module, BatchNorm)}
-    made = {
-        id(module): _group_norm(name, module, most) for name, module in found.items()
-    }  # before any is replaced
+    made = {id(module): _group_norm(name, module, most) for name, module in found.items()}  # before any is replaced
     if isinstance(model, BatchNorm):
         return made[id(model)]
     for parent in list(model.modules()):

@@ -74,9 +74,7 @@ def loss_of(task: Task, telemetry: Telemetry | None) -> Loss:
     return cross_entropy_and_accuracy if with_score else task.loss
 
 
-def make_optimizer(
-    model: nn.Module, name: str, learning_rate: float, momentum: float = 0.0
-) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, name: str, learning_rate: float, momentum: float = 0.0) -> torch.optim.Optimizer:
     """An optimiser over the model's parameters: ``sgd``, ``momentum-bc`` (`optim.MomentumBC`), ``adam`` or
     ``adam-bc`` (`optim.AdamBC`, for private runs only).
 
@@ -98,9 +96,7 @@ def make_optimizer(
     raise InvalidValue(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got optimizer={name!r}")
 
 
-def decay_scheduler(
-    optimizer: torch.optim.Optimizer, decay: str, steps: int
-) -> torch.optim.lr_scheduler.LRScheduler:
+def decay_scheduler(optimizer: torch.optim.Optimizer, decay: str, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     """A constant learning rate (``none``), or one that falls to zero over ``steps`` linearly or as a half
     cosine.
 

@@ -89,9 +89,7 @@ class Task:
         if self.rows is not None:
             check_integer("rows", self.rows, at_least=1)
         elif self.loads:
-            raise InvalidValue(
-                "rows must be given where data is a function, got none. A plan needs their number"
-            )
+            raise InvalidValue("rows must be given where data is a function, got none. A plan needs their number")
 
     @property
     def loads(self) -> bool:
@@ -155,9 +153,7 @@ class Task:
             begin(0, 0)
             found: Any = {} if self.score is None else self.score(model)
         if not isinstance(found, Mapping):
-            raise InvalidType(
-                f'a task\'s score must return scores by name, {{"accuracy": 0.9}}, got {found!r}'
-            )
+            raise InvalidType(f'a task\'s score must return scores by name, {{"accuracy": 0.9}}, got {found!r}')
         return {str(name): _score(name, value) for name, value in cast("Mapping[Any, Any]", found).items()}
 
     def first_score(self, model: nn.Module) -> float:
@@ -204,9 +200,7 @@ def find_task(name: str) -> Task:
         raise InvalidValue(
             f"task must be module:function, like my_project.tasks:mine, or one of {', '.join(KNOWN)}, got task={name!r}"
         )
-    if (
-        "" not in sys.path and str(Path.cwd()) not in sys.path
-    ):  # an installed command does not look here by itself
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:  # an installed command does not look here by itself
         sys.path.insert(0, str(Path.cwd()))
     try:
         made: Any = getattr(importlib.import_module(module), function)

@@ -48,16 +48,12 @@ def build(context: Context) -> Deployment:
             file.write(json.dumps(found) + "\n")
         time.sleep(float(config["pause"]))
 
-    return Deployment(
-        server, round_timeout=float(config["round-timeout"]), start_timeout=900.0, poll=0.05, after=after
-    )
+    return Deployment(server, round_timeout=float(config["round-timeout"]), start_timeout=900.0, poll=0.05, after=after)
 
 
 def finished(context: Context, outcome: Outcome) -> None:
     folder = Path(str(context.run_config["folder"]))
-    save_file(
-        {name: value.contiguous() for name, value in outcome.weights.items()}, folder / "weights.safetensors"
-    )
+    save_file({name: value.contiguous() for name, value in outcome.weights.items()}, folder / "weights.safetensors")
     done = {"steps": outcome.steps, "as_planned": outcome.ledger == outcome.plan.ledger}
     (folder / "done.tmp").write_text(json.dumps(done))
     (folder / "done.tmp").replace(folder / "done.json")

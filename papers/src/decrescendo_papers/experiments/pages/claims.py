@@ -126,11 +126,7 @@ def corrected(claims: Sequence[Claim]) -> list[Claim]:
     """The same with p values after Holm, each family by itself."""
     found = list(claims)
     for family in dict.fromkeys(claim.family for claim in found):
-        tested = {
-            i: p
-            for i, claim in enumerate(found)
-            if claim.family == family and (p := claim.p_value) is not None
-        }
+        tested = {i: p for i, claim in enumerate(found) if claim.family == family and (p := claim.p_value) is not None}
         for i, p in zip(tested, holm(list(tested.values())), strict=True):
             found[i] = replace(found[i], corrected=p)
     return found
@@ -226,9 +222,7 @@ def _reported_gain(filled: Filled, one: Row, other: Row, column: Column, block: 
 
 def _together(filled: Filled, one: Row, other: Row, block: str) -> Claim:
     """Differences averaged over the columns that have runs of both, seed by seed."""
-    scores = [
-        [filled.score(row, column, block).by_seed for row in (one, other)] for column in filled.table.columns
-    ]
+    scores = [[filled.score(row, column, block).by_seed for row in (one, other)] for column in filled.table.columns]
     present = [pair for pair in scores if all(pair)]
     pair = pooled([pair[0] for pair in present], [pair[1] for pair in present])
     keys = [f"*/*/{row.key}" for row in (one, other)]
@@ -269,9 +263,7 @@ def _losses(filled: Filled, block: str) -> Iterator[Claim]:
             continue
         column = Column(task, epsilon)
         plain = filled.plain()[task][1].by_seed
-        found = paired(
-            {seed: score + most for seed, score in filled.score(row, column, block).by_seed.items()}, plain
-        )
+        found = paired({seed: score + most for seed, score in filled.score(row, column, block).by_seed.items()}, plain)
         paper, reported = filled.table.plain.get(task), filled.table.reported(row, column, block)
         yield Claim(
             family_of(filled, block), f"dynamic above training without privacy less {most:g} points", column.key,

@@ -118,18 +118,13 @@ def _starred(claim: Claim | None) -> str:
 
 def totals(claims: Sequence[Claim]) -> list[str]:
     """How many claims of each paper hold, fail and are open."""
-    return [
-        f"**{paper}**: {_outcomes([one for one in claims if one.family.startswith(paper)])}"
-        for paper in PAPERS
-    ]
+    return [f"**{paper}**: {_outcomes([one for one in claims if one.family.startswith(paper)])}" for paper in PAPERS]
 
 
 def _outcomes(claims: Sequence[Claim]) -> str:
     """In a sentence; columns together are not counted beside the columns."""
     found = counts([claim for claim in claims if not claim.family.endswith(TOGETHER)])
-    depends = (
-        f", {found['depends']} depend on a setting that the paper does not state" if found["depends"] else ""
-    )
+    depends = f", {found['depends']} depend on a setting that the paper does not state" if found["depends"] else ""
     few = f", {found['too few seeds']} have too few seeds" if found["too few seeds"] else ""
     missing = f", {found['no run']} have no run" if found["no run"] else ""
     return (
@@ -172,9 +167,7 @@ def what_holds(tables: Sequence[Filled], claims: Sequence[Claim]) -> list[str]:
         parts += [
             "Each method against vanilla DP-SGD: the mean over the columns of a table, in points, p after Holm, and "
             "whether the paper's claim that it is above holds. [Column by column](claims.md).",
-            table(
-                ["method", "counted", *(short(filled) for filled in tables)], rows, "ll" + "l" * len(tables)
-            ),
+            table(["method", "counted", *(short(filled) for filled in tables)], rows, "ll" + "l" * len(tables)),
         ]
     return [*parts, *against_controls(tables)]
 
@@ -238,20 +231,12 @@ def _against(filled: Filled, key: str) -> list[str]:
         if all(filled.score(row, column, CERTIFIED).seeds for row in (of.row, control, base))
     ]  # fmt: skip
     by = {
-        row.key: [filled.score(row, column, CERTIFIED).by_seed for column in present]
-        for row in (of.row, control, base)
+        row.key: [filled.score(row, column, CERTIFIED).by_seed for column in present] for row in (of.row, control, base)
     }
     # Of the seeds that all three have: else the three numbers would not add up.
-    common = (
-        set[int].intersection(*(set(scores) for found in by.values() for scores in found))
-        if present
-        else set()
-    )
+    common = set[int].intersection(*(set(scores) for found in by.values() for scores in found)) if present else set()
     by = {key: [{seed: one[seed] for seed in common} for one in found] for key, found in by.items()}
-    against = [
-        pooled(by[one], by[other])
-        for one, other in ((of.row.key, VANILLA), (key, VANILLA), (of.row.key, key))
-    ]
+    against = [pooled(by[one], by[other]) for one, other in ((of.row.key, VANILLA), (key, VANILLA), (of.row.key, key))]
     if not common:
         return []
     enough = len(common) >= ENOUGH

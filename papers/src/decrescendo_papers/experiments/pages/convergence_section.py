@@ -35,11 +35,7 @@ def gain(figure: Figure, sources: Sources, task: str, measure: Measure, one: str
     """By how much a method measures more than another one on a task, one difference a seed."""
 
     def measured(name: str) -> dict[int, float]:
-        (spec,) = (
-            spec
-            for key, spec in figure.runs.items()
-            if key.startswith(f"{task}/") and key.endswith(f"/{name}")
-        )
+        (spec,) = (spec for key, spec in figure.runs.items() if key.startswith(f"{task}/") and key.endswith(f"/{name}"))
         return {seed: measure(result) for seed, result in sources.archive.of(spec).items() if result.trace}
 
     return paired(measured(one), measured(other))

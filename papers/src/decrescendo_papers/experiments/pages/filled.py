@@ -47,10 +47,7 @@ class Filled:
 
     def plain(self) -> dict[str, tuple[Spec, Score]]:
         """Without privacy, by task."""
-        return {
-            task: (spec, score_of(self.archive.of(spec)))
-            for task, (spec,) in self.table.plain_specs([0]).items()
-        }
+        return {task: (spec, score_of(self.archive.of(spec))) for task, (spec,) in self.table.plain_specs([0]).items()}
 
     def cells(self, *blocks: str) -> Iterator[tuple[Cell, Score]]:
         """Every private cell, with its score."""

@@ -30,9 +30,7 @@ def shown(found: dict[tuple[float, float], Score]) -> Sequence[float]:
     return WHOLE if whole else COARSE
 
 
-def matrix(
-    found: dict[tuple[float, float], Score], values: Sequence[float]
-) -> Float[np.ndarray, "rows columns"]:
+def matrix(found: dict[tuple[float, float], Score], values: Sequence[float]) -> Float[np.ndarray, "rows columns"]:
     """Mean accuracy in %: a row each 1/rho_c, a column each 1/rho_mu."""
     return np.array([[found[mu, c].mean if (mu, c) in found else np.nan for mu in values] for c in values])
 

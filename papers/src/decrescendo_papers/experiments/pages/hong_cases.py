@@ -128,10 +128,7 @@ def trend(cases: Sequence[Compared], at: Sequence[float], metric: str) -> Paired
     away = [place - middle for place in at]
     squares = math.fsum(step * step for step in away)
     return Paired(
-        tuple(
-            math.fsum(step * of[seed] for step, of in zip(away, gains, strict=True)) / squares
-            for seed in seeds
-        ),
+        tuple(math.fsum(step * of[seed] for step, of in zip(away, gains, strict=True)) / squares for seed in seeds),
         size / (max(at) - min(at)),
     )
 

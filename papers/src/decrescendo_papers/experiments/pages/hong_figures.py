@@ -40,8 +40,7 @@ def draw_influences(sources: Sources, folder: Path) -> list[Path]:
         curves[f"the images, N = {max(SIZES)} (private)"] = curve(Case(task, max(SIZES)), made_up=False)
         panels.append(_influence_panel(curves, f"Influence of step t, {NAMES[task]}"))
     scales = {
-        f"at most {length} long": curve(Case("mnist35-pca", max(SIZES), model))
-        for model, length in SCALE_NAMES.items()
+        f"at most {length} long": curve(Case("mnist35-pca", max(SIZES), model)) for model, length in SCALE_NAMES.items()
     }
     written: list[Path] = []
     if all(panel.lines for panel in panels):

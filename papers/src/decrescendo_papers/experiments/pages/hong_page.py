@@ -103,9 +103,7 @@ def _influence(sources: Sources) -> str:
         row
         for case in CASES
         for steps in STEPS
-        for row in _influence_row(
-            case, steps, "made-up", influence_of(case.study(steps), sources.influence, SEEDS)
-        )
+        for row in _influence_row(case, steps, "made-up", influence_of(case.study(steps), sources.influence, SEEDS))
     ]
     for case in LOOKED_AT:
         found = influence_of(case.study(made_up=False), sources.influence, SEEDS)
@@ -168,14 +166,10 @@ def _choices(cases: Sequence[Compared]) -> str:
             taken = one.chosen.steps(method)
             losses = [one.chosen.losses[method, steps] for steps in STEPS]
             shown = [
-                f"**{loss.mean:.4f} ± {loss.error:.4f}**"
-                if steps == taken
-                else f"{loss.mean:.4f} ± {loss.error:.4f}"
+                f"**{loss.mean:.4f} ± {loss.error:.4f}**" if steps == taken else f"{loss.mean:.4f} ± {loss.error:.4f}"
                 for steps, loss in zip(STEPS, losses, strict=True)
             ]
-            growth = (
-                [f"{one.chosen.growth(method, steps):.2f}" for steps in STEPS] if method == DYNAMIC else ["1"]
-            )
+            growth = [f"{one.chosen.growth(method, steps):.2f}" for steps in STEPS] if method == DYNAMIC else ["1"]
             rows.append([one.case.key, name, *shown, str(taken), " / ".join(growth)])
     header = ["case", "noise", *(f"T = {steps}" for steps in STEPS), "chosen T", "rho_mu"]
     return (

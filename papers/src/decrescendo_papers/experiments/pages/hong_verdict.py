@@ -26,9 +26,7 @@ from decrescendo_papers.experiments.pages.hong_cases import (
 from decrescendo_papers.experiments.pages.hong_figures import NAMES
 
 KINDS = {metric: "test accuracy" if metric == ACCURACY else "training loss" for metric in UNITS}
-WORDS = {
-    metric: "points of test accuracy" if metric == ACCURACY else "nats of training loss" for metric in UNITS
-}
+WORDS = {metric: "points of test accuracy" if metric == ACCURACY else "nats of training loss" for metric in UNITS}
 
 
 def verdict(sources: Sources, cases: Sequence[Compared]) -> str:
@@ -133,9 +131,7 @@ def _shape_alone(cases: Sequence[Compared], metric: str) -> str:
 def decided_cases(keys: Sequence[str], pairs: Sequence[Paired]) -> tuple[list[str], list[str]]:
     """The keys where the exponential is significantly better, and worse."""
     found = {key: decide(pair.mean, p) for key, pair, p in zip(keys, pairs, corrected_p(pairs), strict=True)}
-    better, worse = (
-        [key for key, outcome in found.items() if outcome == what] for what in ("holds", "fails")
-    )
+    better, worse = ([key for key, outcome in found.items() if outcome == what] for what in ("holds", "fails"))
     return better, worse
 
 
@@ -160,9 +156,7 @@ def _trends(sources: Sources, cases: Sequence[Compared]) -> list[str]:
     lines: list[str] = []
     for title in groups:
         words = "; ".join(
-            moved(metric, pair, p)
-            for (name, metric, pair), p in zip(found, corrected, strict=True)
-            if name == title
+            moved(metric, pair, p) for (name, metric, pair), p in zip(found, corrected, strict=True) if name == title
         )
         what = "each doubling of the data's length" if "curved" in title else "each doubling of N"
         claim = (
@@ -192,7 +186,5 @@ def _growths(sources: Sources, cases: Sequence[Compared]) -> str:
         if found is not None:
             fit = fit_exponential(found)
             low, high = np.exp(fit.interval)
-            words.append(
-                f"{np.exp(fit.rate):.3f} [{low:.3f}, {high:.3f}] at most {SCALE_NAMES[one.case.model]} long"
-            )
+            words.append(f"{np.exp(fit.rate):.3f} [{low:.3f}, {high:.3f}] at most {SCALE_NAMES[one.case.model]} long")
     return f"Growth of the influence a step (3 and 5, T = {SHOWN}): {', '.join(words)}." if words else ""

@@ -30,10 +30,7 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
         *what_holds(tables, claims),
         RULE,
         "Each claim with its cell, effect, seeds and command: [claims.md](claims.md).",
-        *(
-            f"## [{filled.table.title}]({filled.table.key}.md)\n\n{table_in_brief(filled)}"
-            for filled in tables
-        ),
+        *(f"## [{filled.table.title}]({filled.table.key}.md)\n\n{table_in_brief(filled)}" for filled in tables),
         "## [Schedules tuned in each column](tuned.md)",
         "The tables have one pair (rho_mu, rho_c) for all columns, where the paper sweeps them in each: a claim that "
         "fails there fails for this pair. " + tuned_in_brief(sources.archive),

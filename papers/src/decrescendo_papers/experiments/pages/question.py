@@ -105,9 +105,7 @@ def comparisons(filled: Filled, key: str = LINEAR) -> tuple[list[Comparison], li
         columns = [(column, filled.gain(row, key, column, CERTIFIED)) for column in filled.table.columns]
         single += [Comparison(row, column, pair) for column, pair in columns]
         present = [column for column, pair in columns if pair.differences]
-        scores = [
-            [filled.score(one, column, CERTIFIED).by_seed for column in present] for one in (row, control)
-        ]
+        scores = [[filled.score(one, column, CERTIFIED).by_seed for column in present] for one in (row, control)]
         together.append(Comparison(row, None, pooled(*scores)))
     return _corrected(single), _corrected(together)
 
@@ -187,9 +185,7 @@ def answer(filled: Filled, key: str = LINEAR) -> str:
             f"{p and f' ({p} after Holm)'}: {verdict}. Of single columns it is significantly better in {better}, "
             f"worse in {worse}, undecided in {len(tested) - better - worse}."
         )
-    few = min(
-        (pooling.pair.seeds for pooling in together if pooling.pair.seeds >= ENOUGH), default=MANY_SEEDS
-    )
+    few = min((pooling.pair.seeds for pooling in together if pooling.pair.seeds >= ENOUGH), default=MANY_SEEDS)
     if few < MANY_SEEDS:
         lines.append(
             f"- The tests rest on as few as {few} seeds. So few decide only large differences: no significant "
@@ -203,9 +199,7 @@ def no_gain(filled: Filled, row: Row) -> bool:
     base = filled.row(VANILLA)
     scores = [(filled.score(row, column, CERTIFIED), filled.score(base, column, CERTIFIED))
               for column in filled.table.columns] if base is not None else []  # fmt: skip
-    found = pooled(
-        *([pair[at].by_seed for pair in scores if pair[0].seeds and pair[1].seeds] for at in (0, 1))
-    )
+    found = pooled(*([pair[at].by_seed for pair in scores if pair[0].seeds and pair[1].seeds] for at in (0, 1)))
     return found.seeds >= ENOUGH and not above(found.mean, 0.0)
 
 

@@ -55,9 +55,7 @@ def _fresh(archive: Archive, recipe: Recipe) -> dict[int, Result]:
 
 def recipes_in_brief(strong: Strong, archive: Archive) -> str:
     """How many recipes are above the paper's best number, for the index."""
-    return _in_brief(
-        strong, {name: score_of(_fresh(archive, recipe)) for name, recipe in strong.recipes.items()}
-    )
+    return _in_brief(strong, {name: score_of(_fresh(archive, recipe)) for name, recipe in strong.recipes.items()})
 
 
 def _in_brief(strong: Strong, scores: dict[str, Score]) -> str:
@@ -107,9 +105,7 @@ def _starts(runs: dict[str, dict[int, Result]]) -> str:
     rows: list[list[str]] = []
     for name, found in runs.items():
         before = {
-            seed: 100 * run.metrics["start_accuracy"]
-            for seed, run in found.items()
-            if "start_accuracy" in run.metrics
+            seed: 100 * run.metrics["start_accuracy"] for seed, run in found.items() if "start_accuracy" in run.metrics
         }
         if before:
             start = next(iter(found.values())).spec.start

@@ -48,19 +48,14 @@ def registered_page(found: Strong, archive: Archive) -> str:
         "which are public. That this helps was seen in five runs on Fashion-MNIST's training images, declared public, "
         "before it was registered (89.73 without, up to 90.48 with it).",
         registered_in_brief(found, archive),
-        *(
-            part
-            for each in ROUNDS
-            for part in (f"## The {each.name} round", _overview(found, _of_round(each), runs))
-        ),
+        *(part for each in ROUNDS for part in (f"## The {each.name} round", _overview(found, _of_round(each), runs))),
         "## What was found",
         _settings(found) or "Nothing yet.",
         "## Commands",
         "Searches, then evaluation and page:",
         "```sh\n"
         + "".join(
-            f"papers {shlex.join(entry.words)} --out results/registered/{entry.key}.json\n"
-            for entry in REGISTERED
+            f"papers {shlex.join(entry.words)} --out results/registered/{entry.key}.json\n" for entry in REGISTERED
         )
         + f"papers reproduce registered --seeds {len(SECOND.evaluated)}\npapers report\n```",
         *(("## Hardware and versions", machines_table(results)) if results else ()),
@@ -95,15 +90,12 @@ def registered_in_brief(found: Strong, archive: Archive) -> str:
 
     near = [entry.key for entry in REGISTERED if close(entry, scores[entry.key])]
     unsure = (
-        f" Within two standard errors of the target, so that other seeds could decide otherwise: "
-        f"{', '.join(near)}."
+        f" Within two standard errors of the target, so that other seeds could decide otherwise: {', '.join(near)}."
         if near
         else ""
     )
     later = "".join(f"; of {len(_of_round(each))} of the {each.name}, {counts(each)}" for each in ROUNDS[1:])
-    return (
-        f"Of {len(_of_round(FIRST))} registered targets of the first round, {counts(FIRST)}{later}.{unsure}"
-    )
+    return f"Of {len(_of_round(FIRST))} registered targets of the first round, {counts(FIRST)}{later}.{unsure}"
 
 
 def close(entry: Registration, score: Score) -> bool:

@@ -107,9 +107,7 @@ def provenance(results: Sequence[Result]) -> str:
     unknown = sum(result.commit.startswith("before") or not result.commit for result in results)
     changed = sum(result.commit.endswith("+") for result in results)
     told = f"{len(results)} runs: {len(results) - unknown - changed} name the commit that they were made with"
-    told += (
-        f", {changed} name one with uncommitted changes, {unknown} were made before commits were recorded."
-    )
+    told += f", {changed} name one with uncommitted changes, {unknown} were made before commits were recorded."
     if older:
         told += (
             f" {older} of them were made while seeded noise was drawn in another way (revision 1): its distribution "

@@ -38,18 +38,10 @@ def stopped_section(filled: Filled) -> str:
 
 def _line(filled: Filled, cell: Cell) -> list[str]:
     score = filled.score(cell.row, cell.column, cell.block)
-    run = next(
-        (one for one in filled.results(cell.row, cell.column, cell.block).values() if not one.refused), None
-    )
-    noise = (
-        "-"
-        if run is None or run.noise_multiplier is None
-        else "{:.4g} -> {:.4g}".format(*run.noise_multiplier)
-    )
+    run = next((one for one in filled.results(cell.row, cell.column, cell.block).values() if not one.refused), None)
+    noise = "-" if run is None or run.noise_multiplier is None else "{:.4g} -> {:.4g}".format(*run.noise_multiplier)
     base, best = filled.row(cell.row.base), filled.row(DYNAMIC.key)
-    others = [
-        "-" if row is None else filled.score(row, cell.column, cell.block).shown for row in (base, best)
-    ]
+    others = ["-" if row is None else filled.score(row, cell.column, cell.block).shown for row in (base, best)]
     paper = None if base is None else filled.table.reported(base, cell.column, cell.block)
     return [
         NAMES[cell.block], cell.column.key, "no first step" if score.refused else score.shown,

@@ -178,10 +178,7 @@ def _plain(filled: Filled) -> str:
 def _specs(filled: Filled) -> dict[str, Spec]:
     """One spec a task: what vanilla is run with."""
     row = filled.row(VANILLA) or filled.table.rows[0]
-    return {
-        column.task: filled.table.cell(row, column, CERTIFIED, [0]).specs[0]
-        for column in filled.table.columns
-    }
+    return {column.task: filled.table.cell(row, column, CERTIFIED, [0]).specs[0] for column in filled.table.columns}
 
 
 def _seeds(filled: Filled) -> int:

@@ -35,16 +35,12 @@ def progress(filled: Filled) -> list[str]:
     words = [f"{len(done)} of {len(cells)} private cells have a result"]
     if seeds:
         words.append(
-            f"{seeds[0]} to {seeds[-1]} seeds per cell"
-            if len(seeds) > 1
-            else f"{seeds_in_words(seeds[0])} per cell"
+            f"{seeds[0]} to {seeds[-1]} seeds per cell" if len(seeds) > 1 else f"{seeds_in_words(seeds[0])} per cell"
         )
     if few:
         words.append(f"{len(few)} cells have fewer than {ENOUGH} seeds: nothing is compared there")
     if refused:
-        words.append(
-            f"in {len(refused)} the accountant's theorem does not cover the budget: nothing was trained"
-        )
+        words.append(f"in {len(refused)} the accountant's theorem does not cover the budget: nothing was trained")
     lines = ["; ".join(words) + "."]
     if len(done) < len(cells):
         lines.append(
@@ -59,8 +55,7 @@ def gaps(filled: Filled, block: str) -> dict[tuple[str, str], tuple[Cell, float]
     return {
         (cell.row.label, cell.column.key): (cell, round(score.mean - paper, 9))
         for cell, score in filled.cells(block)
-        if score.seeds >= ENOUGH
-        and (paper := filled.table.reported(cell.row, cell.column, block)) is not None
+        if score.seeds >= ENOUGH and (paper := filled.table.reported(cell.row, cell.column, block)) is not None
     }
 
 
@@ -74,9 +69,7 @@ def against_paper(filled: Filled) -> list[str]:
         below, over = sum(gap < -REACHED for gap in found), sum(gap > REACHED for gap in found)
         far = sum(abs(gap) > FAR for gap in found)
         setup = (
-            f" {far} are further away than {FAR:.1f} points: taken for another setup than the paper's."
-            if far
-            else ""
+            f" {far} are further away than {FAR:.1f} points: taken for another setup than the paper's." if far else ""
         )
         lines.append(
             f"**Against the paper's numbers, {IN_WORDS[block]}**: {len(found) - below - over} of {len(found)} cells "
@@ -141,12 +134,7 @@ def _why(filled: Filled, cell: Cell, claimed: float | None) -> str:
         (near if abs(gap) <= REACHED and not few else tried).append(words)
     for other in filled.table.tried_cells([0], filled.table.own):
         score = filled.score(other.row, other.column, CLAIMED)
-        if (
-            other.row.base == cell.row.key
-            and other.column == cell.column
-            and score.seeds
-            and paper is not None
-        ):
+        if other.row.base == cell.row.key and other.column == cell.column and score.seeds and paper is not None:
             gap = round(score.mean - paper, 9)
             words = f"settings of its own ({gap:+.2f}, {seeds_in_words(score.seeds)})"
             if claimed is not None and claimed < 0 and gap > REACHED and score.seeds >= ENOUGH:
@@ -170,9 +158,7 @@ def at_the_majority(filled: Filled) -> list[str]:
     if not names:
         return []
     shares = ", ".join(f"{share:.2f} % of {task}" for task, share in filled.table.majority.items())
-    return [
-        f"**Nothing learned**: at or below the share of the largest class ({shares}): {', '.join(names)}."
-    ]
+    return [f"**Nothing learned**: at or below the share of the largest class ({shares}): {', '.join(names)}."]
 
 
 def own_settings(filled: Filled) -> list[str]:

@@ -24,10 +24,7 @@ from decrescendo_papers.experiments.strong import read_recipes
 def pages(sources: Sources) -> dict[str, str]:
     """Every page by its file name. The same results give the same text."""
     tables = [Filled(table, sources.archive) for table in TABLES.values()]
-    found = {
-        f"{filled.table.key}.md": table_page(filled, persons_section(filled, sources.curves))
-        for filled in tables
-    }
+    found = {f"{filled.table.key}.md": table_page(filled, persons_section(filled, sources.curves)) for filled in tables}
     found["recipes.md"] = recipes_page(read_recipes(sources.recipes), sources.archive)
     found["registered.md"] = registered_page(read_registered(sources.registered), sources.archive)
     found["tuned.md"] = tuned_page(sources.archive)

@@ -133,11 +133,7 @@ class Checkpoints:
 
     def _schedulers(self) -> dict[str, str]:
         """The classes of learning-rate schedulers in ``also``."""
-        return {
-            name: type(thing).__qualname__
-            for name, thing in self.also.items()
-            if isinstance(thing, LRScheduler)
-        }
+        return {name: type(thing).__qualname__ for name, thing in self.also.items() if isinstance(thing, LRScheduler)}
 
     def newest(self) -> Checkpoint | None:
         """The last complete checkpoint, or ``None`` if the folder has none.
@@ -239,6 +235,4 @@ def read_state(path: Path) -> Checkpoint:
     except FileRefused:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise FileRefused(
-            f"{path} must be a checkpoint, got one that does not fit together ({error})"
-        ) from None
+        raise FileRefused(f"{path} must be a checkpoint, got one that does not fit together ({error})") from None

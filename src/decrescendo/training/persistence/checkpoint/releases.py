@@ -261,8 +261,7 @@ def _begins(rest: bytes, line: bytes) -> bool:
     """Whether ``rest`` is an incomplete beginning of ``line``, whatever its digest."""
     start = line.index(b"0" * 64)
     return len(rest) < len(line) and all(
-        byte in _HEX.encode() if start <= place < start + 64 else byte == line[place]
-        for place, byte in enumerate(rest)
+        byte in _HEX.encode() if start <= place < start + 64 else byte == line[place] for place, byte in enumerate(rest)
     )
 
 

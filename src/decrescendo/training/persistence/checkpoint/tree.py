@@ -25,9 +25,7 @@ def pack(value: object, tensors: dict[str, Tensor]) -> Any:
         return value
     if isinstance(value, (int, float)) and type(value) in (int, float):
         # Python reads JSON numbers exactly; NaN and infinity, which JSON lacks, are written as text.
-        return (
-            value if isinstance(value, int) or value - value == 0 else {_TAG: "float", "value": repr(value)}
-        )
+        return value if isinstance(value, int) or value - value == 0 else {_TAG: "float", "value": repr(value)}
     if isinstance(value, Tensor):
         name = f"t{len(tensors)}"
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()

@@ -20,9 +20,7 @@ def key(seed: int) -> torch.Generator:
 def gaussian_noise(*, noise_multiplier: float, key: torch.Generator) -> Any:
     def noise(clipped: Clipped, state: int) -> tuple[dict[str, Tensor], int]:
         std = noise_multiplier * clipped.max_norm
-        drawn = {
-            name: sums + std * torch.randn(sums.shape, generator=key) for name, sums in clipped.pytree.items()
-        }
+        drawn = {name: sums + std * torch.randn(sums.shape, generator=key) for name, sums in clipped.pytree.items()}
         return drawn, state + 1
 
     return noise, 0
