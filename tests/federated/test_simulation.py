@@ -275,6 +275,15 @@ def test_an_early_end_is_judged_by_the_whole_plan() -> None:
     assert outcome.guarantee.epsilon == pytest.approx(make_plan().guarantee.epsilon)
 
 
+def test_a_callback_that_returns_a_number_is_refused() -> None:
+    model = make_model()
+    with pytest.raises(InvalidType, match="must return True to end the training"):
+        simulate(
+            model, loss, Clients.equal(records(), records=1), make_plan(), sgd(model), seed=SEED,
+            placement=Placement.CENTRAL, callback=lambda progress: progress.step,  # type: ignore[arg-type,return-value]
+        )  # fmt: skip
+
+
 def test_records_must_be_what_they_say() -> None:
     with pytest.raises(InvalidValue, match="as many as counts says"):
         Records(torch.zeros(3, 1), np.array([1, 1]))

@@ -22,7 +22,7 @@ from decrescendo.errors import FileRefused, InvalidType, InvalidValue
 from decrescendo.plans import Plan, calibrate, curves
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.training import Checkpoints, Store, Task, train_task
-from decrescendo.training.data.people import check_people
+from decrescendo.training.data.people import check_index, check_people
 from decrescendo.training.loop.progress import Progress
 
 ROWS, MOST = 40, 3
@@ -204,6 +204,26 @@ class TestIds:
         ids = pandas.Series(["a", pandas.NA if missing == "pandas" else missing, "b"])
         with pytest.raises(InvalidValue, match=r"every row must have an id in people, got \w+ for row 1"):
             check_people(ids, ONE_ROW_EACH, 3)
+
+    def test_ids_of_a_frame_that_was_shuffled_are_refused(self) -> None:
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "id": ["a", "a", "b", "b"]})
+        shuffled = frame.iloc[[2, 0, 3, 1]]
+        assert dc.training.by_person(shuffled[["x"]], shuffled["id"], most=2)[1].tolist() == [[0.5, 0.5]] * 2
+        assert dc.training.by_person(torch.ones(4, 1), frame["id"], most=2)[1].shape == (2, 2)
+        for data in (shuffled[["x"]], {"x": shuffled["x"]}, [shuffled["x"]], (shuffled["x"],)):
+            with pytest.raises(InvalidValue, match="must have the index of the rows"):
+                check_index(data, frame["id"])
+        with pytest.raises(InvalidValue, match="must have the index of the rows"):
+            dc.training.by_person(shuffled[["x"]], frame["id"], most=2)
+        budget = dc.Budget(2.0, 1e-3, Unit.PERSON, examples_per_person=2)
+        plan = calibrate(budget, dc.PoissonSampling(4, 2), steps=1, clip=1.0)
+        model = nn.Linear(1, 1).double()
+        with pytest.raises(InvalidValue, match="must have the index of the rows"):
+            dc.train(
+                model, lambda model, batch: model(batch["x"][:, None]).squeeze(1), shuffled[["x"]], plan,
+                torch.optim.SGD(model.parameters(), lr=0.1), seed=0, people=frame["id"],
+            )  # fmt: skip
 
     @pytest.mark.parametrize("ids", [[True, 2, 3.0], np.arange(3), [np.str_("a"), "b", "c"], [1, np.int64(2), 3]])
     def test_numbers_of_any_kind_and_texts_are_taken(self, ids: Any) -> None:

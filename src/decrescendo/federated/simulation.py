@@ -26,7 +26,7 @@ from decrescendo.federated.rounds import OWN_NOISE, REPLIES, SUMS
 from decrescendo.federated.server import Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
-from decrescendo.training.loop.progress import Callback, Progress, callbacks_of
+from decrescendo.training.loop.progress import Callback, Progress, callbacks_of, ends
 from decrescendo.training.loop.schedulers import Scheduler
 from decrescendo.training.steering.controller import ClipController
 from decrescendo.training.store import Store
@@ -154,8 +154,7 @@ def simulate(
             about = (server.spent, plan.steps, seconds, seen, spent, server.read)
             clip_norm = opened.round.clip_norm if server.max_clip_norm else None
             now = Progress(*about, clip_norm=clip_norm, readings=server.telemetry)
-            ends = [one(now) for one in told]
-            if any(ends):
+            if ends([one(now) for one in told]):
                 break
     finally:
         server.stop()  # whatever ends this, the next call may go on

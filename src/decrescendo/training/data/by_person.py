@@ -12,7 +12,7 @@ from decrescendo.clipping import Loss
 from decrescendo.clipping.clipped import split
 from decrescendo.clipping.reference import check_losses
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.training.data.people import ids_of, numbered
+from decrescendo.training.data.people import check_index, ids_of, numbered
 from decrescendo.training.data.rows import rows
 
 
@@ -33,7 +33,8 @@ def by_person(data: object, people: object, *, most: int) -> tuple[Batch, Float[
         1 / n for each of a person's n examples, 0 for padding, which repeats the person's first.
 
     Raises:
-        InvalidType, InvalidValue: ids that cannot be told apart, or not one for each example.
+        InvalidType, InvalidValue: ids that cannot be told apart, not one for each example, or with another index than
+            the examples' data frame.
 
     >>> examples = torch.tensor([[1.0], [2.0], [3.0]])
     >>> grouped, weights = by_person(examples, ["ann", "bo", "ann"], most=2)
@@ -43,6 +44,7 @@ def by_person(data: object, people: object, *, most: int) -> tuple[Batch, Float[
             [1.0000, 0.0000]]))
     """
     table, person = rows(data), numbered(ids_of(people))
+    check_index(data, people)
     if len(person) != table.count:
         raise InvalidValue(f"people must have an id for each of the {table.count} examples, got {len(person)}")
     if not table.count:

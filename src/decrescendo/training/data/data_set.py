@@ -17,7 +17,7 @@ from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidValue
 from decrescendo.training.data.data_memory import memory_of
 from decrescendo.training.data.examples import Collate, Examples, own_numbers
-from decrescendo.training.data.people import check_people
+from decrescendo.training.data.people import check_index, check_people
 from decrescendo.training.data.repeated_records import check_distinct
 from decrescendo.training.data.rows import Rows, assumption_of, held_by, table_of
 from decrescendo.training.processes.world import data_facts
@@ -80,6 +80,7 @@ def data_set_of(
             f"data must have the plan's {size} rows, got {table.count}. "
             "The sample rate was calibrated for that number: make a plan for this data"
         )
+    check_index(data, people)
     person_of_row = check_people(people, budget, table.count)
     if budget.unit is Unit.EXAMPLE:
         check_distinct(data, columns=isinstance(table, Rows))

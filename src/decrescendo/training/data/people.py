@@ -1,7 +1,7 @@
 """Checks the ids of people (one per row) against the number of examples per person that a plan protects."""
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, cast
 
 import numpy as np
@@ -66,6 +66,29 @@ def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, "
             "Leave rows out, calibrate with a larger examples_per_person, or make one row of each person with by_person"
         )
     return person_of_row
+
+
+def check_index(data: object, people: object) -> None:
+    """Refuse ids with another index than the rows', both of data frames: which row is whose?
+
+    Args:
+        data: a data frame; also a dict, tuple or list with columns of one. Of anything else nothing is known.
+        people: its ids.
+
+    Raises:
+        InvalidValue: another index.
+    """
+    if isinstance(data, Mapping):
+        columns = list(cast("Mapping[Any, Any]", data).values())
+    else:
+        columns = [data, *data[:16]] if isinstance(data, tuple | list) else [data]
+    ids: Any = getattr(people, "index", None)
+    for index in (getattr(column, "index", None) for column in columns):
+        if hasattr(index, "equals") and hasattr(ids, "equals") and not ids.equals(index):
+            raise InvalidValue(
+                "people must have the index of the rows, got another one: the ids of a frame that was shuffled or "
+                "cut after they were taken? Take both from one frame: frame[columns] and frame['id']"
+            )
 
 
 def numbered(ids: Sequence[Any], name: str = "people") -> Int[np.ndarray, " rows"]:
@@ -140,6 +163,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
         first, second, *_ = kinds.values()
         raise InvalidType(
             f"ids in {name} must be all texts or all numbers, got {ids[first]!r} for row {first} and {ids[second]!r} "
-            f"for row {second}. Could they be one person, these would be two: make texts of all with str(..)"
+            f"for row {second}. Could they be one person, these would be two, and as texts 7 and 7.0 would be, too: write all "
+            "ids in one form"
         )
     return ids
