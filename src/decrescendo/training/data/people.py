@@ -81,9 +81,9 @@ def check_index(data: object, people: object) -> None:
     if isinstance(data, Mapping):
         columns = list(cast("Mapping[Any, Any]", data).values())
     else:
-        columns = [data, *data[:16]] if isinstance(data, tuple | list) else [data]
-    ids: Any = getattr(people, "index", None)
-    for index in (getattr(column, "index", None) for column in columns):
+        columns = [data, *cast("Any", data)[:16]] if isinstance(data, (tuple, list)) else [data]
+    ids = cast("Any", getattr(people, "index", None))
+    for index in (cast("Any", getattr(column, "index", None)) for column in columns):
         if hasattr(index, "equals") and hasattr(ids, "equals") and not ids.equals(index):
             raise InvalidValue(
                 "people must have the index of the rows, got another one: the ids of a frame that was shuffled or "
@@ -163,7 +163,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
         first, second, *_ = kinds.values()
         raise InvalidType(
             f"ids in {name} must be all texts or all numbers, got {ids[first]!r} for row {first} and {ids[second]!r} "
-            f"for row {second}. Could they be one person, these would be two, and as texts 7 and 7.0 would be, too: write all "
-            "ids in one form"
+            f"for row {second}. Could they be one person, these would be two, and as texts 7 and 7.0 would be, "
+            "too: write all ids in one form"
         )
     return ids
