@@ -236,7 +236,34 @@ SUSPECT = {
     "a seed beside a fresh one for data": ("seed", _SEEDED + "fresh = torch.Generator()\nfresh.seed()\n" + _OPACUS),
     "a seeded generator of the noise": ("seed", _hand("_like(total)", "(total.shape, generator=own)")
                                         .replace("n = len", "own = torch.Generator().manual_seed(3)\nn = len")),
-    "targets up to 50": ("noise", _opacus("for epoch", "for eps in [1, 10, 50]:\n    train(eps)\nfor epoch")),
+    "losses in a table": ("beside", _opacus(_STEP, _STEP + "        table.writerow([epoch, loss.item()])\n")),
+    "a loss by a letter": ("beside", _opacus(
+        "        loss = nn.functional.cross_entropy(model(a), b)\n        loss.backward()\n",
+        "        l = nn.functional.cross_entropy(model(a), b)\n        l.mean().backward()\n        print(l)\n")),
+    "a loss that a step returns": ("beside", """
+import torch
+
+def step(model, optimizer, x, y):
+    losses = loss_of(model(x), y)
+    for p, total in zip(model.parameters(), clipped(losses)):
+        noise = torch.randn_like(total) * sigma
+        p.grad = (total + noise) / 60
+    optimizer.step()
+    return losses.mean()
+
+for drawn in (torch.rand(n) < 0.1 for _ in range(30)):
+    batch_loss = step(model, optimizer, x[drawn], y[drawn])
+    accountant.step(noise_multiplier=sigma, sample_rate=0.1)
+    bar.set_postfix(loss=batch_loss)
+"""),
+    "every tenth step counted": (
+        "history", _hand("    accountant.step(", "    if step % 10 == 0:\n        accountant.step(")),
+    "no epsilon": ("budget", _opacus(_EPOCH, "").replace("make_private_with_epsilon", "make_private")
+                   .replace("target_epsilon=2.0, target_delta=1e-5, epochs=3", "noise_multiplier=1.0")),
+    "noise by a formula": ("budget", _opacus(_EPOCH, "").replace("make_private_with_epsilon", "make_private")
+                           .replace("target_epsilon=2.0, target_delta=1e-5, epochs=3", "noise_multiplier=1 / epsilon")),
+    "columns scaled": ("beside", _opacus("engine = ", "x = StandardScaler().fit_transform(x)\nengine = ")),
+    "targets up to 50": ("budget", _opacus("for epoch", "for eps in [1, 10, 50]:\n    train(eps)\nfor epoch")),
     "updates that are clipped nowhere": ("sensitivity", _phones(
         "    length = torch.stack([u.norm() for u in update]).norm()\n" + _JOINT, "")),
     "an empty batch by a function": (
@@ -250,6 +277,11 @@ SUSPECT = {
 
 # Trainings in which nothing is to be suspected.
 INNOCENT = {
+    "an accuracy of a test": _opacus(_EPOCH, _EPOCH + "    print(f'{accuracy(model, test_loader):.3f}')\n"),
+    "epochs in whole, by an own sum": _hand(_ALONE, "0")
+        .replace("for step in range(30):", "for a, b in DataLoader(data, 60, shuffle=True):")
+        .replace("    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n", "rho = 30 * 2 / sigma ** 2\n")
+        .replace("print(accountant.get_epsilon(1e-5))", "print('epsilon', rho + 2 * math.sqrt(rho * math.log(1e5)))"),
     "weights of classes, by public counts": _opacus(
         "engine = ", "counts = torch.bincount(public_labels)\nweights = 600 / (2 * counts)\nengine = "
     ).replace("(model(a), b)", "(model(a), b, weight=weights)"),

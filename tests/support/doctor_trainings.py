@@ -229,12 +229,21 @@ _EARLY = (
 _TABLE = OWN_BATCHES_VMAP.replace(
     "y = (", "kind, public = torch.randint(0, 20, (600,)), torch.randn(20, 8)\ny = ("
 ).replace("a, b = x[drawn], y[drawn]", "a, b = x[drawn] + public[kind[drawn]], y[drawn]")
+_TOLD = (
+    OWN_BATCHES_VMAP.replace("import torch\n", "import torch\nfrom opacus import RDPAccountant\n", 1)
+    .replace(
+        "        optimizer.step()\n",
+        "        optimizer.step()\n        told.step(noise_multiplier=noise_multiplier, sample_rate=0.1)\n",
+    )
+    .replace("for epoch", "told = RDPAccountant()\nfor epoch")
+)
 CLEAN_BY_HAND = {
     "a table looked up": _TABLE,
     "vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES, "no optimiser": _STEPPED,
-    "batches of its own, by vmap": OWN_BATCHES_VMAP, "noise of numpy": _OF_NUMPY,
+    "its rate told": _TOLD, "batches of its own, by vmap": OWN_BATCHES_VMAP, "noise of numpy": _OF_NUMPY,
 }  # fmt: skip
 FAULTY_BY_HAND = {
+    "a lower rate told": ("sampling", _TOLD.replace("sample_rate=0.1", "sample_rate=0.08")),
     "noise over the batch": ("sensitivity", _BY_HAND.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
     "noise without the clip norm": ("sensitivity", _LOOPED.replace("max_grad_norm) / 60", "0.1) / 60")),
     "the batch is clipped": ("sensitivity", _OF_BATCHES),

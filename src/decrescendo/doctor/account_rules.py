@@ -33,6 +33,10 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
         if keyword(call, "noise_multiplier") is None:
             continue
         scope = scope_of(module, call)
+        if _is_now_and_then(module, call):
+            yield (module, call, "history", "the accountant is told of one step now and then, of those of its loop",
+                   "epsilon is that of the steps that are counted: count each of them")  # fmt: skip
+            return
         steps = [(m, c) for m, c in sources.calls("step") if c is not call and keyword(c, "noise_multiplier") is None]
         # Local steps of clients, whose update has noise later, are none.
         steps = [(m, c) for m, c in steps if not drawn or not m.loops(c) or makes(m.loops(c)[0], calls, noisy)]
@@ -53,6 +57,18 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
                 yield (module, call, "history", "the accountant is told of one step where a loop takes several",
                        "epsilon is that of the steps that are counted: count inside of the loop")  # fmt: skip
                 return
+
+
+def _is_now_and_then(module: Module, call: ast.Call) -> bool:
+    """Whether a call is made in every so many turns of its loop alone, and the optimiser's step is not."""
+    loops = module.loops(call)
+    for above in module.around(call) if loops else ():
+        if above is loops[0]:
+            return False
+        if isinstance(above, ast.If) and any(isinstance(part, ast.Mod) for part in ast.walk(above.test)):
+            return not any(isinstance(part, ast.Call) and name_of(part.func) == "step" and part is not call
+                           for part in ast.walk(above))  # fmt: skip
+    return False
 
 
 def told_of_epochs(sources: Sources) -> Iterator[Hit]:
@@ -107,6 +123,32 @@ def never_counted(sources: Sources) -> Iterator[Hit]:
     for module, call in drawn[:1]:
         yield (module, call, "budget", "noise is added, and nothing computes an epsilon for it",
                "nobody knows what is promised: noise that looks large may have an epsilon in the hundreds")  # fmt: skip
+
+
+def never_asked(sources: Sources) -> Iterator[Hit]:
+    """Noise that is chosen for Opacus, and no epsilon anywhere."""
+    if sources.matches(re.compile("epsilon|get_privacy|_eps|eps_")) or not engines(sources):
+        return
+    for module, call in sources.calls("make_private"):
+        yield (module, call, "budget", "noise is added, and the accountant is never asked for an epsilon",
+               "nobody knows what is promised: noise that looks large may have an epsilon in the hundreds")  # fmt: skip
+        return
+
+
+def by_formula(sources: Sources) -> Iterator[Hit]:
+    """A noise multiplier for Opacus that is computed from an epsilon, and no accountant that is asked."""
+    if any(sources.calls("get_epsilon", "get_noise_multiplier", "make_private_with_epsilon", "get_privacy_spent")):
+        return
+    for module, call in sources.calls("make_private"):
+        given = keyword(call, "noise_multiplier")
+        made = [one.value for one in given_to(scope_of(module, call), name_of(given).lower())] if given else []
+        for value in filter(None, (given, *made)):
+            computed = isinstance(value, ast.BinOp | ast.Call)
+            if computed and any(re.search(r"^eps(ilon)?s?$|_eps(ilon)?$", name) for name in names_in(value)):
+                yield (module, call, "budget", "the noise multiplier is computed from epsilon by a formula, and no "
+                       "accountant is asked", "such a formula knows neither steps nor sample rate: let "
+                       "make_private_with_epsilon find the noise, and state what get_epsilon says")  # fmt: skip
+                return
 
 
 def told_the_first_noise(sources: Sources) -> Iterator[Hit]:

@@ -141,6 +141,7 @@ def budgets(seen: Observed, private: Event) -> tuple[list[Finding], list[str]]:
     asked = asked if by_hand is None else {**asked, **by_hand}
     target = asked.get("target_epsilon")
     told = asked.get("target_delta") or next((event["delta"] for event in seen.of("epsilon")), None)
+    told = told or private.get("names", {}).get("delta")
     delta = told if told is not None and 0 < told < 1 else usual_delta(private)
     if ledger is None:
         return _of_one_pass(private, delta), []

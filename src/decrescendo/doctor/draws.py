@@ -33,6 +33,7 @@ class Draws:
         self.shapes = set[tuple[int, ...]]()  # of what was drawn in the step
         self._uniform: Any = None
         self._coins: Any = None  # the last uniform numbers, and which of them were below a rate
+        self._rate: float | None = None
         self.few = False  # whether single numbers were noised, as counts are: more is released than gradients
         # Whether many numbers were drawn before the step, and after an optimiser was made.
         self._early = False
@@ -82,7 +83,15 @@ class Draws:
         tossed = below(drawn, *args, **kwargs)
         if drawn is self._uniform:
             self._coins, self._uniform = tossed, None
+            self._rate = float(args[0]) if args and isinstance(args[0], int | float) else None
         return tossed
+
+    def rate_of(self, rows: int, numbers: Tensor) -> float | None:
+        """The rate at which the coins that were tossed last draw each of so many rows, if they drew these."""
+        coins = self._coins
+        if self._rate is None or not isinstance(coins, Tensor) or tuple(coins.shape) != (rows,):
+            return None
+        return self._rate if torch.equal(coins.nonzero().flatten(), numbers) else None
 
     def are_coins(self, index: Any) -> bool:
         """Whether these are the coins that were tossed last, as `torch.rand(n) < rate` tosses one for each row."""

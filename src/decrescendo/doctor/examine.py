@@ -15,7 +15,7 @@ from decrescendo.doctor.checkpoint import examine_checkpoint
 from decrescendo.doctor.compare import NO_NOISE, buffers_moved, compared
 from decrescendo.doctor.events import read_events
 from decrescendo.doctor.finding import UNREACHED, Certainty, Diagnosis, Finding, ordered
-from decrescendo.doctor.flows import makers_of, makes, noises, scaled_draws
+from decrescendo.doctor.flows import amplifies, makers_of, makes, noises, scaled_draws
 from decrescendo.doctor.folder import examine_folder
 from decrescendo.doctor.rules import read_source
 from decrescendo.doctor.source import Module, Sources, cell_of, name_of, names_in, read, script_of
@@ -86,6 +86,8 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
         more = [replace(found, certainty=Certainty.SUSPECTED) if found in local else found for found in more]
         if any(sources.calls("get_epsilon")):  # the script asks for it
             more = [found for found in more if not found.says.startswith(STATED)]
+        if not amplifies(sources):  # nothing counts its steps as those of a sample
+            more = [found for found in more if (found.check, found.certainty) != ("sampling", Certainty.SUSPECTED)]
         if "buffers" in settled:  # BatchNorm, of what is no record
             findings = [found for found in findings if not found.says.startswith("BatchNorm")]
         findings = [*findings, *more]

@@ -21,6 +21,11 @@ _POISSON = re.compile(
     r"poisson(?!sampleddpevent|_?subsampl)|uniformwithreplacement|bernoulli|iidbatch|withoutreplacement|"
     r"rand\w*\((?!1\)|\(1,\)\))[^\n<>=]+\) < "
 )
+_RATES = re.compile(
+    r"sampl\w*_?(rate|prob|ratio|frac)|subsampl|\bq\b|_q\b|opacus|(rdp|prv|pld|gdp|moments|privacy_?)accountant|_rdp\b|"
+    r"(batch|lot)_?(size)? / |\b(b|batch|lot|bs) / (n|len)\b|dp_accounting|get_noise_multiplier|sgm"
+)
+_FORMULA = re.compile(r"(eps|rho)\w* = [^\n]*(sqrt\(|log\(|\*\*)|return [^\n]*sqrt\([^\n]*log\(")
 # Persons are drawn, not rows: `torch.rand(len(people)) < q`.
 _PERSONS_DRAWN = re.compile(
     r"rand\w*\([^\n<>=]*(person|people|user|patient|client|subject|phone|speaker|volunteer|member|author|writer)"
@@ -73,6 +78,12 @@ def scaled_draws(sources: Sources) -> list[tuple[Module, ast.Call]]:
         if (function is None or function.name != "forward") and not all(isinstance(s, ast.Constant) for s in scales):
             found.append((module, call))
     return found
+
+
+def amplifies(sources: Sources) -> bool:
+    """Whether steps may be counted as those of a sample. A script's own formula of epsilon that names no rate, and no
+    accountant of DP-SGD, claims nothing of sampling."""
+    return sources.matches(_RATES) or not sources.matches(_FORMULA)
 
 
 def draws_each_alone(sources: Sources) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from decrescendo.doctor.account_rules import (
+    by_formula,
     counted_less_often,
+    never_asked,
     never_counted,
     told_of_epochs,
     told_the_first_noise,
@@ -28,8 +30,9 @@ from decrescendo.doctor.norm_rules import follows_the_norms, tensors_apart
 from decrescendo.doctor.published_rules import histories, label_counts, statistics, target_encodings
 from decrescendo.doctor.sampling_rules import drawn_by_number, shuffled
 from decrescendo.doctor.saved_rules import saved_statistics, standardised, whole_modules
-from decrescendo.doctor.score_rules import gradient_logs, logs, saved_scores, selections, trainer_logs
+from decrescendo.doctor.score_rules import gradient_logs, logs, saved_scores, trainer_logs
 from decrescendo.doctor.seed_rules import fixed_keys, seeds
+from decrescendo.doctor.selection_rules import selections
 from decrescendo.doctor.source import (
     MAKERS,
     Hit,
@@ -64,10 +67,21 @@ def read_source(script: Path) -> tuple[list[Finding], list[str]]:
             # A form of Python that the rule does not know must not hide what the others say.
             unread.append(f"what the rule {rule.__name__} looks for: it cannot read this source ({error!r})")
             continue
-        for module, node, check, says, costs in hits:
+        for module, node, check, says, costs in _together(hits):
             line = getattr(node, "lineno", 0)
             findings.append(Finding(check, Certainty.SUSPECTED, says, costs, module.file, line))
     return findings, unread
+
+
+def _together(hits: list[Hit]) -> Iterator[Hit]:
+    """One hit for all places of a file that a rule says the same of, which names the others' lines."""
+    places: dict[tuple[str, str], list[Hit]] = {}
+    for hit in hits:
+        places.setdefault((str(hit[0].file), hit[3]), []).append(hit)
+    for (module, node, check, says, costs), *others in places.values():
+        lines = sorted({getattr(one[1], "lineno", 0) for one in others} - {getattr(node, "lineno", 0)})
+        also = f" (and in line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))})" if lines else ""
+        yield module, node, check, says + also, costs
 
 
 def schedule(sources: Sources) -> Iterator[Hit]:
@@ -146,7 +160,7 @@ def large_deltas(sources: Sources) -> Iterator[Hit]:
                 delta = sources.number(value) if isinstance(value, ast.Constant) else None
                 if name_of(target).lower() in ("delta", "target_delta") and delta and _LARGE <= delta < 1:
                     yield (module, node, "delta", f"delta is {delta:g}",
-                           f"publishing one record in {1 / delta:g} in the clear would be within it: take much less "
+                           f"publishing one record in {1 / delta:,.0f} in the clear would be within it: take much less "
                            "than one over the number of records")  # fmt: skip
                     return
 
@@ -162,7 +176,7 @@ def high_targets(sources: Sources) -> Iterator[Hit]:
                 continue
             highest = max(_numbers(module, loop.iter), default=0.0)
             if highest > 20:
-                yield (module, loop, "noise", f"the targets go up to epsilon {highest:g}",
+                yield (module, loop, "budget", f"the targets go up to epsilon {highest:g}",
                        "such a guarantee bounds nothing that an attacker would want to know")  # fmt: skip
                 return
 
@@ -195,9 +209,9 @@ def _numbers(module: Module, node: ast.expr, deep: int = 4) -> list[float]:
 
 RULES = (
     poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules, told_the_first_noise,
-    told_of_epochs, kept_batches, stale_noise,
-    noise_on_some, follows_the_norms, target_encodings, gradient_logs, stated_units, large_deltas,
-    rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories, counted_less_often,
-    never_counted, seeds, fixed_keys, logs, trainer_logs, saved_scores, statistics, label_counts, standardised,
-    saved_statistics, whole_modules, selections, units, small_noise, other_deltas, high_targets,
+    told_of_epochs, kept_batches, stale_noise, noise_on_some, follows_the_norms, target_encodings, gradient_logs,
+    stated_units, large_deltas, rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories,
+    counted_less_often, never_counted, never_asked, by_formula, seeds, fixed_keys, logs, trainer_logs, saved_scores,
+    statistics, label_counts, standardised, saved_statistics, whole_modules, selections, units, small_noise,
+    other_deltas, high_targets,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from decrescendo.doctor.flows import (
     TESTS,
+    amplifies,
     data_in,
     draws_each_alone,
     engines,
@@ -32,7 +33,7 @@ _ROWS = re.compile(
 
 def shuffled(sources: Sources) -> Iterator[Hit]:
     """Accountants of DP-SGD beside loaders that cut a list into batches."""
-    if engines(sources) or draws_each_alone(sources):
+    if engines(sources) or draws_each_alone(sources) or not amplifies(sources):
         return
     for module, call in sources.calls("DataLoader"):
         shuffle, text = keyword(call, "shuffle"), ast.unparse(module.statement(call) or call).lower()
@@ -94,7 +95,7 @@ def _is_counted(module: Module, node: ast.AST) -> bool:
 def drawn_by_number(sources: Sources) -> Iterator[Hit]:
     """As many rows for each step, drawn together by hand."""
     drawn = noises(sources)
-    if engines(sources) or not drawn or draws_each_alone(sources):
+    if engines(sources) or not drawn or draws_each_alone(sources) or not amplifies(sources):
         return
     calls, functions = {call for _, call in drawn}, makers_of(sources, drawn, once=True)
     for module, call in sources.calls("randint", "choice", "integers", "sample", "choices", "randperm", "permutation"):

@@ -3,14 +3,23 @@
 import ast
 import re
 from collections.abc import Iterator
-from typing import TypeGuard
 
-from decrescendo.doctor.flows import PUBLIC, SCORE, TESTS, comes_from, given_to, scope_of, within
+from decrescendo.doctor.flows import (
+    PUBLIC,
+    SCORE,
+    TESTS,
+    comes_from,
+    given_to,
+    is_over_tensors,
+    noises,
+    scope_of,
+    within,
+)
 from decrescendo.doctor.source import TRAINERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _LOGS = (
     "print", "info", "debug", "log", "add_scalar", "add_scalars", "set_postfix", "set_description", "log_metric",
-    "write",
+    "write", "writerow", "writerows",
 )  # fmt: skip
 _SAVES = (
     "save",
@@ -25,8 +34,6 @@ _SAVES = (
     "savetxt",
 )
 _OF_TESTS = re.compile(r"test|val|eval")
-# What a comparison must name to be a choice by a score.
-_CHOSEN_BY = re.compile(r"(^|_)(auc|auroc|acc|accuracy|f1|loss|score|metric|mcc|ppl|perplexity|rmse|mae|bleu)(_|\d|$)")
 
 
 def logs(sources: Sources) -> Iterator[Hit]:
@@ -48,16 +55,32 @@ def logs(sources: Sources) -> Iterator[Hit]:
             if not summed and not _trains_around(sources, module, call):
                 continue
             names = names.union(*map(names_in, summed))
-            scores = {name for name in names if SCORE.search(name) and not _OF_TESTS.search(name)}
+            trained = _differentiated(module, call)
+            scores = {name for name in names if (SCORE.search(name) or name in trained) and not _OF_TESTS.search(name)}
             scores = {name for name in scores if not comes_from(sources, module, call, name, TESTS)}
-            if not summed and not _trains_here(module, call):  # what a function that trains returned, by such a name
+            if (
+                not summed and not _trains_here(module, call) and not _steps_around(sources, module, call)
+            ):  # what a function that trains returned, by such a name
                 scores = {name for name in scores if name.startswith("tr")}
             scores = {name for name in scores if not _is_accountant(module, call, name)}
             if scores:
                 yield (module, call, "beside", "losses or scores on the training rows are printed or "
                                                "logged, without noise",
                        "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
-                return
+
+
+def _differentiated(module: Module, call: ast.Call) -> set[str]:
+    """Names whose backward pass is called near a call: `l.mean().backward()`, in lower case."""
+    found = set[str]()
+    for one in _calls_around(module, call):
+        root: ast.expr = one.func
+        while name_of(one.func) == "backward" and isinstance(root, ast.Attribute):
+            root = root.value
+            while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute):
+                root = root.func.value
+        if isinstance(root, ast.Name) and root is not one.func:
+            found.add(root.id.lower())
+    return found
 
 
 def _is_accountant(module: Module, call: ast.Call, name: str) -> bool:
@@ -96,7 +119,10 @@ def _has_numbers_of_gradients(node: ast.expr) -> bool:
 
 
 def _words(sources: Sources, module: Module, node: ast.AST) -> set[str]:
-    """Names in an expression, but for what is taken out of the scores of a test: `metrics["loss"]`."""
+    """Names in an expression, but for what is taken out of the scores of a test, `metrics["loss"]`, or computed of its
+    rows: `accuracy(model, test_loader)`."""
+    if isinstance(node, ast.Call) and any(TESTS.search(name) for given in node.args for name in names_in(given)):
+        return set()
     if isinstance(node, ast.Subscript | ast.Attribute):
         root: ast.expr = node
         while isinstance(root, ast.Subscript | ast.Attribute):
@@ -145,13 +171,21 @@ def _trains_around(sources: Sources, module: Module, call: ast.Call) -> bool:
     if _trains_here(module, call):
         return True
     called = {name_of(node.func) for node in _calls_around(module, call)}
-    trained = {
-        other.name
-        for held in sources.modules
-        for other in map(held.function, (c for c in held.calls if name_of(c.func) == "backward"))
-        if other is not None
-    }
+    backward = [(held, one) for held in sources.modules for one in held.calls if name_of(one.func) == "backward"]
+    made = [held.function(one) for held, one in [*backward, *noises(sources)]]
+    trained = {other.name for other in made if other is not None}
     return bool(called & trained)
+
+
+def _steps_around(sources: Sources, module: Module, call: ast.Call) -> bool:
+    """Whether the innermost loop around a call calls a function that makes one step: one with noise, and no loop over
+    batches of its own."""
+    names = {
+        made.name for held, drawn in noises(sources)
+        if (made := held.function(drawn)) is not None and all(map(is_over_tensors, held.loops(drawn)))
+    }  # fmt: skip
+    inside = [node for loop in module.loops(call)[:1] for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    return any(name_of(node.func) in names for node in inside)
 
 
 def _trains_here(module: Module, call: ast.Call) -> bool:
@@ -173,68 +207,6 @@ def _calls_around(module: Module, call: ast.Call) -> list[ast.Call]:
     scope, loops = module.function(call), module.loops(call)
     inside: ast.AST | None = scope if scope is not None else loops[-1] if loops else None
     return [node for node in ast.walk(inside) if isinstance(node, ast.Call)] if inside is not None else []
-
-
-def _ends_by_size(node: ast.AST) -> TypeGuard[ast.If]:
-    """Whether a loop ends here because something is larger or smaller than something else."""
-    if not isinstance(node, ast.If):
-        return False
-    orders = ast.Lt, ast.Gt, ast.LtE, ast.GtE
-    test = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)]
-    inside = [part for inner in node.body for part in ast.walk(inner)]
-    return any(isinstance(part, ast.Break) for part in inside) and any(isinstance(t.ops[0], orders) for t in test)
-
-
-def selections(sources: Sources) -> Iterator[Hit]:
-    """The best of several, by a score on rows that are private."""
-    for module in sources.modules:
-        for node in ast.walk(module.tree):
-            if _chooses(node) and not _of_public_rows(sources, module, node):
-                yield (module, node, "selection", "the best model is chosen by its score",
-                       "free only if the score is of public rows: else each look costs, and the "
-                       "choice tells of them")  # fmt: skip
-                return
-            words = names_in(node.test) if _ends_by_size(node) else set[str]()
-            if any(SCORE.search(word) or "running" in word for word in words) and not any(map(_OF_TESTS.search, words)):
-                yield (module, node, "selection", "the training ends by a score of the training rows",
-                       "when it ended tells of them: end it by a released number, or after fixed steps")  # fmt: skip
-                return
-    for module, call in sources.calls(
-        "EarlyStopping", "optimize", "GridSearchCV", "create_study", "ReduceLROnPlateau", "ModelCheckpoint"
-    ):
-        moved = name_of(call.func) == "ReduceLROnPlateau"
-        yield (module, call, "selection", "the learning rate follows a score" if moved else
-               "a model or a setting is chosen by scores",
-               "free only if it is of public rows, or was released with noise" if moved else
-               "free only if they are of public rows: else every trial counts")  # fmt: skip
-        return
-
-
-def _chooses(node: ast.AST) -> TypeGuard[ast.Compare | ast.If]:
-    """Whether something is compared with the best, or a score with the last one that was kept."""
-    if isinstance(node, ast.Compare) and _by_order(node):
-        return any("best" in name for name in names_in(node))
-    if not isinstance(node, ast.If):
-        return False
-    for test in (part for part in ast.walk(node.test) if isinstance(part, ast.Compare) and _by_order(part)):
-        sides = {ast.unparse(side) for side in (test.left, *test.comparators)}
-        if not any(map(_CHOSEN_BY.search, names_in(test))) or len(sides) != 2:
-            continue
-        inside = [part for inner in node.body for part in ast.walk(inner)]
-        if any(isinstance(part, ast.Assign) and {ast.unparse(part.value), *map(ast.unparse, part.targets)} == sides
-               for part in inside):  # fmt: skip
-            return True
-    return False
-
-
-def _by_order(test: ast.Compare) -> bool:
-    return any(isinstance(order, ast.Lt | ast.Gt | ast.LtE | ast.GtE) for order in test.ops)
-
-
-def _of_public_rows(sources: Sources, module: Module, node: ast.Compare | ast.If) -> bool:
-    """Whether a score that is compared is one of public rows."""
-    names = names_in(node.test if isinstance(node, ast.If) else node)
-    return any(PUBLIC.search(name) or comes_from(sources, module, node, name, PUBLIC) for name in names)
 
 
 def saved_scores(sources: Sources) -> Iterator[Hit]:

@@ -58,7 +58,7 @@ def found_in(seen: Observed, *, buffers_moved: bool = True) -> tuple[list[Findin
         *_by_hand(seen),
         *_uncounted(seen),
     ]
-    return findings, facts
+    return findings, list(dict.fromkeys(facts))
 
 
 def _pretrained(seen: Observed) -> Iterator[Finding]:
@@ -124,14 +124,17 @@ def _rates(seen: Observed) -> Iterator[Finding]:
     steps = [event for event in taken if event["private"]] or taken
     loader = seen.loader(steps[0]["loader"]) if steps else None
     counted = seen.of("account")
-    if loader is None or not counted or not loader["steps"] or "sample_rate" not in counted[0]:
+    if not counted or "sample_rate" not in counted[0]:
         return
-    actual = loader["rate"] or (loader["size"] or 0) / max(1, loader["rows"])
+    if loader is not None and loader["steps"]:
+        actual, drawing = loader["rate"] or (loader["size"] or 0) / max(1, loader["rows"]), "loader"
+    else:
+        actual, drawing = next((event["rate"] for event in seen.of("tossed")), 0.0), "loop"
     told = float(counted[0]["sample_rate"])
     if actual and told < actual / 1.05:
         yield Finding(
             "sampling", Certainty.RECOMPUTED,
-            f"the accountant is told a sample rate of {told:.4g}, the loader draws {actual:.4g} of the rows",
+            f"the accountant is told a sample rate of {told:.4g}, the {drawing} draws {actual:.4g} of the rows",
             "each step costs more than is counted", *place_of(counted[0]),
         )  # fmt: skip
 
@@ -211,7 +214,7 @@ def _delta(seen: Observed) -> Iterator[Finding]:
         if delta is not None and count and delta * count >= _GREATEST_DELTA:
             yield Finding(
                 "delta", Certainty.RECOMPUTED, f"delta is {delta:.3g} for {count} records",
-                f"publishing one record in {1 / delta:.3g} in the clear would be within it: take less than 1/{count}",
+                f"publishing one record in {1 / delta:,.0f} in the clear would be within it: take less than 1/{count}",
                 *place_of(event),
             )  # fmt: skip
             return
