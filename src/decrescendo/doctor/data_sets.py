@@ -1,31 +1,22 @@
 """How a loader draws, whether some rows are several times in its data set, and whether another one has the same."""
 
-import bisect
 import contextlib
-from collections import Counter
 from typing import Any
 
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
+from decrescendo.training.data.repeated_records import most_repeated
+
 _MOST = 1_000_000  # rows that are counted
 
 
-def most_repeated(data: Any) -> int:
-    """How often the row that is most often in a data set is in it, by parts and numbers of the rows alone."""
+def _repeats(data: Any) -> int:
+    """How often the row that is most often in a data set is in it, as far as the rows can be told from each other."""
     with contextlib.suppress(TypeError, ValueError, LookupError, NotImplementedError):
         if isinstance(data, (Subset, ConcatDataset)) and len(data) <= _MOST:
-            return max(Counter(_row(data, at) for at in range(len(data))).values(), default=1)
+            return most_repeated(data)
     return 1
-
-
-def _row(data: Any, at: int) -> tuple[int, int]:
-    if isinstance(data, Subset):
-        return _row(data.dataset, int(data.indices[at]))
-    if isinstance(data, ConcatDataset):
-        part = bisect.bisect_right(data.cumulative_sizes, at)
-        return _row(data.datasets[part], at - (data.cumulative_sizes[part - 1] if part else 0))
-    return id(data), at
 
 
 def same_rows(one: Any, other: Any) -> bool:
@@ -53,5 +44,5 @@ def facts_of(loader: Any) -> dict[str, Any]:
         "steps": len(loader) if hasattr(loader, "__len__") and rows else None,
         "heaviest": None if held is None else float(held.max() / held.sum()),
         "dataset": id(loader.dataset),
-        "repeats": most_repeated(loader.dataset),
+        "repeats": _repeats(loader.dataset),
     }

@@ -60,6 +60,15 @@ def share_records(one: object, other: object) -> bool:
     return _repeated(np.concatenate([np.unique(first, axis=0), np.unique(second, axis=0)])) > 0
 
 
+def most_repeated(data: object) -> int:
+    """How often the row that is in ``data`` most often is in it; 0 if there is none.
+
+    >>> most_repeated(Subset(TensorDataset(torch.ones(3)), [0, 2, 2]))
+    2
+    """
+    return int(np.unique(_kinds(data)[0], axis=0, return_counts=True)[1].max(initial=0))
+
+
 def _repeats(data: object) -> int:
     """How many rows repeat an earlier one."""
     marks, owners = _marked(data)
@@ -71,37 +80,21 @@ def _repeats(data: object) -> int:
 
 def _marked(data: object) -> tuple[Identities, Int[np.ndarray, " marks"]]:
     """The identifiers of all rows, each kind of them, and whose each is: a row may have several."""
-    marks: list[Identities] = []
-    owners: list[Int[np.ndarray, " rows"]] = []
-    for leaf, rows, places in _leaves(data):
-        for each in _identifiers(leaf):
-            marks.append(each[rows])
-            owners.append(places)
-    return _concatenated(marks), np.concatenate(owners) if owners else np.zeros(0, dtype=np.int64)
+    kinds = _kinds(data)
+    return _concatenated(kinds), np.concatenate([np.arange(len(kind)) for kind in kinds])
 
 
-def _leaves(data: object) -> list[tuple[object, Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]]:
-    """The data sets below `ConcatDataset` and `Subset`, the rows of each that are taken, and their places in all."""
-    held = cast("Any", data)
-    if isinstance(data, ConcatDataset):
-        found: list[tuple[object, Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]] = []
-        first = 0
-        for part in held.datasets:
-            found += [(leaf, rows, places + first) for leaf, rows, places in _leaves(part)]
-            first += len(part)
-        return found
+def _kinds(data: object) -> list[Identities]:
+    """One array for each way to identify the rows. Parts that have fewer ways repeat their last one."""
+    held: Any = data
     if isinstance(data, Subset):
         chosen = _numbers_of(held.indices) % max(len(held.dataset), 1)
-        order = np.argsort(chosen, kind="stable")
-        found = []
-        for leaf, rows, places in _leaves(held.dataset):
-            starts, ends = (np.searchsorted(chosen[order], places, side=side) for side in ("left", "right"))
-            times = ends - starts
-            at = np.repeat(starts, times) + np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-            found.append((leaf, np.repeat(rows, times), order[at]))
-        return found
-    every = np.arange(len(held))
-    return [(data, every, every)]
+        return [kind[chosen] for kind in _kinds(held.dataset)]
+    if isinstance(data, ConcatDataset):
+        parts = [_kinds(part) for part in held.datasets]
+        ways = range(max(map(len, parts)))
+        return [_concatenated(part[min(way, len(part) - 1)] for part in parts) for way in ways]
+    return list(_identifiers(data))
 
 
 def is_hugging_face(data: object) -> bool:
@@ -150,12 +143,8 @@ def _identifiers(data: object) -> Iterator[Identities]:
 def _identities(data: object) -> Identities:
     """The identifier of the underlying row, for each row of (nested) known containers."""
     held: Any = data
-    if isinstance(data, Subset):
-        return _identities(held.dataset)[_numbers_of(held.indices) % max(len(held.dataset), 1)]
-    if isinstance(data, ConcatDataset):
-        return _concatenated(map(_identities, held.datasets))
     if isinstance(data, StackDataset):
-        return np.hstack([_identities(part)[: len(held)] for part in _parts(held.datasets)])
+        return np.hstack([_kinds(part)[0][: len(held)] for part in _parts(held.datasets)])
     rows = np.arange(len(held))
     if type(data) is list:
         marks = map(_record_key, cast("list[object]", data))
