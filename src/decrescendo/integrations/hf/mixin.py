@@ -26,9 +26,10 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer, steering
 from decrescendo.training.data.rows import check_by_number, check_one_data_set, table_of
 from decrescendo.training.loop.schedulers import goes_by_scores
-from decrescendo.training.loop.source import Source, source_of
+from decrescendo.training.loop.source import source_of
 from decrescendo.training.processes.world import data_facts
 from decrescendo.training.run import cpu_weights
+from decrescendo.training.steering.source import Source
 
 
 class PrivateMixin(PrivateScores):

@@ -7,53 +7,38 @@ from typing import final
 import numpy as np
 
 from decrescendo.accounting import Guarantee, Ledger
-from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.errors import PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
-from decrescendo.plans.strategy import Strategy
 from decrescendo.training.run import Run, certify
 from decrescendo.training.steering import Settings
-from decrescendo.training.steering.reading import Reading
+from decrescendo.training.steering.source import Source
 
 # More steps than anybody takes.
 _MANY = 2**40
 
 
 @final
-class OpenEnded:
+class OpenEnded(Source):
     """In place of a plan: nothing is promised before the run, each release is accounted as it was made."""
 
-    stopped = ended = controlled = ""
     steps = _MANY
-    correlation: Strategy | None = None
-    chosen_clip_norms: tuple[float, ...] = ()
+    # That nobody reads private values and sets the noise by them.
+    assumptions = (
+        assumed("declared", "the loop set noise and clip norm of each step, and when it ended, by public values alone"),
+    )
 
     def __init__(self, sampling: PoissonSampling, setting: Callable[[], Settings]) -> None:
         self.sampling, self._setting = sampling, setting
         self.agreed = Plan.without_privacy(sampling, steps=1)
         self.settings: Settings | None = None
-
-    @property
-    def spent(self) -> "OpenEnded":
-        """Nobody asks for progress."""
-        return self
+        self.spent = self  # nobody asks for progress
 
     def at_step(self, step: int) -> float:
         """Not known before the steps are taken."""
         raise PlanViolation(f"epsilon must be asked of what was released, got step={step}. See get_epsilon")
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """That nobody reads private values and sets the noise by them."""
-        return (
-            assumed(
-                "declared",
-                "the loop set noise and clip norm of each step, and when it ended, by public values alone",
-            ),
-        )
 
     def next_settings(self, taken: int) -> Settings:
         """The optimiser's own, as they are now."""
@@ -72,17 +57,6 @@ class OpenEnded:
                 "noise and clip norm of a step must be set before its batch is drawn, got others between draw and "
                 "step. Step schedulers after optimizer.step()"
             )
-
-    def divisor(self, taken: int) -> float:
-        """1."""
-        del taken
-        return 1.0
-
-    def follow(self, settings: Settings | None, stopped: str) -> None:
-        """One process: nobody is followed."""
-
-    def observe(self, reading: Reading) -> None:
-        """Nothing is released beside the gradients."""
 
     def epsilon_spent(self, ledger: Ledger) -> float:
         """At no delta in particular nothing is known."""

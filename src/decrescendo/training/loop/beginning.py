@@ -31,7 +31,6 @@ from decrescendo.training.data.rows import Rows
 from decrescendo.training.loop.assumptions import OTHER_DATA
 from decrescendo.training.loop.between import BetweenSteps
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
-from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.checkpoint import Checkpoints
 from decrescendo.training.persistence.keeping import Keeper
 from decrescendo.training.persistence.run_state import RunState
@@ -40,6 +39,7 @@ from decrescendo.training.processes.world import RANKS_ALIKE, World, facts_of
 from decrescendo.training.run import check_published
 from decrescendo.training.statement import FLOAT32, FLOAT64
 from decrescendo.training.steering import ClipController
+from decrescendo.training.steering.source import Source
 from decrescendo.training.store import Account, Store, check_name, new_id
 
 # The fewest norm bins with which a `ClipController` works.

@@ -4,10 +4,10 @@ from dataclasses import astuple
 
 from decrescendo.base.rng import Seeds, Streams
 from decrescendo.training.loop.drawing import RunStreams
-from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.processes.world import Parts, Tree, World
 from decrescendo.training.steering import Settings
+from decrescendo.training.steering.source import Source
 
 
 def decide(source: Source, world: World, parts: Parts, streams: RunStreams, taken: int) -> Tree:

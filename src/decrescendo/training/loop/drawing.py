@@ -25,9 +25,9 @@ from decrescendo.training.data.examples import Draw, Examples
 from decrescendo.training.data.loading import made
 from decrescendo.training.data.rows import Rows
 from decrescendo.training.data.unmoved import Unmoved
-from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.checkpoint.streams import copied, stream_at, stream_state
 from decrescendo.training.processes.world import Tree, World
+from decrescendo.training.steering.source import Source
 
 
 @dataclass(slots=True)

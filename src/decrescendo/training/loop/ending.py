@@ -12,11 +12,11 @@ from decrescendo.base.rng import SecureStream
 from decrescendo.clipping import Clipper, Engine
 from decrescendo.optim.several import parts_of
 from decrescendo.training.loop.drawing import RunStreams
-from decrescendo.training.loop.source import Source
 from decrescendo.training.persistence.run_state import RunState
 from decrescendo.training.processes.world import World
 from decrescendo.training.run import History, Run
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
+from decrescendo.training.steering.source import Source
 from decrescendo.training.store import Account
 
 

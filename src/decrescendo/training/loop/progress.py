@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 import numpy as np
 from rich.console import Console
@@ -17,17 +17,9 @@ from decrescendo.accounting.budget import rounded
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import InvalidType
 from decrescendo.training.steering.reading import Reading, remarks, smoothed
+from decrescendo.training.steering.source import Spending
 
 EVERY = 5.0  # seconds between lines where no bar can be drawn
-
-
-@runtime_checkable
-class Spending(Protocol):
-    """Gives the epsilon spent so far, as `accounting.epsilon_curve.EpsilonCurve` does."""
-
-    def at_step(self, step: int) -> float:
-        """Upper bound on the epsilon of the first ``step`` steps."""
-        ...
 
 
 def no_record() -> None:

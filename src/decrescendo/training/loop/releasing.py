@@ -14,12 +14,12 @@ from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.sampling import Sampling
 from decrescendo.plans.stratified_sampling import StratifiedPoissonSampling
 from decrescendo.training.loop.drawing import RunStreams
-from decrescendo.training.loop.source import Source
 from decrescendo.training.loop.step_order import StepOrder
 from decrescendo.training.persistence.keeping import Keeper
 from decrescendo.training.persistence.run_state import RunState
 from decrescendo.training.processes.bits import digest, is_part
 from decrescendo.training.steering.reading import Reading
+from decrescendo.training.steering.source import Source
 from decrescendo.training.store import Account
 
 

@@ -1,8 +1,7 @@
-"""`Source`: where noise and clip norm of each step come from: a plan's schedule, or a policy
-(`AdaptiveRun`)."""
+"""`source_of`: the `Source` of what `train` is given; `Planned`, of a plan."""
 
 from functools import singledispatch
-from typing import Protocol, final, runtime_checkable
+from typing import final
 
 from torch import nn
 
@@ -10,105 +9,21 @@ from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.verify import TOLERANCE
-from decrescendo.base.assumption import Assumption
 from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.errors import InvalidValue, check_instance
-from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import RandomAllocation, Sampling
-from decrescendo.plans.strategy import Strategy
-from decrescendo.training.loop.progress import Spending
+from decrescendo.plans.sampling import RandomAllocation
 from decrescendo.training.run import certify
 from decrescendo.training.steering import Adaptive, ClipController, Settings
 from decrescendo.training.steering.adaptive_run import AdaptiveRun
 from decrescendo.training.steering.controller import assumed_of_controller
 from decrescendo.training.steering.reading import Reading
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Gives the settings of each step, and the guarantee that follows from them."""
-
-    @property
-    def agreed(self) -> Agreement:
-        """The `Plan` or `AdaptivePlan` that was fixed before the run."""
-        ...
-
-    @property
-    def sampling(self) -> Sampling:
-        """How batches are drawn."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """The largest number of steps."""
-        ...
-
-    @property
-    def correlation(self) -> Strategy | None:
-        """How the noises of the steps are correlated; ``None``: they are independent."""
-        ...
-
-    @property
-    def spent(self) -> Spending:
-        """The epsilon spent by step, for progress bars."""
-        ...
-
-    @property
-    def stopped(self) -> str:
-        """Why no further step is allowed, if that was decided during the run."""
-        ...
-
-    @property
-    def controlled(self) -> str:
-        """The settings of the `ClipController`; empty without one."""
-        ...
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What is assumed about user code that decides settings; empty if there is none."""
-        ...
-
-    def next_settings(self, taken: int) -> Settings | None:
-        """Settings of the step after ``taken`` steps; ``None`` at the end."""
-        ...
-
-    def divisor(self, taken: int) -> float:
-        """What the noisy mean of the step after ``taken`` steps is divided by before the optimiser gets it."""
-        ...
-
-    def follow(self, settings: Settings | None, stopped: str) -> None:
-        """Take over, on another rank, what rank 0 decided for the next step."""
-        ...
-
-    def epsilon_spent(self, ledger: Ledger) -> float:
-        """Epsilon spent by the releases of ``ledger``, the first steps of the run."""
-        ...
-
-    def guarantee(self, ledger: Ledger) -> Guarantee:
-        """The guarantee of a run that ends here."""
-        ...
-
-    @property
-    def chosen_clip_norms(self) -> tuple[float, ...]:
-        """C_t of the steps granted; empty if the plan fixes them."""
-        ...
-
-    @property
-    def ended(self) -> str:
-        """Why a run that ends here has ended, if that was decided during the run."""
-        ...
-
-    def observe(self, reading: Reading) -> None:
-        """Take the telemetry of the last step into account for the next one, on every rank."""
-        ...
+from decrescendo.training.steering.source import Source
 
 
 @final
-class Planned:
+class Planned(Source):
     """The schedule of a plan; with a ``controller`` each C_t is multiplied by its factor."""
-
-    stopped = ""
 
     def __init__(self, plan: Plan, controller: ClipController | None = None, size: int = 0) -> None:
         self.assumptions = assumed_of_controller(controller)
@@ -116,7 +31,7 @@ class Planned:
         self.controlled = "" if controller is None else controller.settings
         # Refuse a tiny clip norm here: the engine would do so only at its step.
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
-        self.agreed = plan
+        self.agreed = self._plan = plan
         self.sampling, self.steps, self.correlation = plan.sampling, plan.steps, plan.correlation
         # Certified before any data are touched: a plan that cannot be certified must fail here, not at the end.
         self._planned = certify(plan.ledger, plan.budget)
@@ -126,7 +41,7 @@ class Planned:
     def next_settings(self, taken: int) -> Settings | None:
         if taken >= self.steps:
             return None
-        schedule = self.agreed.schedule
+        schedule = self._plan.schedule
         clip_norm = float(schedule.clip_norm[taken])
         if self._controller is not None:
             clip_norm *= self._factors[taken]
@@ -137,36 +52,29 @@ class Planned:
         if self._controller is not None:
             self._factors.append(self._controller.next_factor(self._factors[-1], reading, self._size))
 
-    def follow(self, settings: Settings | None, stopped: str) -> None:
-        """No-op: all ranks have the same plan."""
-
     def divisor(self, taken: int) -> float:
         """1; with a controller of ``rescale_to_unit_norm`` its factor times the plan's first clip norm."""
         if self._controller is None or not self._controller.rescale_to_unit_norm:
             return 1.0
-        return self._factors[taken] * float(self.agreed.clip_norm[0])
+        return self._factors[taken] * float(self._plan.clip_norm[0])
 
     def epsilon_spent(self, ledger: Ledger) -> float:
         """Epsilon of a number of steps fixed in advance; in random allocation, of whole epochs."""
-        if isinstance(self.sampling, RandomAllocation) and self.agreed.begins(ledger):
-            ledger = self.agreed.ledger.first(self.sampling.whole(len(ledger)))
-        return certify(ledger, self.agreed.budget).epsilon
+        if isinstance(self.sampling, RandomAllocation) and self._plan.begins(ledger):
+            ledger = self._plan.ledger.first(self.sampling.whole(len(ledger)))
+        return certify(ledger, self._plan.budget).epsilon
 
     def guarantee(self, ledger: Ledger) -> Guarantee:
         """The guarantee of the ledger, or of the whole plan if the run ended early."""
-        return self._planned if self.agreed.begins(ledger) else certify(ledger, self.agreed.budget)
+        return self._planned if self._plan.begins(ledger) else certify(ledger, self._plan.budget)
 
     @property
     def chosen_clip_norms(self) -> tuple[float, ...]:
         """Empty, since the plan fixes C_t; with a controller, the C_t that it chose."""
         if self._controller is None:
             return ()
-        found = zip(self.agreed.clip_norm.tolist(), self._factors, strict=False)
+        found = zip(self._plan.clip_norm.tolist(), self._factors, strict=False)
         return tuple(clip_norm * factor for clip_norm, factor in found)
-
-    @property
-    def ended(self) -> str:
-        return ""
 
 
 def check_promise(plan: Plan, found: Guarantee) -> None:

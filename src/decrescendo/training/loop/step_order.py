@@ -9,8 +9,8 @@ from typing import final
 from decrescendo.base.batches import count_rows
 from decrescendo.clipping import Batch
 from decrescendo.errors import PlanViolation
-from decrescendo.training.loop.source import Source
 from decrescendo.training.steering import Settings
+from decrescendo.training.steering.source import Source
 
 
 @final

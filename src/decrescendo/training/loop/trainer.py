@@ -43,7 +43,7 @@ from decrescendo.training.loop.frozen_state import FrozenStateGuard
 from decrescendo.training.loop.progress import Progress
 from decrescendo.training.loop.releasing import Releasing
 from decrescendo.training.loop.schedulers import Scheduler, assumed_of_scheduler, scheduler_of
-from decrescendo.training.loop.source import Source, planned_steps, source_of
+from decrescendo.training.loop.source import planned_steps, source_of
 from decrescendo.training.loop.step_order import StepOrder
 from decrescendo.training.loop.step_result import StepResult
 from decrescendo.training.persistence.checkpoint import Checkpoints
@@ -52,6 +52,7 @@ from decrescendo.training.processes.world import World, weight_facts, world_of
 from decrescendo.training.run import Run, assumed_of, cpu_weights
 from decrescendo.training.steering import Adaptive, ClipController
 from decrescendo.training.steering.plateau import Plateau
+from decrescendo.training.steering.source import Source
 from decrescendo.training.store import Account, Store
 
 _NUMBERS = count(1)  # one for each training that rank 0 begins

@@ -8,15 +8,14 @@ from torch import nn
 
 from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.accounting.filters import GdpFilter, RenyiFilter, ZcdpFilter
-from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import template
 from decrescendo.errors import PlanViolation, check_instance, check_real
-from decrescendo.plans.strategy import Strategy
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
 from decrescendo.training.steering.controller import OWN_POLICY
 from decrescendo.training.steering.policies import FromSchedule
 from decrescendo.training.steering.reading import Reading
+from decrescendo.training.steering.source import Source
 
 # Listed by a run whose filter or policy is a class of the user's.
 OWN_FILTER = template("own-filter")
@@ -36,9 +35,8 @@ class WholeBudget:
 
 
 @final
-class AdaptiveRun:
-    """The `training.loop.source.Source` of an adaptive training: a policy proposes settings, a privacy filter
-    grants them.
+class AdaptiveRun(Source):
+    """The `Source` of an adaptive training: a policy proposes settings, a privacy filter grants them.
 
     The filter's budget is spent when it grants a step, even if a crash comes before the release: the guarantee counts
     too many releases, never too few.
@@ -50,11 +48,9 @@ class AdaptiveRun:
         self._readings: list[Reading] = []
         self.agreed = adaptive.plan
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
-        self.correlation: Strategy | None = None
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
-        self.stopped = self.controlled = ""
         known = type(adaptive.filter) in (GdpFilter, RenyiFilter, ZcdpFilter)
-        self.assumptions: tuple[Assumption, ...] = (
+        self.assumptions = (
             *(() if type(adaptive.policy) is FromSchedule else (OWN_POLICY,)),
             *(() if known else (OWN_FILTER.format(type(adaptive.filter).__name__),)),
         )
@@ -94,18 +90,13 @@ class AdaptiveRun:
         """Pass the telemetry of a step on to the policy."""
         self._readings.append(reading)
 
-    def divisor(self, taken: int) -> float:
-        """1."""
-        del taken
-        return 1.0
-
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """On other ranks: take over the settings granted on rank 0 (``None``: the end), and charge them to
         the filter here."""
         if settings is None:
             self.stopped = stopped
             return
-        if not self._adaptive.filter.request(Release(self.sampling.sample_rate, settings.noise_multiplier)):
+        if not self._adaptive.filter.request(Release(self._adaptive.sampling.sample_rate, settings.noise_multiplier)):
             raise PlanViolation(
                 "filters of all ranks must have the same budget left, got one that refuses what rank 0's granted. "
                 "Make the filter on every rank alike"
