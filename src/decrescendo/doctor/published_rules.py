@@ -1,4 +1,5 @@
-"""Rules of the source about accountants that forget, and statistics of private rows."""
+"""Rules of the source about accountants that forget, and what is computed of the private rows: statistics,
+vocabularies, counts and means of labels."""
 
 import ast
 import re
@@ -115,7 +116,6 @@ def statistics(sources: Sources) -> Iterator[Hit]:
         yield (module, call, "beside", "means, ranges or a vocabulary are computed from the private rows, "
                                        "without noise",
                "they go into every row, and often into what is published: take public ones")  # fmt: skip
-        return
 
 
 def target_encodings(sources: Sources) -> Iterator[Hit]:

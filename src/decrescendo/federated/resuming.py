@@ -1,7 +1,6 @@
 """What a journal says of a federated run, written and read; what is read is checked: it may be of anything."""
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -121,23 +120,6 @@ def resumed(
         extra = state.get("extra_coordinates")
         noisy = NoisyMean(state["noisy"], releases[-1], state["noise_std"], extra)
     return Resumed(releases, attendance, bool(state["one_by_one"]), assumptions, noisy)
-
-
-@contextmanager
-def fitting() -> Generator[None]:
-    """Inside, whatever fails is the journal's fault.
-
-    Raises:
-        FileRefused: anything that cannot be read.
-    """
-    try:
-        yield
-    except FileRefused:
-        raise
-    except (
-        KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError,
-    ) as error:  # fmt: skip
-        raise FileRefused(f"the journal must fit this model and optimiser, got {error}") from error
 
 
 def _check_attendance(attendance: list[tuple[int, int]], rounds: int) -> None:

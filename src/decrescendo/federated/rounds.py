@@ -21,7 +21,7 @@ from decrescendo.federated.messages import Opened, Reply, Round
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.readings import Readings
 from decrescendo.federated.replies import Replies
-from decrescendo.federated.resuming import check_of_run, fitting, resumed, state_of
+from decrescendo.federated.resuming import check_of_run, resumed, state_of
 from decrescendo.federated.turns import Turns
 from decrescendo.federated.verdict import Received, RoundReport
 from decrescendo.optim import apply
@@ -35,6 +35,7 @@ from decrescendo.training.loop.between import ENDED_EARLY, BetweenSteps
 from decrescendo.training.loop.drawing import RunStreams
 from decrescendo.training.loop.earlier_runs import BEGAN_WITHOUT_NOISE
 from decrescendo.training.loop.schedulers import assumed_of_scheduler
+from decrescendo.training.persistence.keeping import fitting
 from decrescendo.training.run import cpu_weights
 
 REPLIES = assumed("rows-client-replies")
@@ -177,7 +178,8 @@ class Rounds:
         self._books.check_here()
         opened, total = self.replies.required(self.opened)
         extra, present = self.replies.extra_coordinates(), len(self.replies.answered)
-        return self._release(opened, total.value(), present, self.replies.seen(), extra)
+        clipped = ClippedSum(total.value(), opened.round.clip_norm, self.replies.seen(), extra)
+        return self._release(opened, clipped, present)
 
     def release(
         self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics, extra: Tensor | None
@@ -190,7 +192,8 @@ class Rounds:
             self.replies.check_sum(opened, copied, present)
             extra = self.replies.check_extra(extra, present, opened.round.clip_norm)
             self._assumptions = tuple(sorted({*self._assumptions, SUMS}))
-            return self._release(opened, copied, present, diagnostics, extra)
+            clipped = ClippedSum(copied, opened.round.clip_norm, diagnostics, extra)
+            return self._release(opened, clipped, present)
 
     def abort(self) -> RoundReport:
         """End the round without output."""
@@ -212,17 +215,10 @@ class Rounds:
             self._books.end()
         return self.replies.report(opened, released=False)
 
-    def _release(
-        self,
-        opened: Opened,
-        total: Mapping[str, Tensor],
-        present: int,
-        seen: Diagnostics,
-        extra: Tensor | None,
-    ) -> RoundReport:
+    def _release(self, opened: Opened, clipped: ClippedSum, present: int) -> RoundReport:
         self._frozen.follow()
         self._between.look()
-        noisy = self._noised(opened, total, present, seen, extra)
+        noisy = self._noised(opened, clipped, present)
         with self._turns.whole():
             self.opened = None
             if self._placement is Placement.CENTRAL:
@@ -245,21 +241,13 @@ class Rounds:
         self._between.stepped()
         return report
 
-    def _noised(
-        self,
-        opened: Opened,
-        total: Mapping[str, Tensor],
-        present: int,
-        seen: Diagnostics,
-        extra: Tensor | None,
-    ) -> NoisyMean:
+    def _noised(self, opened: Opened, clipped: ClippedSum, present: int) -> NoisyMean:
         """The sum with the round's noise, divided by the plan's expected cohort."""
         asked, sampling, streams = opened.round, self._coins.at(opened.round.number - 1), self.streams
         if self._placement is Placement.CENTRAL:
-            clipped = ClippedSum(total, asked.clip_norm, seen, extra)
             return privatise(clipped, asked.noise_multiplier, sampling, streams.noise, streams.correlated)
         shares = None if self._placement is Placement.LOCAL else max(len(opened.cohort), 1)
-        noised = NoisedSum(total, asked.clip_norm, asked.noise_multiplier, present, shares)
+        noised = NoisedSum(clipped.gradients, asked.clip_norm, asked.noise_multiplier, present, shares)
         noisy = complete(noised, cast("PoissonSampling", sampling), streams.noise)
         if noisy.release != self._books.releases[-1]:
             raise PlanViolation(
@@ -279,7 +267,7 @@ class Rounds:
         """Be where the journal was, with its last round in the store, and the weights moved by it."""
         books = self._books
         books.id = check_of_run(state, self._run, stored=books.store is not None)
-        with fitting():
+        with fitting("the journal"):
             moved = (self._model, self._optimizer, self._scheduler, self.streams)
             shows = self._placement.shows_replies
             found = resumed(state, *moved, books.release_of, self.readings, shows_replies=shows)
@@ -288,7 +276,7 @@ class Rounds:
         self._assumptions = found.assumptions
         books.go_on(found.noisy)
         if found.noisy is not None:
-            with fitting():
+            with fitting("the journal"):
                 self._move(found.noisy)
 
     def _move(self, noisy: NoisyMean) -> None:

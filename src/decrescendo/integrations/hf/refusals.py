@@ -146,8 +146,12 @@ def check_arguments(trainer: Any, steps: int, *, public_eval: bool = False) -> N
             "mixed precision must be 'no' or 'bf16', got 'fp16' (of Accelerate's settings): its loss scaling steps on "
             "other gradients than were released. Take bf16=True"
         )
+    if trainer.compute_loss_func is not None:
+        raise InvalidValue(
+            "compute_loss_func must be None, got a function: it returns one number for a batch. Give "
+            "follow(plan, loss=..) one that returns a loss per example"
+        )
     if public_eval:
-        _check_functions(trainer)
         return
     evaluates = not _off(arguments.eval_strategy) or getattr(arguments, "eval_on_start", False)
     if evaluates:
@@ -158,7 +162,6 @@ def check_arguments(trainer: Any, steps: int, *, public_eval: bool = False) -> N
             f"metric_for_best_model={_shown(arguments.metric_for_best_model)}: which checkpoint is kept as the best by "
             f"scores of private data is a choice that the plan does not pay for. {_PUBLIC} leave it out"
         )
-    _check_functions(trainer)
     if any(
         kind.__name__ == "EarlyStoppingCallback"
         for callback in trainer.callback_handler.callbacks
@@ -203,14 +206,6 @@ def check_scheduler(scheduler: object) -> None:
 
 def _offloads(value: object) -> bool:
     return isinstance(value, Mapping) and bool(cast("Mapping[str, Any]", value).get("offload"))
-
-
-def _check_functions(trainer: Any) -> None:
-    if trainer.compute_loss_func is not None:
-        raise InvalidValue(
-            "compute_loss_func must be None, got a function: it returns one number for a batch. Give "
-            "follow(plan, loss=..) one that returns a loss per example"
-        )
 
 
 def _shown(value: object) -> str:

@@ -152,7 +152,7 @@ class Keeper:
         step, state, run_state = handed["step"], handed["state"], self._run_state
         if step is None:
             return (), ""
-        with _fitting():
+        with fitting():
             kind = name_of(optimizer)
             if state["kind"] != kind:
                 raise FileRefused(
@@ -230,7 +230,7 @@ class Keeper:
                 f"{again} steps after the checkpoint of step {found.step}: sums of other "
                 f"shares are rounded otherwise. Go on with {ranks} until the next checkpoint"
             )
-        with _fitting():
+        with fitting():
             self._streams.go_to({name: state.pop(name) for name in ("sampling", "data")})
             self._streams.put_others(state)
             if self._streams.correlated is not None and not any(map(is_part, model.parameters())):
@@ -278,13 +278,21 @@ def _whole(tree: Any) -> Any:
 
 
 @contextmanager
-def _fitting() -> Generator[None]:
+def fitting(what: str = "a checkpoint") -> Generator[None]:
+    """Inside, whatever fails is the fault of what is read.
+
+    Args:
+        what: is read.
+
+    Raises:
+        FileRefused: anything that cannot be read.
+    """
     try:
         yield
     except DecrescendoError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise FileRefused(
-            f"a checkpoint must fit this model and optimiser, got one that does not ({error}). Give those that the "
+            f"{what} must fit this model and optimiser, got one that does not ({error}). Give those that the "
             "run was begun with, or another folder"
         ) from error
