@@ -239,3 +239,44 @@ def test_an_epsilon_that_is_stated_and_never_asked_for_is_found(
     assert "noise_multiplier=" in text
     found = observed(tmp_path, f"settings = {{'epsilon': 0.3, 'delta': 1e-5}}\n{text}{asked}")
     assert any("names an epsilon of 0.3" in f.says for f in found.findings) is is_found, found.describe()
+
+
+def test_a_clients_steps_have_no_noise_of_their_own(observed: Observe, tmp_path: Path) -> None:
+    """The noise is in the sum of the updates."""
+    text = """
+import copy
+import torch
+from torch import nn
+
+x = torch.randn(600, 8)
+y = (x[:, 0] > 0).long()
+model = nn.Linear(8, 2)
+sigma, clip = 1.0, 0.5
+
+def update_of(rows, labels):
+    local = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(local(rows), labels).backward()
+        optimizer.step()
+    update = [new.detach() - old.detach() for new, old in zip(local.parameters(), model.parameters())]
+    length = torch.stack([u.norm() for u in update]).norm()
+    return [u * (clip / length).clamp(max=1) for u in update]
+
+for turn in range(5):
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for start in range(0, 600, 10):
+        if torch.rand(()) < 0.1:
+            for t, u in zip(total, update_of(x[start : start + 10], y[start : start + 10])):
+                t += u
+    with torch.no_grad():
+        for p, t in zip(model.parameters(), total):
+            p += (t + torch.normal(0.0, sigma * clip, size=t.shape)) / 6
+print("epsilon, by another program: 5.8")
+"""
+    for folder in ("right", "wrong"):
+        (tmp_path / folder).mkdir()
+    assert "noise" not in {one.check for one in observed(tmp_path / "right", text).findings}
+    unnoised = text.replace("t + torch.normal(0.0, sigma * clip, size=t.shape)", "t + 0 * sigma")
+    assert "noise" in {one.check for one in observed(tmp_path / "wrong", unnoised).findings}

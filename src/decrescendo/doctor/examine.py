@@ -80,6 +80,8 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
         bare, sources = [found for found in more if found.says == NO_NOISE], read(script)
         before = [found for found in bare if _noised_before(sources, found)]
         more = [found for found in more if found not in before]
+        of_clients = [found for found in bare if _is_of_a_client(sources, found)]
+        more = [found for found in more if found not in of_clients]
         local = [found for found in bare if found not in before and _noised_elsewhere(sources, found)]
         if local:  # steps of a client, perhaps, whose update is noised
             settled -= {"noise"}
@@ -121,6 +123,19 @@ def _noised_before(sources: Sources, found: Finding) -> bool:
             if makes(node, drawn, makers) or known & names_in(node.value):
                 known |= {name_of(part).lower() for target in node.targets for part in ast.walk(target)} - {""}
     return any(_LABELS.search(name) for name in known & names_in(loop))
+
+
+def _is_of_a_client(sources: Sources, found: Finding) -> bool:
+    """Whether a step is one of a client's, whose function gives the change of the weights to a loop with noise."""
+    place = _loop_of(sources, found)
+    function = None if place is None else place[0].function(place[1])
+    if place is None or function is None:
+        return False
+    after = (node for node in ast.walk(function) if getattr(node, "lineno", 0) > (place[1].end_lineno or 0))
+    moved = any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) for node in after)
+    drawn = {call for _, call in [*noises(sources), *scaled_draws(sources)]}
+    rounds = [loop for module, call in sources.calls(function.name) for loop in module.loops(call)]
+    return moved and any(makes(loop, drawn, ()) for loop in rounds)
 
 
 def _noised_elsewhere(sources: Sources, found: Finding) -> bool:
