@@ -236,6 +236,18 @@ SUSPECT = {
     "a seed beside a fresh one for data": ("seed", _SEEDED + "fresh = torch.Generator()\nfresh.seed()\n" + _OPACUS),
     "a seeded generator of the noise": ("seed", _hand("_like(total)", "(total.shape, generator=own)")
                                         .replace("n = len", "own = torch.Generator().manual_seed(3)\nn = len")),
+    "a client's own score": (
+        "beside", _OPACUS + "class One(fl.client.NumPyClient):\n    def evaluate(self, given, config):\n"
+        "        loss, rows = of(self.model, self.held)\n        return float(loss), rows, {}\n"),
+    "a temperature": ("beside", _OPACUS + "temperature = torch.ones(1, requires_grad=True)\n"
+                      "torch.optim.LBFGS([temperature]).step(closure)\n"),
+    "an accountant by hand, not asked": ("budget", _hand(
+        "print(accountant.get_epsilon(1e-5))\n", "")
+        .replace("sigma, clip =", "accountant = RDPAccountant()\nsigma, clip =")),
+    "what a pass returns": ("beside", "def one_pass(model, rows):\n    for a, b in rows:\n        l = of(model(a), b)\n"
+        "        l.mean().backward()\n    return a_mean(l), 0\n" + _opacus(
+            "    for a, b in loader:",
+            "    train_metrics = one_pass(model, loader)\n    print(train_metrics)\n    for a, b in loader:")),
     "losses in a table": ("beside", _opacus(_STEP, _STEP + "        table.writerow([epoch, loss.item()])\n")),
     "a loss by a letter": ("beside", _opacus(
         "        loss = nn.functional.cross_entropy(model(a), b)\n        loss.backward()\n",
@@ -277,6 +289,10 @@ for drawn in (torch.rand(n) < 0.1 for _ in range(30)):
 
 # Trainings in which nothing is to be suspected.
 INNOCENT = {
+    "a parameter before the training": "scale = torch.ones(1, requires_grad=True)\n"
+        "other = torch.optim.SGD([scale], lr=0.1)\n" + _OPACUS,
+    "a client's number of rows": _OPACUS + "class One(fl.client.NumPyClient):\n    def evaluate(self, given, config):\n"
+        "        return 0.0, len(self.held), {}\n",
     "an accuracy of a test": _opacus(_EPOCH, _EPOCH + "    print(f'{accuracy(model, test_loader):.3f}')\n"),
     "epochs in whole, by an own sum": _hand(_ALONE, "0")
         .replace("for step in range(30):", "for a, b in DataLoader(data, 60, shuffle=True):")

@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import engines, noises
-from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, name_of, names_in, targets_of
+from decrescendo.doctor.flows import engines, given_to, noises, scope_of
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
 _CLIP = re.compile(r"clip|bound|max_norm|sensitivity|^c$")
 
@@ -50,6 +50,26 @@ def _is_all_of_a_loader(value: ast.expr, loaders: set[str]) -> bool:
 def names_in_case(node: ast.AST) -> set[str]:
     """All names and attributes in an expression, as they are written."""
     return {name_of(part) for part in ast.walk(node)} - {""}
+
+
+def fitted_without_noise(sources: Sources) -> Iterator[Hit]:
+    """A tensor beside the model that an optimiser of its own fits, after the private one was made: a temperature."""
+    makers = list(sources.calls(*MAKERS))
+    for module, call in sources.calls("LBFGS", "SGD", "Adam", "AdamW"):
+        given = call.args[0] if call.args else keyword(call, "params")
+        if not isinstance(given, ast.List) or not given.elts:
+            continue
+        scope = scope_of(module, call)
+        later = any(
+            held is module and scope_of(held, one) is scope and one.lineno < call.lineno for held, one in makers
+        )
+        made = [[one.value for one in given_to(scope, name_of(leaf).lower())] for leaf in given.elts]
+        tensors = all(any(re.search("requires_grad=True|Parameter\\(", ast.unparse(v)) for v in each) for each in made)
+        if later and tensors:
+            yield (module, call, "beside", f"{ast.unparse(given)} is fitted by an optimiser without noise, after the "
+                   "private training", "what it learns of private rows is released as it is: fit it to public rows, or "
+                   "make it a part of the private model")  # fmt: skip
+            return
 
 
 def stale_noise(sources: Sources) -> Iterator[Hit]:

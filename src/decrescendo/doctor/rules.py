@@ -25,12 +25,12 @@ from decrescendo.doctor.batch_rules import (
     weighted,
 )
 from decrescendo.doctor.finding import Certainty, Finding
-from decrescendo.doctor.kept_rules import kept_batches, stale_noise
+from decrescendo.doctor.kept_rules import fitted_without_noise, kept_batches, stale_noise
 from decrescendo.doctor.norm_rules import follows_the_norms, tensors_apart
 from decrescendo.doctor.published_rules import histories, label_counts, statistics, target_encodings
 from decrescendo.doctor.sampling_rules import drawn_by_number, shuffled
 from decrescendo.doctor.saved_rules import saved_statistics, standardised, whole_modules
-from decrescendo.doctor.score_rules import gradient_logs, logs, saved_scores, trainer_logs
+from decrescendo.doctor.score_rules import client_scores, gradient_logs, logs, saved_scores, trainer_logs
 from decrescendo.doctor.seed_rules import fixed_keys, seeds
 from decrescendo.doctor.selection_rules import selections
 from decrescendo.doctor.source import (
@@ -213,5 +213,5 @@ RULES = (
     stated_units, large_deltas, rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories,
     counted_less_often, never_counted, never_asked, by_formula, seeds, fixed_keys, logs, trainer_logs, saved_scores,
     statistics, label_counts, standardised, saved_statistics, whole_modules, selections, units, small_noise,
-    other_deltas, high_targets,
+    other_deltas, high_targets, client_scores, fitted_without_noise,
 )  # fmt: skip

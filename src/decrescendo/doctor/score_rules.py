@@ -33,6 +33,7 @@ _SAVES = (
     "save_file",
     "savetxt",
 )
+_OF_TRAINING = re.compile(r"^tr(ain(ing)?)?_(metrics?|stats|results?)$")
 _OF_TESTS = re.compile(r"test|val|eval")
 
 
@@ -56,7 +57,7 @@ def logs(sources: Sources) -> Iterator[Hit]:
                 continue
             names = names.union(*map(names_in, summed))
             trained = _differentiated(module, call)
-            scores = {name for name in names if (SCORE.search(name) or name in trained) and not _OF_TESTS.search(name)}
+            scores = {name for name in names if _is_score(name, trained) and not _OF_TESTS.search(name)}
             scores = {name for name in scores if not comes_from(sources, module, call, name, TESTS)}
             if (
                 not summed and not _trains_here(module, call) and not _steps_around(sources, module, call)
@@ -67,6 +68,26 @@ def logs(sources: Sources) -> Iterator[Hit]:
                 yield (module, call, "beside", "losses or scores on the training rows are printed or "
                                                "logged, without noise",
                        "they are no part of epsilon: keep them where the data are, or leave them out")  # fmt: skip
+
+
+def _is_score(name: str, trained: set[str]) -> bool:
+    return bool(SCORE.search(name) or _OF_TRAINING.search(name)) or name in trained
+
+
+def client_scores(sources: Sources) -> Iterator[Hit]:
+    """Scores of a client's own rows, which it sends to the server: Flower's `evaluate`."""
+    for module in sources.modules:
+        for kind in (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)):
+            if not any(name_of(base) in ("NumPyClient", "Client") for base in kind.bases):
+                continue
+            for method in kind.body:
+                sent = [node for node in ast.walk(method) if isinstance(node, ast.Return) and node.value is not None]
+                scores = any(SCORE.search(name) for node in sent for name in names_in(node))
+                if getattr(method, "name", "") == "evaluate" and scores:
+                    yield (module, sent[-1], "beside", "a client sends the loss or accuracy of its own rows to the "
+                           "server, without noise", "each number tells of the client's rows, and is no part of "
+                           "epsilon: evaluate at the server, on public rows")  # fmt: skip
+                    return
 
 
 def _differentiated(module: Module, call: ast.Call) -> set[str]:
