@@ -108,6 +108,20 @@ def test_the_clean_training_needs_other_imports_alone(tmp_path: Path) -> None:
     assert not left
 
 
+def test_clip_norms_of_layers_become_their_joint_norm(tmp_path: Path) -> None:
+    text, left = _fixed(tmp_path, trainings.CLEAN["plain"].replace(
+        "max_grad_norm=1.0", "max_grad_norm=[1.0] * 2, clipping='per_layer'"))  # fmt: skip
+    assert "max_grad_norm=sum((c ** 2 for c in [1.0] * 2)) ** 0.5" in text
+    assert [note for note in left if note.startswith("clipping='per_layer'")]
+
+
+def test_a_private_loader_that_was_thrown_away_is_taken(tmp_path: Path) -> None:
+    dropped = trainings.CLEAN["plain"].replace("optimizer, loader = engine", "optimizer, _ = engine")
+    text, left = _fixed(tmp_path, dropped.replace("in loader", "in rows"))
+    assert "optimizer, rows = engine" in text
+    assert not left
+
+
 def test_faults_with_one_right_repair_are_repaired(tmp_path: Path) -> None:
     text, left = _fixed(tmp_path, trainings.FAULTY["shuffled"][1])
     assert "poisson_sampling=" not in text.replace("# TODO: poisson_sampling=False", "")

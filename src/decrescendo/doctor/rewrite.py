@@ -84,6 +84,7 @@ class _Writer:
         self._sources, self._module = sources, module
         self._changes: list[tuple[int, int, str]] = []
         self._notes: dict[int, list[str]] = {}
+        self._takes_loader = False
         self._starts = [0]
         for line in module.text.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line.encode()))
@@ -101,7 +102,8 @@ class _Writer:
                 self._note(node, f".{node.attr} {_ATTRIBUTES[node.attr]}")
         for rule in (weighted, empty_batches, unused_loader):
             for _, node, check, says, costs in rule(self._sources):
-                if check != "bypass":  # which `_maker` repairs
+                repaired = check == "bypass" or (rule is unused_loader and self._takes_loader)  # by `_maker`
+                if not repaired:
                     self._note(node, f"{says}: {costs}")
         return self._applied()
 
@@ -207,6 +209,9 @@ class _Writer:
                 same = plain and given.value.value in (True, "flat", "mean")  # type: ignore[attr-defined]
                 if not same and not (given.arg == "rand_on_empty" and plain):
                     self._note(call, f"{given.arg}={ast.unparse(given.value)}: {_DROPPED[given.arg]}")
+            elif given.arg == "max_grad_norm" and any(isinstance(part, ast.List) for part in ast.walk(given.value)):
+                joint = f"sum(c ** 2 for c in {ast.unparse(given.value)}) ** 0.5"  # of the layers' clip norms
+                kept.append(ast.keyword(given.arg, ast.parse(joint, mode="eval").body))
             elif given.arg != "grad_sample_mode" or (plain and given.value.value in _MODES):  # type: ignore[attr-defined]
                 kept.append(given)
         if scheduled is not None:
@@ -222,6 +227,7 @@ class _Writer:
             last = statement.targets[0].elts[-1]
             if isinstance(last, ast.Name) and last.id.startswith("_"):
                 self._replace(last, names[-1])
+                self._takes_loader = True
         self._replace(call, text)
 
     def _applied(self) -> Rewritten:

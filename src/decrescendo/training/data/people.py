@@ -131,7 +131,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
         if people.dtype.kind == "f":
             whole = min(whole, 2 / float(np.finfo(people.dtype).eps))
         people = people.tolist()  # (an array of objects may hold anything)
-    if isinstance(people, str | bytes | np.ndarray) or not (
+    if isinstance(people, str | bytes | np.ndarray | Mapping) or not (
         isinstance(people, Sized) and hasattr(people, "__getitem__")
     ):
         raise InvalidType(
