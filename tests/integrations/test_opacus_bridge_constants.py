@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from decrescendo.errors import DecrescendoError, PlanViolation, UnsupportedModel
 from decrescendo.integrations.opacus import BatchMemoryManager, PrivacyEngine, schedulers
-from decrescendo.integrations.opacus.loop import MODES
+from decrescendo.integrations.opacus.loop import MODES, READ
+from decrescendo.integrations.opacus.recorded import chooses
 
 F: Any = torch.nn.functional
 ROWS, CLASSES, C = 24, 3, 0.5
@@ -420,7 +421,7 @@ def test_a_model_must_not_be_changed_by_what_was_read_before_the_first_step() ->
 def test_epochs_that_a_loop_leaves_are_not_public() -> None:
     """``taus[epoch]`` after an epoch that was left when the loss was low."""
     _, model, optimizer, loader, _ = _small(batch=8)
-    taus = torch.tensor([1.0, 0.1, 0.1])
+    taus = torch.tensor([1.0, 0.9, 0.1, 0.1])
 
     def epoch(number: int, *, leaves: bool) -> None:
         for x, y in loader:
@@ -432,9 +433,13 @@ def test_epochs_that_a_loop_leaves_are_not_public() -> None:
                 return
 
     epoch(0, leaves=False)
-    epoch(1, leaves=True)
+    for (x, y), _ in zip(loader, range(len(loader)), strict=False):  # all batches, and no more is asked for
+        optimizer.zero_grad()
+        F.cross_entropy(model(x) * taus[1], y).backward()
+        optimizer.step()
+    epoch(2, leaves=True)
     with pytest.raises(UnsupportedModel, match="another tensor in mul"):
-        epoch(2, leaves=False)
+        epoch(3, leaves=False)
 
 
 def test_modes_that_a_loop_sets_after_it_has_read_are_listed() -> None:
@@ -446,18 +451,91 @@ def test_modes_that_a_loop_sets_after_it_has_read_are_listed() -> None:
     assert [one for one in engine.assumptions if one not in before] == [str(MODES)]
 
 
-def test_what_an_earlier_training_of_the_engine_read_is_listed() -> None:
-    engine, model, optimizer, loader, _ = _small()
-    _steps(model, optimizer, loader)
-    _, model, optimizer, loader, _ = _small(engine=engine)
-    _steps(model, optimizer, loader)
-    codes = {one.code for one in engine.accountant.loops[-1].assumptions}
-    assert "read-earlier" in codes
+def test_what_another_training_of_the_engine_read_is_listed() -> None:
+    engine, *first, _ = _small()
+    _steps(*first)
+    only = engine.accountant.loops[0]
+    assert READ not in only.assumptions
+    _, *second, _ = _small(engine=engine)
+    assert READ not in only.assumptions  # nothing was read there yet
+    _steps(*second)
+    assert all(READ in loop.assumptions for loop in engine.accountant.loops)
 
 
-def _small(*, engine: PrivacyEngine | None = None, batch: int = ROWS) -> tuple[PrivacyEngine, Any, Any, Any, Scaled]:
+class Lazy(nn.Module):
+    """Its temperature is set by the first pass, and it counts passes if it has a counter."""
+
+    def __init__(self, counter: list[int] | None = None) -> None:
+        super().__init__()
+        self.layer, self.temperature, self.calls = nn.Linear(4, CLASSES), None, counter
+
+    def forward(self, x: Tensor, settings: Any = None) -> Tensor:
+        if self.temperature is None:
+            self.temperature = 1.0
+        if self.calls is not None:
+            self.calls[0] += 1
+        return self.layer(x) * self.temperature * (1.0 if settings is None else settings.k)
+
+
+def test_passes_of_the_model_itself_move_its_counters() -> None:
+    _, model, optimizer, loader, module = _small(module=Lazy([0]))
+    for _ in range(3):
+        _steps(model, optimizer, loader)
+        with torch.no_grad():
+            module(torch.ones(5, 4))
+            model(torch.ones(5, 4))
+
+
+def test_a_count_that_the_loop_sets_back_between_two_passes_is_refused() -> None:
+    _, model, optimizer, loader, module = _small(module=Lazy([0]))
+    _steps(model, optimizer, loader)
+    module.calls[0] = 0
+    with torch.no_grad():
+        model(torch.ones(5, 4))
+    with pytest.raises(UnsupportedModel, match=r"got Lazy\.calls, which the loop set"):
+        _steps(model, optimizer, loader)
+
+
+def test_an_attribute_that_a_pass_sets_first_may_not_be_set_by_the_loop() -> None:
+    _, model, optimizer, loader, module = _small(module=Lazy())
+    _steps(model, optimizer, loader)
+    _steps(model, optimizer, loader)
+    module.temperature = 0.5
+    with pytest.raises(UnsupportedModel, match=r"got Lazy\.temperature, which the loop set"):
+        _steps(model, optimizer, loader)
+
+
+def test_an_object_for_the_model_may_hold_the_loop_and_may_not_change() -> None:
+    held = SimpleNamespace(k=1.0)
+    _, model, optimizer, loader, _ = _small(module=Lazy())
+    held.owner = (model, optimizer, loader)
+
+    def step() -> None:
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x, held), y)
+            loss.backward()
+            optimizer.step()
+            assert loss.item() > 0
+
+    step()
+    step()
+    held.k = 0.5
+    with pytest.raises(UnsupportedModel, match=r"an object that the model is given \(.*k\)"):
+        step()
+
+
+@pytest.mark.parametrize(("given", "chosen"), [({}, True), ({"num_classes": 3}, False), ({"num_classes": -1}, True)])
+def test_one_hot_rows_are_as_wide_as_the_labels_say(given: dict[str, int], *, chosen: bool) -> None:
+    assert chooses("one_hot", (torch.ones(1),), given) == chosen
+    assert chooses("one_hot", (torch.ones(1), *given.values()), {}) == chosen
+
+
+def _small(
+    *, engine: PrivacyEngine | None = None, batch: int = ROWS, module: Any = None
+) -> tuple[PrivacyEngine, Any, Any, Any, Any]:
     torch.manual_seed(0)
-    engine, module = engine or PrivacyEngine(secure_mode=True), Scaled()
+    engine, module = engine or PrivacyEngine(secure_mode=True), module or Scaled()
     data = TensorDataset(torch.randn(ROWS, 4), torch.randint(CLASSES, (ROWS,)))
     made = engine.make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), max_grad_norm=C,

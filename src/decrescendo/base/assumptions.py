@@ -113,14 +113,15 @@ _MODEL = (
          "a run starts from weights that another run of the process trained without noise",
          "start from initial or public weights"),
     Template("resumed-anew",
-         "nothing was released of steps that an earlier process took after the checkpoint that this run goes on from "
-         "(they are taken again with other batches and other noise)",
+         "the steps that were loaded sampled, clipped and added noise as their history says (their own assumptions are "
+         "not known here), and nothing was released of steps that an earlier process took after that checkpoint: they "
+         "are taken again with other batches and other noise",
          "`load_checkpoint` of `decrescendo.integrations.opacus`, or a loaded history, came before the run",
          "give the loss to `dc.Trainer` with `checkpoints=`, which takes the same steps again"),
     Template("read-earlier",
-         "numbers that the loop of an earlier training of this engine read of its batches (losses, scores) are in no "
-         "loss, model or data of this one",
-         "one `PrivacyEngine` trains several times, and an earlier loop read such numbers",
+         "numbers that another training of the same engine read of its batches (losses, scores) are in no loss, model "
+         "or data of this one",
+         "one `PrivacyEngine` trains several times, and another of its loops read such numbers",
          "do not read losses in the loop, or give them noise (`Telemetry`)"),
 )  # fmt: skip
 

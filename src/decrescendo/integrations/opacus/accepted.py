@@ -36,10 +36,11 @@ class Accepted:
         """
         kept = self._clean
         difference = "" if kept is None else program.differs(kept)
-        if program.was_changed:
+        if (seen.read or seen.counted) and (where := program.changed):
             raise UnsupportedModel(
-                "an object that is given to the model, or to a function, must stay as it is until optimizer.step(), "
-                "got another number in it. Change it after the step, by public values"
+                "once a loop has read anything of a batch, an object that it gives to the model or a function must "
+                f"stay as it is until optimizer.step(), got another number in it ({where}). Give an object without "
+                "counters and histories"
             )
         self.other_modes = seen.read and kept is not None and not program.has_modes_of(kept)
         if kept is not None and not difference:
@@ -54,7 +55,8 @@ class Accepted:
             raise UnsupportedModel(
                 f"after a loop has read {what} of a batch, its loss must be the one that it had before, got "
                 f"{difference}, which may be made of that. Take numbers that change from a tensor made before the "
-                "loop, by the number of the step (weights[step] * loss), and constants from before the loop"
+                "loop, by the number of the step (weights[step] * loss), constants from before the loop, and give the "
+                "model objects without counters and histories"
             )
         own = [call for call in program.late if not is_plain(call)]
         if own:

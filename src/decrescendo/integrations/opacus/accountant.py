@@ -5,11 +5,9 @@ from typing import Any
 
 from decrescendo.accounting import Ledger, Pld, Rdp, Release
 from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import assumed
 from decrescendo.errors import InvalidValue, PlanViolation
-from decrescendo.integrations.opacus.loop import Loop
+from decrescendo.integrations.opacus.loop import READ, RESUMED, Loop
 
-RESUMED, READ = (assumed("resumed-anew"),), (assumed("read-earlier"),)
 _ACCOUNTANTS = {"prv": Pld, "rdp": Rdp}
 
 
@@ -35,11 +33,13 @@ class Accountant:
         """All releases."""
         return sum((loop.ledger for loop in self.loops), self.loaded)
 
-    @property
-    def before(self) -> tuple[Ledger, tuple[Assumption, ...]]:
-        """All releases before another training, and what is assumed of them."""
-        read = any(loop.has_read for loop in self.loops)
-        return self.ledger, (*RESUMED * bool(self.loaded.steps), *READ * read)
+    def beside(self, training: Loop) -> tuple[Ledger, tuple[Assumption, ...]]:
+        """The releases beside those of one training, and what is assumed of them."""
+        others = [loop for loop in self.loops if loop is not training]
+        found = {one for loop in others if loop.trainer is not None for one in loop.trainer.assumptions}
+        found |= {READ} if any(loop.has_read for loop in others) else set()
+        found |= {RESUMED} if self.loaded.steps else set()
+        return sum((loop.ledger for loop in others), self.loaded), tuple(sorted(found))
 
     @property
     def history(self) -> list[tuple[float, float, int]]:

@@ -129,7 +129,7 @@ class PrivacyEngine:
         )  # fmt: skip
         module, optimizer, sampling = self._prepared(module, optimizer, data_loader)
         loop = Loop(
-            module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.before,
+            module, optimizer, data_loader, sampling, self._seed(), self.accountant.beside,
             noise_multiplier=check_real("noise_multiplier", noise_multiplier, at_least=0),
             max_grad_norm=check_clip_norm("max_grad_norm", max_grad_norm), settings=settings,
         )  # fmt: skip
@@ -181,7 +181,7 @@ class PrivacyEngine:
             accountant=self.accountant.judge,
         )  # fmt: skip
         loop = Loop(
-            module, optimizer, data_loader, sampling, self._seed(), lambda: self.accountant.before, plan=plan,
+            module, optimizer, data_loader, sampling, self._seed(), self.accountant.beside, plan=plan,
             settings=settings,
         )  # fmt: skip
         return self._returned(loop, module, optimizer, data_loader, criterion, grad_sample_mode)
@@ -210,7 +210,7 @@ class PrivacyEngine:
     ) -> Any:
         self.accountant.loops.append(loop)
         private = (
-            PrivateModule(module, Unsaved(lambda: loop.tape), Unsaved(loop.evaluated)),
+            PrivateModule(module, Unsaved(lambda: loop.tape)),
             PrivateOptimizer(optimizer, loop),
         )
         batches = PrivateLoader(loader, loop)

@@ -30,15 +30,17 @@ from decrescendo.integrations.opacus.reductions import program_of
 from decrescendo.integrations.opacus.source import OpenEnded, not_stepped, rest_of, with_earlier
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.row_independence.tracing import Content
 from decrescendo.training import Run, Trainer
 from decrescendo.training.loop.beginning import seed_at
 from decrescendo.training.steering import Settings
 
+RESUMED, READ = assumed("resumed-anew"), assumed("read-earlier")
 RECORDED, EARLY = assumed("rows-recorded-loop"), (assumed("ended-early"),)
 MODES = assumed("declared", "the loop put the model, or a part of it, in train() or eval() mode by public values alone")
 
 
-class Loop:
+class Loop(Content):
     """The steps of one training.
 
     Args:
@@ -47,7 +49,7 @@ class Loop:
         loader: the user's loader: its data, collate function and workers.
         sampling: Poisson sampling at one over the length of the loader.
         seed: of batches, noise and masks.
-        earlier: what was released before this training's first batch is drawn, and what is assumed of that.
+        earlier: what was released beside this training, and what is assumed of that.
         noise_multiplier: z, where there is no plan.
         max_grad_norm: C, where there is no plan.
         plan: noise and clip norm of every step.
@@ -65,7 +67,7 @@ class Loop:
         loader: DataLoader[Any],
         sampling: PoissonSampling,
         seed: int | Secure,
-        earlier: Callable[[], tuple[Ledger, tuple[Assumption, ...]]],
+        earlier: Callable[["Loop"], tuple[Ledger, tuple[Assumption, ...]]],
         *,
         noise_multiplier: float = 0.0,
         max_grad_norm: float = 0.0,
@@ -104,15 +106,13 @@ class Loop:
         """Whether the loop has read numbers made of a batch."""
         return self._seen.read
 
-    def evaluated(self) -> None:
-        """The loop has called the model for something else than a step."""
-        self._state.note_pass()
-
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What is assumed of this training so far."""
+        if self.trainer is None:
+            return ()
         early = EARLY if self.plan is not None and self.ledger.steps < self.plan.steps else ()
-        return () if self.trainer is None else (*self.trainer.assumptions, *early)
+        return tuple(dict.fromkeys((*self.trainer.assumptions, *self._earlier(self)[1], *early)))
 
     @property
     def run(self) -> Run:
@@ -123,7 +123,8 @@ class Loop:
                 "a run must have a plan and at least one step, got none. Take make_private_with_epsilon, and train"
             )
         run = self.trainer.finish()
-        return with_earlier(run, plan, self._before)
+        _, assumptions = self._earlier(self)
+        return with_earlier(run, plan, self._before, assumptions, loaded=RESUMED in assumptions)
 
     @property
     def expected_batch_size(self) -> float:
@@ -170,7 +171,7 @@ class Loop:
         """Before the first draw: what was released earlier counts as the first steps of the plan, and its noise is not
         drawn again."""
         self._state.check(self._seen)
-        earlier, assumptions = self._earlier()
+        earlier, _ = self._earlier(self)
         if self.plan is None:
             plan: Any = OpenEnded(self._sampling, lambda: Settings(self._noise_multiplier, self._max_grad_norm))
             self._source = plan
@@ -181,8 +182,7 @@ class Loop:
             self._module, self._loss, plan, self._optimizer, seed=seed_at(earlier.steps, self._seed),
             settings=self._settings,
         )  # fmt: skip
-        for assumption in (RECORDED, *assumptions):
-            self.trainer.assume(assumption)
+        self.trainer.assume(RECORDED)
         self._state.note()
         self._batches = self.trainer.batches(
             self._loader.dataset, self._collate, self._loader.num_workers, require_finite=False
@@ -205,13 +205,12 @@ class Loop:
             yield from all_rows(self._loader, self._collate, self._module, most, self._tape)
             return
         # An epoch that the loop left may have been left for what it read: the next one is not public then.
-        self._epochs += not (self._within and self._seen.read)
-        self._within = True
+        self._epochs += not (self._within and (self._seen.read or self._seen.counted))
         for place in range(len(self._loader)):
             if place or not self._waiting:
                 self._draw()
+            self._within = place + 1 < len(self._loader)
             yield from self._parts(most)
-        self._within = False
 
     def _draw(self) -> None:
         if self._waiting:

@@ -19,6 +19,7 @@ _NOTHING = object()
 # What a module keeps by name, and not as attributes.
 _TABLES = ("_buffers", "_parameters", "_modules")
 _PLAIN = (bool, int, float, str, type(None))
+_IDS = 2**40  # numbers of objects are larger
 _CONTAINERS = (dict, OrderedDict, list, tuple, set)
 
 
@@ -49,7 +50,7 @@ class ModelState:
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
         before = [(held, dict(held), _copies_in(held)) for held in self._held()]
         numbers = numbers or self._numbers_now()
-        self._by_loop |= set(changed_places(self._after, numbers))
+        self._by_loop |= _set_places(self._after, numbers)
         try:
             yield
         finally:
@@ -68,11 +69,6 @@ class ModelState:
                         buffer.data.copy_(kept)
             self._after = self._numbers_now()
             self._moving |= set(changed_places(numbers, self._after))
-
-    def note_pass(self) -> None:
-        """A pass without a batch of the loop's has changed what passes change."""
-        if self._moving:
-            self._after = self._numbers_now()
 
     @property
     def has_outputs(self) -> bool:
@@ -115,7 +111,7 @@ class ModelState:
         tensors = list(self._tensors())
         inside = [name for name, value in tensors if isinstance(value, Recorded) or seen.is_made(value)]
         numbers, codes = self._numbers_now(), self._codes_of(tensors)
-        by_loop = self._by_loop | set(changed_places(self._after, numbers))
+        by_loop = self._by_loop | _set_places(self._after, numbers)
         changed = [
             place for place in changed_places(self._numbers, numbers)
             if place not in self._moving or place in by_loop
@@ -169,6 +165,20 @@ class ModelState:
                 for place, leaf in enumerate(tree_leaves(value)):
                     if isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter):
                         yield f"{path}.{name}".strip(".") + (f"[{place}]" if leaf is not value else ""), leaf
+
+
+def _set_places(before: Numbers, now: Numbers) -> set[str]:
+    """Places that were set between two passes. A count that only grew may be that of a pass which nobody saw: an
+    evaluation with the model itself."""
+
+    def grew(place: str) -> bool:
+        for name in (place, f"len({place})"):
+            one, other = before.get(name, 0), now.get(name, 0)
+            if one != other and not (type(one) is int and type(other) is int and one < other < _IDS):
+                return False
+        return True
+
+    return {place for place in changed_places(before, now) if not grew(place)}
 
 
 def _memory(tensor: Tensor) -> int:

@@ -118,10 +118,10 @@ class Program(Content):
         return [leaf for step in self.steps for leaf in objects_in(step.given)]
 
     @property
-    def was_changed(self) -> bool:
-        """Whether an object holds another number than when it was given to a function."""
+    def changed(self) -> str:
+        """Where an object holds another number than when it was given to a function; empty if none does."""
         given = [(step.call.held, (step.call.args, step.call.kwargs)) for step in self.steps]
-        return any(changed_places(held, numbers_in(tree)) for held, tree in given if held)
+        return next((where for held, tree in given if held for where in changed_places(held, numbers_in(tree))), "")
 
     def has_modes_of(self, kept: "Program") -> bool:
         """Whether the model is called in the modes of another program."""
@@ -169,8 +169,8 @@ def _differs(one: Step, kept: Step, rows: int) -> str:
     (mine, form), (its, its_form) = tree_flatten((a.args, a.kwargs)), tree_flatten((b.args, b.kwargs))
     if form != its_form:
         return f"other arguments of {a.name}"
-    if changed_places(b.held, a.held):
-        return f"another number in an object that {a.name} is given"
+    if changed := changed_places(b.held, a.held):
+        return f"another number in an object that {a.name} is given ({changed[0]})"
     other = next((value for value, old in zip(mine, its, strict=True) if not is_same(value, old, rows)), Ref)
     return "" if other is Ref else f"another {'tensor' if isinstance(other, Constant) else 'number'} in {a.name}"
 

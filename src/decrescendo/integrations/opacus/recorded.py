@@ -145,11 +145,12 @@ def counts(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return dim in (0, -plain(args[0]).dim())
 
 
-def chooses(name: str, args: tuple[Any, ...]) -> bool:
+def chooses(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether what a function makes has as many places as the numbers in a tensor say."""
     masks = [plain(leaf) for leaf in tree_leaves(args[1:]) if isinstance(leaf, Tensor)]
     if name == "one_hot":  # as many classes as the largest number has
-        return len(args) < 2
+        classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+        return not isinstance(classes, int) or classes < 0
     return name in _CHOOSES or (name == "__getitem__" and any(mask.dtype in _MASKS for mask in masks))
 
 

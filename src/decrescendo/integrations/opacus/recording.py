@@ -159,7 +159,7 @@ class LoopRecording:
         if not self._inside:
             self.seen.counted |= counts(name, args, kwargs)
         # ``.data`` may be set as another tensor's, which nobody sees. A size that numbers choose tells of them.
-        if func == _DATA or tells(name, leaves) or (not self._inside and chooses(name, args)):
+        if func == _DATA or tells(name, leaves) or (not self._inside and chooses(name, args, kwargs)):
             self.note_read()
         if not records:
             return tree_map(self._old, found)

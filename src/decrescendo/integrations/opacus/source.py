@@ -7,6 +7,7 @@ from typing import final
 import numpy as np
 
 from decrescendo.accounting import Guarantee, Ledger
+from decrescendo.base.assumption import Assumption
 from decrescendo.base.assumptions import assumed
 from decrescendo.errors import PlanViolation
 from decrescendo.plans.plan import Plan
@@ -93,12 +94,23 @@ def rest_of(plan: Plan, earlier: Ledger) -> Plan:
     return Plan(plan.budget, plan.sampling, rest, plan.guarantee)
 
 
-def with_earlier(run: Run, plan: Plan, taken: int) -> Run:
-    """A run of the rest of ``plan``, with the steps that were taken before it, which it spent as well."""
+def with_earlier(run: Run, plan: Plan, taken: int, assumptions: tuple[Assumption, ...], *, loaded: bool) -> Run:
+    """A run of the rest of ``plan``, with the steps that were taken before it, which it spent as well.
+
+    Args:
+        run: of the rest.
+        plan: the whole.
+        taken: how many steps were taken before.
+        assumptions: of these.
+        loaded: whether they are of a checkpoint.
+    """
+    provenance = run.provenance
+    if provenance is not None:
+        together = tuple(sorted({*provenance.assumptions, *assumptions}))
+        provenance = replace(provenance, resumed=(taken,) if loaded else (), assumptions=together)
     if not taken:
-        return run
+        return replace(run, provenance=provenance)
     ledger = plan.ledger.first(taken + run.steps)
-    provenance = None if run.provenance is None else replace(run.provenance, resumed=(taken,))
     guarantee = certify(plan.covered(ledger), plan.budget)
     return replace(run, plan=plan, ledger=ledger, guarantee=guarantee, diagnostics=None, provenance=provenance)
 

@@ -23,11 +23,9 @@ class PrivateModule(nn.Module):
     ``_module.`` before each are read.
     """
 
-    def __init__(
-        self, module: nn.Module, tape: Callable[[], LoopRecording | None], evaluated: Callable[[], None]
-    ) -> None:
+    def __init__(self, module: nn.Module, tape: Callable[[], LoopRecording | None]) -> None:
         super().__init__()
-        self._module, self._tape, self._evaluated = module, tape, evaluated
+        self._module, self._tape = module, tape
         self.training = module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -36,12 +34,7 @@ class PrivateModule(nn.Module):
         if now is not None:
             args, kwargs = now.found((args, kwargs))
         tape = tape_of((args, kwargs))
-        if tape is not None:
-            return tape.model(self._module, args, kwargs)
-        try:
-            return self._module(*args, **kwargs)
-        finally:
-            self._evaluated()
+        return self._module(*args, **kwargs) if tape is None else tape.model(self._module, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -68,6 +68,12 @@ def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, "
     return person_of_row
 
 
+def _index_of(column: object) -> Any:
+    """The index of a data frame, or of a column of one."""
+    index = getattr(column, "index", None)
+    return index if type(index).__module__.split(".")[0] == "pandas" else None
+
+
 def check_index(data: object, people: object) -> None:
     """Refuse ids with another index than the rows', both of data frames: which row is whose?
 
@@ -78,16 +84,17 @@ def check_index(data: object, people: object) -> None:
     Raises:
         InvalidValue: another index.
     """
-    if isinstance(data, Mapping):
-        columns = list(cast("Mapping[Any, Any]", data).values())
-    else:
-        columns = [data, *cast("Any", data)[:16]] if isinstance(data, (tuple, list)) else [data]
-    ids = cast("Any", getattr(people, "index", None))
-    for index in (cast("Any", getattr(column, "index", None)) for column in columns):
-        if hasattr(index, "equals") and hasattr(ids, "equals") and not ids.equals(index):
+    held = cast("Any", data)
+    parts = held.values() if isinstance(data, Mapping) else held[:16] if isinstance(data, (tuple, list)) else ()
+    ids = _index_of(people)
+    for column in (data, *parts):
+        index = _index_of(column)
+        # (A list of as many frames as there are rows has one for each row.)
+        if index is not None and ids is not None and len(index) == len(ids) and not ids.equals(index):
             raise InvalidValue(
                 "people must have the index of the rows, got another one: the ids of a frame that was shuffled or "
-                "cut after they were taken? Take both from one frame: frame[columns] and frame['id']"
+                "cut after they were taken? Take both from one frame (frame[columns] and frame['id']), or, if they are "
+                "in the order of the rows, give people.to_numpy()"
             )
 
 
@@ -131,7 +138,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
         if people.dtype.kind == "f":
             whole = min(whole, 2 / float(np.finfo(people.dtype).eps))
         people = people.tolist()  # (an array of objects may hold anything)
-    if isinstance(people, str | bytes | np.ndarray | Mapping) or not (
+    if isinstance(people, (str, bytes, np.ndarray, Mapping)) or not (
         isinstance(people, Sized) and hasattr(people, "__getitem__")
     ):
         raise InvalidType(
@@ -163,7 +170,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
         first, second, *_ = kinds.values()
         raise InvalidType(
             f"ids in {name} must be all texts or all numbers, got {ids[first]!r} for row {first} and {ids[second]!r} "
-            f"for row {second}. Could they be one person, these would be two, and as texts 7 and 7.0 would be, "
-            "too: write all ids in one form"
+            f"for row {second}. A person with an id of each kind would count as two (as texts, 7 and 7.0 "
+            "also differ): write all ids in one form"
         )
     return ids
