@@ -492,7 +492,7 @@ def test_a_count_that_the_loop_sets_back_between_two_passes_is_refused() -> None
     module.calls[0] = 0
     with torch.no_grad():
         model(torch.ones(5, 4))
-    with pytest.raises(UnsupportedModel, match=r"got Lazy\.calls, which the loop set"):
+    with pytest.raises(UnsupportedModel, match=r"got Lazy\.calls\.0, which the loop set"):
         _steps(model, optimizer, loader)
 
 

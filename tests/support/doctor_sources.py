@@ -293,6 +293,14 @@ INNOCENT = {
         "other = torch.optim.SGD([scale], lr=0.1)\n" + _OPACUS,
     "a client's number of rows": _OPACUS + "class One(fl.client.NumPyClient):\n    def evaluate(self, given, config):\n"
         "        return 0.0, len(self.held), {}\n",
+    "columns scaled by public ones": _opacus("engine = ", "scaler = StandardScaler().fit(public_x)\nengine = "),
+    "an optimiser's wrapper": _opacus("loss.backward()", "fabric.backward(loss)").replace(
+        _EPOCH, _EPOCH + "    print(fabric.device)\n"),
+    "parts counted when they are noised": _hand("    optimizer.step()\n    accountant.step(",
+        "    optimizer.step()\n    if step % 1 == 0:\n        apply(torch.randn_like(total) * sigma)\n"
+        "        accountant.step("),
+    "an accountant of its own name": _opacus("make_private_with_epsilon", "make_private").replace(
+        "target_epsilon=2.0, target_delta=1e-5, epochs=3", "noise_multiplier=noise_of(epsilon, 30)"),
     "an accuracy of a test": _opacus(_EPOCH, _EPOCH + "    print(f'{accuracy(model, test_loader):.3f}')\n"),
     "epochs in whole, by an own sum": _hand(_ALONE, "0")
         .replace("for step in range(30):", "for a, b in DataLoader(data, 60, shuffle=True):")

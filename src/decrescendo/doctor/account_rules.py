@@ -19,6 +19,9 @@ from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, na
 _STEPS = re.compile(r"^((num|n)_)?(steps|iterations|iters|compositions)$")
 _EPOCHS = ("epochs", "n_epochs", "num_epochs", "epoch_count")
 _NOISE = re.compile(r"sigma|noise|multiplier|std")
+_EPSILON = re.compile(
+    r"epsilon|get_privacy|_eps\b|\beps_|\beps\b|compute_mu|save_checkpoint|accountant\.(history|state_dict)|accountant\.save"
+)
 _ACCOUNTS = re.compile(
     r"epsilon|\beps\b(?!=\d)|_eps\b|\beps_|\bdelta\b|_delta\b|accountant|account\(|\brdp|r[eé]nyi|\bpld|\bprv\b|\bgdp\b|"
     r"zcdp|privacy_budget|noise_multiplier\(|privacy_engine|calibrate\(|budget\("
@@ -33,7 +36,7 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
         if keyword(call, "noise_multiplier") is None:
             continue
         scope = scope_of(module, call)
-        if _is_now_and_then(module, call):
+        if _is_now_and_then(module, call, calls, noisy):
             yield (module, call, "history", "the accountant is told of one step now and then, of those of its loop",
                    "epsilon is that of the steps that are counted: count each of them")  # fmt: skip
             return
@@ -59,15 +62,16 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
                 return
 
 
-def _is_now_and_then(module: Module, call: ast.Call) -> bool:
-    """Whether a call is made in every so many turns of its loop alone, and the optimiser's step is not."""
-    loops = module.loops(call)
-    for above in module.around(call) if loops else ():
+def _is_now_and_then(module: Module, call: ast.Call, calls: set[ast.Call], noisy: set[str]) -> bool:
+    """Whether an accountant is told of one step in every so many turns of its loop, and the optimiser's steps, or the
+    noise, are not made then alone."""
+    loops, told = module.loops(call), keyword(call, "steps") or keyword(call, "num_steps")
+    for above in module.around(call) if loops and told is None else ():
         if above is loops[0]:
             return False
         if isinstance(above, ast.If) and any(isinstance(part, ast.Mod) for part in ast.walk(above.test)):
-            return not any(isinstance(part, ast.Call) and name_of(part.func) == "step" and part is not call
-                           for part in ast.walk(above))  # fmt: skip
+            steps = [part for part in ast.walk(above) if isinstance(part, ast.Call) and name_of(part.func) == "step"]
+            return steps == [call] and not makes(above, calls, noisy)
     return False
 
 
@@ -127,7 +131,7 @@ def never_counted(sources: Sources) -> Iterator[Hit]:
 
 def never_asked(sources: Sources) -> Iterator[Hit]:
     """Noise that is chosen for Opacus, and no epsilon anywhere."""
-    if sources.matches(re.compile("epsilon|get_privacy|_eps|eps_")):
+    if sources.matches(_EPSILON):
         return
     for module, call in sources.calls("make_private", "RDPAccountant", "PRVAccountant", "GaussianAccountant"):
         yield (module, call, "budget", "noise is added, and the accountant is never asked for an epsilon",
@@ -143,8 +147,10 @@ def by_formula(sources: Sources) -> Iterator[Hit]:
         given = keyword(call, "noise_multiplier")
         made = [one.value for one in given_to(scope_of(module, call), name_of(given).lower())] if given else []
         for value in filter(None, (given, *made)):
-            computed = isinstance(value, ast.BinOp | ast.Call)
-            if computed and any(re.search(r"^eps(ilon)?s?$|_eps(ilon)?$", name) for name in names_in(value)):
+            called = {name_of(part.func) for part in ast.walk(value) if isinstance(part, ast.Call)}
+            computed = isinstance(value, ast.BinOp) or bool(called)
+            own = computed and called <= {"sqrt", "log", "pow", "float", "max"}  # and no accountant's function
+            if own and any(re.search(r"^eps(ilon)?s?$|_eps(ilon)?$", name) for name in names_in(value)):
                 yield (module, call, "budget", "the noise multiplier is computed from epsilon by a formula, and no "
                        "accountant is asked", "such a formula knows neither steps nor sample rate: let "
                        "make_private_with_epsilon find the noise, and state what get_epsilon says")  # fmt: skip

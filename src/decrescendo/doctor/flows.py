@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from decrescendo.doctor.source import MAKERS, Module, Sources, name_of, names_in, targets_of
 
 # Rows that are not trained on, and those that are.
-TESTS = re.compile(r"test|(^|_)val(id|_|s?$)|(^|_)(te|va|dev|pub)(_|$)|public|held_?out|(^|_)eval(_|$)")
+TESTS = re.compile(r"test|(^|_)val(id|_|s?$)|(^|_)(te|va|dev|pub)(_|$)|public|hold_?out|held_?out|(^|_)eval(_|$)")
 PUBLIC = re.compile(r"public|(^|_)pub(_|$)")
 # Of functions that make or load the rows.
 _ROWS_OF = re.compile(r"privat\w*_(data|records?|rows?|sets?|batch|loader|images|samples|people|patients|train)")

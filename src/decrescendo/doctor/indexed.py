@@ -32,7 +32,8 @@ class IndexedRows:
         self._chosen: Tensor | None = None  # the rows' numbers, of the batch that a neighbour differs in
         self._last: tuple[int, Tensor] | None = None  # the table and the numbers that were taken last
         self._tables = set[int]()
-        self._inside = self._rated = False
+        self._inside = False
+        self.rate: float | None = None  # at which coins drew the first rows that were taken since the last step
 
     def start(self) -> None:
         """Put the observer in."""
@@ -53,9 +54,8 @@ class IndexedRows:
         if numbers is None:
             return taken
         self._learn(rows, numbers)
-        if not self._rated and (rate := self._watch.draws.rate_of(len(rows), numbers)) is not None:
-            self._rated = True
-            self._watch.events.write("tossed", {"rate": rate, "rows": len(rows)})
+        if self.rate is None:
+            self.rate = self._watch.draws.rate_of(len(rows), numbers)
         if rows.dim() > 1 and self._watch.draws.are_coins(index):
             self._tables.add(rows.data_ptr())
         if rows.data_ptr() not in self._tables:

@@ -113,6 +113,8 @@ def statistics(sources: Sources) -> Iterator[Hit]:
             r"scal|encod|normaliz|vectoriz|pca|imput|tfidf|ct\b|preproc", held
         ):
             continue
+        if any(PUBLIC.search(word) or TESTS.search(word) for given in call.args for word in names_in(given)):
+            continue
         yield (module, call, "beside", "means, ranges or a vocabulary are computed from the private rows, "
                                        "without noise",
                "they go into every row, and often into what is published: take public ones")  # fmt: skip

@@ -63,7 +63,7 @@ def logs(sources: Sources) -> Iterator[Hit]:
                 not summed and not _trains_here(module, call) and not _steps_around(sources, module, call)
             ):  # what a function that trains returned, by such a name
                 scores = {name for name in scores if name.startswith("tr")}
-            scores = {name for name in scores if not _is_accountant(module, call, name)}
+            scores = {name for name in scores if not _is_accountant(module, call, name) and "nois" not in name}
             if scores:
                 yield (module, call, "beside", "losses or scores on the training rows are printed or "
                                                "logged, without noise",
@@ -95,9 +95,9 @@ def _differentiated(module: Module, call: ast.Call) -> set[str]:
     found = set[str]()
     for one in _calls_around(module, call):
         root: ast.expr = one.func
-        while name_of(one.func) == "backward" and isinstance(root, ast.Attribute):
+        while name_of(one.func) == "backward" and not one.args and isinstance(root, ast.Attribute):
             root = root.value
-            while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute):
+            while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and not root.args:
                 root = root.func.value
         if isinstance(root, ast.Name) and root is not one.func:
             found.add(root.id.lower())

@@ -129,7 +129,9 @@ def _rates(seen: Observed) -> Iterator[Finding]:
     if loader is not None and loader["steps"]:
         actual, drawing = loader["rate"] or (loader["size"] or 0) / max(1, loader["rows"]), "loader"
     else:
-        actual, drawing = next((event["rate"] for event in seen.of("tossed")), 0.0), "loop"
+        # Before the first step coins may have split the rows into those of training and others.
+        rates = [event["rate"] for event in seen.of("step")[1:] if event.get("rate")]
+        actual, drawing = (rates[0] if len(set(rates)) == 1 else 0.0), "loop"
     told = float(counted[0]["sample_rate"])
     if actual and told < actual / 1.05:
         yield Finding(

@@ -273,7 +273,9 @@ class TorchWatch:
         if not self.done:
             self.finish()
         self.done += 1
-        self.events.write("step", {"private": private, "loader": self.fetched, "drawn": self.draws.count})
+        facts = {"private": private, "loader": self.fetched, "drawn": self.draws.count, "rate": self.rows.rate}
+        self.events.write("step", facts)
+        self.rows.rate = None
         if self.done >= self.steps:
             self._stops += 1
             if self._stops > 3:  # somebody catches everything
