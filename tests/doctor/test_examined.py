@@ -6,9 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import doctor_trainings as trainings
+import numpy as np
 import pytest
 
 from decrescendo.doctor import Certainty, examine
+from decrescendo.doctor.budgets import Observed, _total
 
 from .conftest import Observe
 
@@ -280,3 +282,16 @@ print("epsilon, by another program: 5.8")
     assert "noise" not in {one.check for one in observed(tmp_path / "right", text).findings}
     unnoised = text.replace("t + torch.normal(0.0, sigma * clip, size=t.shape)", "t + 0 * sigma")
     assert "noise" in {one.check for one in observed(tmp_path / "wrong", unnoised).findings}
+
+
+@pytest.mark.parametrize(("observed", "stepped"), [(1, 0), (3, 0), (10, 0), (13, 1), (25, 2), (3, 2), (12, 11)])
+def test_a_schedule_goes_on_from_where_it_was_observed(observed: int, stepped: int) -> None:
+    """3 epochs of 10 steps; the scheduler steps once an epoch, or (the last two) after each step."""
+    each = stepped == observed - 1 > 0
+    whole = [1.2 * 0.9 ** (step if each else step // 10) for step in range(30)]
+    ahead = [whole[observed - 1] * 0.9**k for k in range(60)]
+    events = [{"kind": "noise", "noise": noise, "optimizer": 1, "epochs": 3} for noise in whole[:observed]]
+    events.append({"kind": "scheduler", "steps": stepped, "ahead": ahead})
+    ledger = _total(Observed(events), {"asked": {}, "made": {"steps": 10}, "noise": 1.2, "optimizer": 1})
+    assert ledger is not None
+    assert sorted(np.repeat(ledger.noise_multiplier, ledger.count)) == pytest.approx(sorted(whole))

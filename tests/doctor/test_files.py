@@ -115,6 +115,16 @@ def test_clip_norms_of_layers_become_their_joint_norm(tmp_path: Path) -> None:
     assert [note for note in left if note.startswith("clipping='per_layer'")]
 
 
+def test_checkpoints_do_not_name_a_scheduler_that_was_taken_out(tmp_path: Path) -> None:
+    given = trainings.FAULTY["noise falls each epoch"][1]
+    text, left = _fixed(
+        tmp_path, given + "engine.save_checkpoint(path='c.pt', module=model, noise_scheduler=scheduler)\n"
+        "engine.load_checkpoint(path='c.pt', module=model, noise_scheduler=scheduler)\n",
+    )  # fmt: skip
+    assert "scheduler=scheduler" not in text
+    assert [note for note in left if note.startswith("load_checkpoint comes before the first batch")]
+
+
 def test_a_private_loader_that_was_thrown_away_is_taken(tmp_path: Path) -> None:
     dropped = trainings.CLEAN["plain"].replace("optimizer, loader = engine", "optimizer, _ = engine")
     text, left = _fixed(tmp_path, dropped.replace("in loader", "in rows"))

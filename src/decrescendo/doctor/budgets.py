@@ -131,7 +131,10 @@ def _total(seen: Observed, private: Event) -> Ledger | None:
     if not movers:
         return Ledger([Release(rate, observed[-1] if observed else noise, count=total)])
     ahead, every = movers[0]["ahead"], 1 if movers[0]["steps"] >= len(observed) - 1 > 0 else steps
-    values = [*observed, *(ahead[min(i // every, len(ahead) - 1)] for i in range(total))][:total]
+    # The last step that was observed was taken with the first of ``ahead``; the scheduler moves after every so many.
+    last = max(len(observed) - 1, 0)
+    places = (at // every - last // every for at in range(len(observed), total))
+    values = [*observed, *(ahead[min(place, len(ahead) - 1)] for place in places)][:total]
     return Ledger.of(values, rate)
 
 

@@ -182,6 +182,8 @@ class _Writer:
         name = name_of(call.func)
         if name in MAKERS:
             self._maker(call, scheduled if name == "make_private_with_epsilon" else None)
+        elif name in ("save_checkpoint", "load_checkpoint"):
+            self._checkpoint(call, scheduled)
         elif name == "signal_skip_step":
             self._note(call, "signal_skip_step has no counterpart: take BatchMemoryManager, or the whole batch")
         elif name == "PrivacyEngine":
@@ -194,6 +196,16 @@ class _Writer:
                 self._replace(call, f"without_batch_norm({ast.unparse(call.args[0])})")
             else:  # a model is checked at every pass
                 self._replace(call, "True" if name == "is_valid" else "[]")
+
+    def _checkpoint(self, call: ast.Call, scheduled: str | None) -> None:
+        """The scheduler that was taken out is in no checkpoint; what is loaded must come before the training."""
+        if scheduled is not None and keyword(call, "noise_scheduler") is not None:
+            kept = [given for given in call.keywords if given.arg != "noise_scheduler"]
+            self._replace(call, ast.unparse(ast.Call(call.func, call.args, kept)))
+        steps = [one.lineno for _, one in self._sources.calls("step")]
+        if name_of(call.func) == "load_checkpoint" and any(line < call.lineno for line in steps):
+            self._note(call, "load_checkpoint comes before the first batch; to go back to weights of this training, "
+                             "take model.load_state_dict(torch.load(path)['module_state_dict'])")  # fmt: skip
 
     def _maker(self, call: ast.Call, scheduled: str | None) -> None:
         mode = keyword(call, "grad_sample_mode")
