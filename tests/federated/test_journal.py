@@ -332,7 +332,10 @@ def test_a_simulation_that_fails_may_go_on(tmp_path: Path) -> None:
 
     with pytest.raises(Killed) as kept:  # a notebook keeps the last error, and so everything in its frames
         once(failing)
-    assert once(lambda progress: False).ledger == PLAN().ledger
+    outcome = once(lambda progress: False)
+    assert outcome.ledger == PLAN().ledger
+    assert outcome.resumed == (1,)
+    assert "Resumed after step: 1." in outcome.to_run().statement().to_markdown()
     assert kept.type is Killed
 
 

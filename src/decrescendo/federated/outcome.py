@@ -35,6 +35,7 @@ class Outcome:
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
+        resumed: the rounds after which the run went on from its journal.
         clip_norm: C_t of the rounds spent, if it followed the telemetry; else empty.
         telemetry: what was released beside the updates, of each round that was released; public.
 
@@ -57,6 +58,7 @@ class Outcome:
     random: str = SEEDED
     assumptions: tuple[Assumption, ...] = (UNRECORDED,)
     account: str = ""
+    resumed: tuple[int, ...] = ()
     clip_norm: tuple[float, ...] = ()
     telemetry: tuple[Reading, ...] = ()
 
@@ -108,6 +110,7 @@ class Outcome:
             )
         provenance = Provenance(
             random=self.random,
+            resumed=self.resumed,
             trust=" ".join(self._trust),
             assumptions=self.assumptions,
             account=self.account,

@@ -75,6 +75,7 @@ class Rounds:
         self._contents = Contents(trainable(model), wide=placement.shows_replies)
         self.replies = Replies(run, self._contents.shapes, plan.sampling.dataset_size, turns, readings.telemetry)
         self.readings = readings
+        self.resumed = tuple[int, ...]()  # the rounds after which the run went on from its journal
         self.opened: Opened | None = None
         told = (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
         self._assumptions = (*told, *assumed_of_scheduler(scheduler), *readings.assumptions)
@@ -261,7 +262,8 @@ class Rounds:
     def _state(self, noisy: NoisyMean | None) -> dict[str, Any]:
         moved = (self._model, self._optimizer, self._scheduler, self.streams)
         books, assumptions = self._books, self.assumptions()
-        return state_of(self._run, books, self.replies, *moved, assumptions, noisy, self.readings)
+        state = state_of(self._run, books, self.replies, *moved, assumptions, noisy, self.readings)
+        return {**state, "resumed": self.resumed}
 
     def _go_on(self, state: Mapping[str, Any]) -> None:
         """Be where the journal was, with its last round in the store, and the weights moved by it."""
@@ -271,6 +273,7 @@ class Rounds:
             moved = (self._model, self._optimizer, self._scheduler, self.streams)
             shows = self._placement.shows_replies
             found = resumed(state, *moved, books.release_of, self.readings, shows_replies=shows)
+        self.resumed = (*map(int, state.get("resumed", ())), len(found.releases))
         books.releases, books.attendance = found.releases, found.attendance
         self.replies.one_by_one = found.one_by_one
         self._assumptions = found.assumptions

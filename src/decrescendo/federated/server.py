@@ -290,8 +290,7 @@ class Server:
         return Outcome(
             plan=self.plan, placement=self.placement, ledger=self.ledger, weights=self.weights(),
             guarantee=local_guarantee(self.plan) if self.placement is Placement.LOCAL else self._planned,
-            against_server=against,
-            secure_sum=secure_sum,
+            against_server=against, secure_sum=secure_sum, resumed=self._rounds.resumed,
             reports=self.reports, telemetry=self.telemetry, account=self._books.listed_as,
             clip_norm=self._rounds.readings.clip_norms(self.plan, self.spent),
             assumptions=tuple(sorted({*self.assumptions, *self._rounds.ended()})),
