@@ -275,6 +275,15 @@ def test_an_early_end_is_judged_by_the_whole_plan() -> None:
     assert outcome.guarantee.epsilon == pytest.approx(make_plan().guarantee.epsilon)
 
 
+def test_rounds_that_nobody_answers_are_worth_a_warning() -> None:
+    plan, model = make_plan(noise=[2.0] * 6, clip=[1.0] * 6, cohort=20), make_model()
+    with pytest.warns(UserWarning, match=r"no client's reply is in any of the [56] rounds"):
+        simulate(
+            model, loss, Clients.equal(records(), records=1), plan, sgd(model), seed=SEED,
+            placement=Placement.CENTRAL, dropouts=lambda turn, client: True,
+        )  # fmt: skip
+
+
 def test_a_callback_that_returns_a_number_is_refused() -> None:
     model = make_model()
     with pytest.raises(InvalidType, match="must return True to end the training"):

@@ -220,6 +220,7 @@ def test_a_reply_that_is_too_long_has_the_coordinates_of_what_is_added() -> None
     assert server.telemetry[0].norms[-1].value == pytest.approx(0, abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:no client's reply")
 def test_noise_of_rounds_that_nobody_answers_has_the_planned_deviation() -> None:
     plan = make_plan([1.5] * 150, [0.7] * 150)
     outcome, _ = run_of(plan, telemetry=NORMS, dropouts=lambda number, client: True)

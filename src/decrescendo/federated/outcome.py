@@ -1,5 +1,6 @@
 """What a finished federated training is, and what may be said of it."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training.run import Run
 from decrescendo.training.statement import SEEDED, UNRECORDED, Provenance
 from decrescendo.training.steering.reading import Reading
+
+_MANY = 5  # rounds without any reply are no accident
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +64,15 @@ class Outcome:
     resumed: tuple[int, ...] = ()
     clip_norm: tuple[float, ...] = ()
     telemetry: tuple[Reading, ...] = ()
+
+    def __post_init__(self) -> None:
+        rounds = [report for report in self.reports if report.cohort]
+        if len(rounds) >= _MANY and not any(report.taken for report in rounds):
+            warnings.warn(
+                f"no client's reply is in any of the {len(rounds)} rounds since this process started: the weights have "
+                "moved by noise alone, and the rounds are spent. Read the clients' logs",
+                stacklevel=3,
+            )
 
     @property
     def steps(self) -> int:
