@@ -113,9 +113,8 @@ _MODEL = (
          "a run starts from weights that another run of the process trained without noise",
          "start from initial or public weights"),
     Template("resumed-anew",
-         "the steps that were loaded sampled, clipped and added noise as their history says (their own assumptions are "
-         "not known here), and nothing was released of steps that an earlier process took after that checkpoint: they "
-         "are taken again with other batches and other noise",
+         "the loaded steps sampled, clipped and added noise as their history says, and nothing was released of steps "
+         "after that checkpoint, which are taken again with other batches and other noise",
          "`load_checkpoint` of `decrescendo.integrations.opacus`, or a loaded history, came before the run",
          "give the loss to `dc.Trainer` with `checkpoints=`, which takes the same steps again"),
     Template("read-earlier",
