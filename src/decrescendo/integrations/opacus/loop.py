@@ -76,10 +76,8 @@ class Loop(Content):
     ) -> None:
         self._module, self._optimizer, self._loader = module, optimizer, loader
         self._sampling, self._seed, self._earlier, self.plan = sampling, seed, earlier, plan
-        self._whole, self._before = (
-            plan,
-            0,
-        )  # what was calibrated; how many of its steps an earlier training took
+        # What was calibrated; how many of its steps an earlier training took.
+        self._whole, self._before = plan, 0
         self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
         self._loss, self._settings = LoopLoss(), settings or EngineSettings()
         self.trainer: Trainer | None = None

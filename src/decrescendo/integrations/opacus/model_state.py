@@ -131,10 +131,8 @@ class ModelState:
     def note(self, numbers: Numbers | None = None) -> None:
         """As it is now is how it may be; ``numbers`` as in `forward`."""
         self._numbers, self._codes = numbers or self._numbers_now(), self._codes_of(self._tensors())
-        self._after, self._by_loop = (
-            self._numbers,
-            set[str](),
-        )  # after the last pass; what was changed between passes
+        self._after = self._numbers  # after the last pass
+        self._by_loop = set[str]()  # what was set between passes
         held = (*self.module.parameters(), *self.module.buffers())
         self.tensors, self._memories = set(map(id, held)), set(map(_memory, held)) - {0}
 
