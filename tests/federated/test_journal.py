@@ -335,6 +335,8 @@ def test_a_simulation_that_fails_may_go_on(tmp_path: Path) -> None:
     outcome = once(lambda progress: False)
     assert outcome.ledger == PLAN().ledger
     assert outcome.resumed == (1,)
+    with pytest.warns(UserWarning, match="finished|left|taken"):
+        assert once(lambda progress: False).resumed == (1,)  # nothing was left to go on with
     assert "Resumed after step: 1." in outcome.to_run().statement().to_markdown()
     assert kept.type is Killed
 
@@ -565,6 +567,10 @@ class TestInALedger:
         ("attendance", [(3, -1)] * 3, "0 <= replies <= members"),
         ("assumptions", "ab", "a str where a list must be"),
         ("assumptions", [3], "an assumption must be a str, got int"),
+        ("resumed", None, "the journal must fit"),
+        ("resumed", ["a"], "resumed must be a whole number"),
+        ("resumed", [-1], "resumed must be"),
+        ("spent", "three", "spent must be a whole number"),
     ],
 )
 def test_a_journal_that_tells_less_than_was_seen_is_refused(

@@ -14,7 +14,7 @@ from decrescendo.base.assumptions import REPLAYED, assumed
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import trainable
-from decrescendo.errors import PlanViolation
+from decrescendo.errors import FileRefused, PlanViolation, check_integer
 from decrescendo.federated.books import Books
 from decrescendo.federated.contents import Contents
 from decrescendo.federated.messages import Opened, Reply, Round
@@ -269,17 +269,19 @@ class Rounds:
         """Be where the journal was, with its last round in the store, and the weights moved by it."""
         books = self._books
         books.id = check_of_run(state, self._run, stored=books.store is not None)
-        with fitting("the journal"):
+        with fitting("the journal", FileRefused):
             moved = (self._model, self._optimizer, self._scheduler, self.streams)
             shows = self._placement.shows_replies
             found = resumed(state, *moved, books.release_of, self.readings, shows_replies=shows)
-        self.resumed = (*map(int, state.get("resumed", ())), len(found.releases))
+            here = (len(found.releases),) if 0 < len(found.releases) < self._plan.steps else ()
+            before = (check_integer("resumed", number, at_least=0) for number in state.get("resumed", ()))
+            self.resumed = tuple(dict.fromkeys((*before, *here)))
         books.releases, books.attendance = found.releases, found.attendance
         self.replies.one_by_one = found.one_by_one
         self._assumptions = found.assumptions
         books.go_on(found.noisy)
         if found.noisy is not None:
-            with fitting("the journal"):
+            with fitting("the journal", FileRefused):
                 self._move(found.noisy)
 
     def _move(self, noisy: NoisyMean) -> None:

@@ -278,18 +278,19 @@ def _whole(tree: Any) -> Any:
 
 
 @contextmanager
-def fitting(what: str = "a checkpoint") -> Generator[None]:
+def fitting(what: str = "a checkpoint", known: type[DecrescendoError] = DecrescendoError) -> Generator[None]:
     """Inside, whatever fails is the fault of what is read.
 
     Args:
         what: is read.
+        known: errors that pass as they are.
 
     Raises:
         FileRefused: anything that cannot be read.
     """
     try:
         yield
-    except DecrescendoError:
+    except known:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise FileRefused(
