@@ -60,7 +60,8 @@ def numbers_in(tree: Any) -> Numbers:
     {}
     """
     objects = objects_in(tree)
-    return numbers_of(nn.Identity(), objects, choices=True) if objects else {}
+    found = numbers_of(nn.Identity(), objects, choices=True) if objects else {}
+    return {name.replace("loss", "object", 1): value for name, value in found.items()}
 
 
 def modes_of(module: nn.Module) -> tuple[bool, ...]:
