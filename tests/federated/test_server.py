@@ -13,6 +13,7 @@ from decrescendo.base.rng import Streams
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import InvalidValue
 from decrescendo.federated import (
+    Clients,
     LocalSteps,
     Opened,
     Placement,
@@ -20,6 +21,7 @@ from decrescendo.federated import (
     Server,
     client_update,
     prepare,
+    simulate,
 )
 from decrescendo.federated.rounds import SUMS
 from decrescendo.training import Trainer, train
@@ -107,6 +109,9 @@ def test_central_training_refuses_a_plan_for_clients_and_the_server_one_for_exam
         Trainer(model, loss, make_plan(), sgd(model), seed=0)
     with pytest.raises(InvalidValue, match="must protect clients, got unit=example"):
         Server(model, make_plan(unit=Unit.EXAMPLE), sgd(model), seed=0, placement=Placement.CENTRAL)
+    few, central = Clients.equal(records(4), records=2), Placement.CENTRAL  # told of the unit, not of the number
+    with pytest.raises(InvalidValue, match="must protect clients, got unit=example"):
+        simulate(model, loss, few, make_plan(unit=Unit.EXAMPLE), sgd(model), seed=0, placement=central)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_clients_are_called_clients(run: Run) -> None:
     client = dataclasses.replace(run.guarantee, unit=Unit.CLIENT)
     page = dataclasses.replace(run, guarantee=client).statement().to_markdown()
     assert "for one client**" in page
-    assert "each client's gradient" in page
+    assert "each client's update" in page
 
 
 def test_what_the_owner_declares_is_shown_on_one_line_and_the_rest_as_not_stated(run: Run, tmp_path: Path) -> None:

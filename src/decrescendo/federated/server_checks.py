@@ -30,11 +30,7 @@ def check_given(
     if telemetry is not None:
         _check_telemetry(telemetry, Placement(placement))
     check_instance("optimizer", optimizer, torch.optim.Optimizer)
-    if plan.budget.unit is not Unit.CLIENT:
-        raise InvalidValue(
-            f"a federated plan must protect clients, got unit={plan.budget.unit}. "
-            "Calibrate with Budget(epsilon, delta, Unit.CLIENT) and the number of clients as dataset_size"
-        )
+    check_unit(plan)
     check_clip_norm("clip_norm", float(plan.clip_norm.min()))
     if plan.correlation is None:
         poisson(plan.sampling, "a federated run")
@@ -49,6 +45,15 @@ def check_given(
         _check_store(store, seed, Placement(placement))
     check_optimizer(optimizer, Inventory.of(model), trainable(model))  # before a round is spent on finding out
     check_published(model)
+
+
+def check_unit(plan: Plan) -> None:
+    """Refuse a plan that protects something else than clients."""
+    if plan.budget.unit is not Unit.CLIENT:
+        raise InvalidValue(
+            f"a federated plan must protect clients, got unit={plan.budget.unit}. "
+            "Calibrate with Budget(epsilon, delta, Unit.CLIENT) and the number of clients as dataset_size"
+        )
 
 
 def _check_telemetry(telemetry: Telemetry, placement: Placement) -> None:

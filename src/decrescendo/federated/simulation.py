@@ -24,6 +24,7 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.readings import readings_of
 from decrescendo.federated.rounds import OWN_NOISE, REPLIES, SUMS
 from decrescendo.federated.server import Server
+from decrescendo.federated.server_checks import check_unit
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
 from decrescendo.training.loop.progress import Callback, Progress, callbacks_of, ends
@@ -124,6 +125,7 @@ def simulate(
     told = callbacks_of(callback)
     check_instance("clients", clients, Clients)
     given, (plan, readings) = plan, readings_of(plan, telemetry)
+    check_unit(plan)  # before its number is compared with another kind of rows
     if clients.count != plan.sampling.dataset_size:
         raise InvalidValue(
             f"clients must be the plan's {plan.sampling.dataset_size}, got {clients.count}. "

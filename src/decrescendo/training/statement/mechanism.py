@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting import Ledger, Unit
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.cyclic_sampling import CyclicPoissonSampling
 from decrescendo.plans.sampling import RandomAllocation, Sampling
@@ -49,10 +49,11 @@ def _noise(agreed: Agreement) -> str:
 
 
 def clipping_text(row: str, provenance: Provenance | None) -> str:
-    how = f"each {row}'s gradient to C_t in the joint L2 norm of all trained parameters"
+    told = "update" if row == Unit.CLIENT else "gradient"
+    how = f"each {row}'s {told} to C_t in the joint L2 norm of all trained parameters"
     if provenance is not None and provenance.gamma:
         how = (
-            f"automatic: each {row}'s gradient g counts as C_t g / (|g| + {provenance.gamma:g}), with |g| the joint L2 "
+            f"automatic: each {row}'s {told} g counts as C_t g / (|g| + {provenance.gamma:g}), with |g| the joint L2 "
             "norm over all trained parameters"
         )
     return f"{how}; one that is not finite counts as zero"
