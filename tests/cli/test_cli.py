@@ -611,7 +611,7 @@ def test_a_damaged_plan_is_refused_everywhere(invoke: Invoke, plan_file: Path, t
 def test_the_installed_command_answers_on_its_own(plan_file: Path, tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "decrescendo.cli", *arguments],
+            [sys.executable, "-m", "decrescendo", *arguments],
             capture_output=True,
             text=True,
             cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""``python -m decrescendo.cli``."""
+"""``python -m decrescendo``."""
 
 from decrescendo.cli import main
 
