@@ -7,8 +7,8 @@ import pytest
 from assumptions_page import PAGE, page
 
 import decrescendo
-from decrescendo.base.assumption import BEGINS, Assumption, are_independent, independence
-from decrescendo.base.assumptions import TEMPLATES, assumed, read_assumption, template
+from decrescendo.base.assumption import BEGINS, Assumption, are_independent, independence, read_assumption
+from decrescendo.base.assumptions import TEMPLATES, assumed, template
 from decrescendo.errors import InvalidType, InvalidValue
 
 SOURCE = Path(decrescendo.__file__).parent

@@ -442,6 +442,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "load_best_model_at_end must be False",
     ),
     ({"metric_for_best_model": "accuracy", "eval_strategy": "steps"}, "metric_for_best_model must be None"),
+    ({"metric_for_best_model": "eval_loss"}, "metric_for_best_model must be None"),  # a callback may evaluate
     ({"report_to": ["tensorboard"], "eval_strategy": "steps"}, "report_to must be 'none' while the trainer evaluates"),
     ({"report_to": ["tensorboard"], "eval_on_start": True}, "report_to must be 'none' while the trainer evaluates"),
     ({"push_to_hub": True}, "push_to_hub must be False"),
@@ -638,6 +639,10 @@ def test_scores_of_data_that_are_not_public_stay_out_of_files(tmp_path: Path) ->
         trainer.train()
         assert trainer.evaluate()["eval_loss"] > 0
         assert trainer.predict(scored).metrics["test_loss"] > 0
+        for score in (trainer.evaluate, trainer.predict) if public else ():  # a curve of the training loss
+            for own in (data, data.select([2])):
+                with pytest.raises(InvalidValue, match="public_eval=True must come with public evaluation data"):
+                    score(own)
         trainer.save_state()
         trainer.create_model_card()
         written = [path.read_text() for path in folder.rglob("*") if path.suffix in (".json", ".md")]

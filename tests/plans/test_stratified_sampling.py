@@ -107,3 +107,10 @@ def test_strata_of_a_plan_without_any_are_refused() -> None:
     plan = calibrate(BUDGET, dc.PoissonSampling(100, 10), steps=2, clip=1.0)
     with pytest.raises(InvalidValue, match="strata must come with a plan by StratifiedPoissonSampling"):
         dc.train(model, loss, data, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, strata=NAMES)
+
+
+def test_a_run_says_what_it_takes_strata_for() -> None:
+    plan, model = calibrate(BUDGET, SAMPLING, steps=2, clip=1.0), nn.Linear(3, 2)
+    data = torch.zeros(100, 3), torch.zeros(100).long()
+    run = dc.train(model, loss, data, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, strata=NAMES)
+    assert [assumption.code for assumption in run.assumptions] == ["own-strata"]

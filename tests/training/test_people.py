@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from often import some
 from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset
 
 import decrescendo as dc
 from decrescendo.accounting import Pld
@@ -22,6 +23,7 @@ from decrescendo.errors import FileRefused, InvalidType, InvalidValue
 from decrescendo.plans import Plan, calibrate, curves
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.training import Checkpoints, Store, Task, train_task
+from decrescendo.training.data.data_set import data_set_of
 from decrescendo.training.data.people import check_index, check_people
 from decrescendo.training.loop.progress import Progress
 
@@ -366,3 +368,33 @@ class TestAudit:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("decrescendo.training.loop.source.check_promise", print)
             assert attacked(broken, 120) > 1.0
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (["ann", "nan"], "must have an id in people, got 'nan'"),
+        (["ann", "None "], "must have an id in people, got 'None '"),
+        (["ann", "<NA>"], "must have an id in people, got '<NA>'"),
+        (["ann", "ann "], "must have one id in people, got 'ann' and 'ann '"),
+        (["Jos\u00e9", "Jose\u0301"], "must have one id in people, got .* Unicode"),
+    ],
+)
+def test_ids_that_are_none_and_ids_spelled_in_two_ways_are_refused(ids: list[str], words: str) -> None:
+    for given_as in (ids, np.array(ids), np.array(ids, dtype=object)):
+        with pytest.raises(InvalidValue, match=words):
+            check_people(given_as, BUDGET, len(ids))
+    assert check_people(["Ann", "ann", "Nan"], BUDGET, 3) is not None  # they may be three people
+
+
+def test_one_record_is_not_of_two_people() -> None:
+    rows = [{"inputs": row} for row in torch.ones(ROWS // 2, 1)]
+    whose = np.arange(ROWS // 2)
+    for data in (rows * 2, Subset(TensorDataset(torch.ones(ROWS // 2, 1)), [*whose, *whose])):
+        assert data_set_of(data, None, np.tile(whose, 2), ROWS, BUDGET).table.count == ROWS
+        with pytest.raises(InvalidValue, match="must be in rows of one person"):
+            data_set_of(data, None, np.arange(ROWS), ROWS, BUDGET)
+
+
+def test_a_run_of_people_says_what_it_takes_ids_for() -> None:
+    assert [assumption.code for assumption in trained().assumptions] == ["own-ids"]

@@ -25,6 +25,7 @@ from decrescendo.training.loop.assumptions import (
     WRITTEN,
 )
 from decrescendo.training.loop.constructed import is_as_constructed
+from decrescendo.training.run.weights import assumed_of
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -325,3 +326,12 @@ class TestFreezing:
 
     def test_a_copy_of_the_weights_is_nothing_to_say(self, data: Data) -> None:
         assert not run_of(data, make_model(), lambda m, o, step: copy.deepcopy(m).requires_grad_(False)).assumptions
+
+
+def test_adapters_that_rows_initialised_are_listed() -> None:
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(nn.Sequential(nn.Linear(4, 4)), peft.LoraConfig(target_modules=["0"], r=2))
+    assert assumed_of(nn.Sequential(model)) == ()
+    model.peft_config["default"].init_lora_weights = "eva"
+    (found,) = assumed_of(nn.Sequential(model))
+    assert (found.code, "eva" in found.sentence) == ("adapters-from-data", True)

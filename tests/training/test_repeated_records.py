@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import datasets
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
@@ -228,3 +230,14 @@ def test_many_parts_are_told_apart_in_one_pass() -> None:
     check_distinct(ConcatDataset(parts))
     with pytest.raises(InvalidValue, match="3 row"):
         check_distinct(ConcatDataset([*parts, parts[7]]))
+
+
+def test_a_frame_whose_index_says_that_rows_are_copies_is_refused() -> None:
+    frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [0, 1, 1]})
+    again = pandas.concat([frame, frame[frame["b"] == 1]])
+    drawn = frame.sample(3, replace=True, random_state=0)
+    for data in (again, drawn, {"a": again["a"]}, (again[["a"]], again["b"]), datasets.Dataset.from_pandas(again)):
+        with pytest.raises(InvalidValue, match=r"index has labels several times.*reset_index"):
+            check_distinct(data)
+    for data in (frame, again.reset_index(drop=True), frame.sample(frac=1), datasets.Dataset.from_pandas(frame[1:])):
+        check_distinct(data)

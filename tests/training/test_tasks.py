@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+import decrescendo as dc
+from decrescendo.accounting import Trials
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans.named import SCHEDULES, schedule_curves
 from decrescendo.training import (
+    PrivateSearch,
     Run,
+    Space,
     Task,
     accuracy,
     cross_entropy,
@@ -20,9 +24,12 @@ from decrescendo.training import (
     find_task,
     make_optimizer,
     rows,
+    search_privately,
     train,
     train_task,
+    tune,
 )  # fmt: skip
+from decrescendo.training.search.space import Among
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -123,7 +130,7 @@ def toy() -> Task:
     targets = (inputs[:, 0] > 0).long()
 
     def score(model: torch.nn.Module) -> dict[str, float]:
-        return {"test_accuracy": accuracy(model, inputs[:4], 1 - targets[:4])}
+        return {"test_accuracy": accuracy(model, inputs[:4].clone(), 1 - targets[:4])}
 
     return Task(
         model=lambda seed: make_model(), loss=cross_entropy, data=lambda: (inputs, targets), rows=ROWS, score=score,
@@ -185,3 +192,30 @@ def test_a_task_without_rows_is_refused_in_words() -> None:
     for name in ("count", "delta", "expected_batch"):
         with pytest.raises(InvalidValue, match="rows must be >= 1"):
             getattr(empty, name)
+
+
+def test_a_score_on_the_private_rows_is_refused_before_the_budget_is_spent() -> None:
+    private, targets = torch.randn(ROWS, 3), torch.zeros(ROWS).long()
+    public = torch.randn(ROWS, 3)
+
+    def scored_on(inputs: torch.Tensor) -> Task:
+        return Task(
+            model=lambda seed: make_model(), loss=cross_entropy, data=(private, targets), batch=8, epochs=1,
+            score=lambda model: {"accuracy": accuracy(model, inputs, targets)},
+        )  # fmt: skip
+
+    space = Space({"learning_rate": Among((0.1, 0.2))})
+
+    def searched(task: Task) -> object:
+        return search_privately(
+            PrivateSearch(task=task, epsilon=3.0, space=space, trials=Trials(mean=2, shape=1)), seed=0
+        )
+
+    def tuned(task: Task) -> object:  # on public rows, with the score of the task that it was made from
+        return tune(task, replace(task, data=(public, targets.clone())), dc.Budget(3.0, 1e-2), space, trials=1)
+
+    for use in (lambda task: train_task(task, make_plan(), seed=0), searched, tuned):
+        for inputs in (private, private[:4]):
+            with pytest.raises(InvalidValue, match="score must be on public data"):
+                use(scored_on(inputs))
+        assert use(scored_on(public.clone()))

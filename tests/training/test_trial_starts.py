@@ -24,7 +24,7 @@ class TestTrialsAreIndependent:
     30."""
 
     def search(self, model: Any, score: Any = None, loss: Any = cross_entropy, trials: float = 4) -> Any:
-        own = score or (lambda model: {"accuracy": accuracy(model, X[:20], Y[:20])})
+        own = score or (lambda model: {"accuracy": accuracy(model, X[:20].clone(), Y[:20])})
         task = Task(model=model, loss=loss, data=(X, Y), score=own, batch=ROWS, epochs=2)
         space = Space({"learning_rate": Between(0.1, 1.0)}, {"schedule": "constant"})
         asked = PrivateSearch(task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(trials, float("inf")))
@@ -41,7 +41,7 @@ class TestTrialsAreIndependent:
 
         def keeping(model: nn.Module) -> dict[str, float]:
             best["state"] = copy.deepcopy(model.state_dict())
-            return {"accuracy": accuracy(model, X[:20], Y[:20])}
+            return {"accuracy": accuracy(model, X[:20].clone(), Y[:20])}
 
         with pytest.raises(InvalidValue, match="a training of its own"):
             self.search(warm, keeping)
@@ -57,7 +57,7 @@ class TestTrialsAreIndependent:
 
         def keeping(model: nn.Module) -> dict[str, float]:
             torch.save(model.state_dict(), path)
-            return {"accuracy": accuracy(model, X[:20], Y[:20])}
+            return {"accuracy": accuracy(model, X[:20].clone(), Y[:20])}
 
         with pytest.raises(InvalidValue, match="initial weights must follow from its seed"):
             self.search(warm, keeping)
@@ -71,7 +71,7 @@ class TestTrialsAreIndependent:
         held: dict[str, Tensor] = {}
 
         def lazy(model: nn.Module) -> dict[str, float]:
-            held.setdefault("x", X[:20])  # loaded when it is first asked for
+            held.setdefault("x", X[:20].clone())  # loaded when it is first asked for
             return {"accuracy": accuracy(model, held["x"], Y[:20])}
 
         winner = self.search(lambda seed: nn.Linear(3, 2), lazy)
@@ -88,7 +88,7 @@ class TestTrialsAreIndependent:
 
         def counting(model: nn.Module) -> dict[str, float]:
             seen.append(len(seen))
-            return {"accuracy": accuracy(model, X[:20], Y[:20])}
+            return {"accuracy": accuracy(model, X[:20].clone(), Y[:20])}
 
         assert self.search(lambda seed: nn.Linear(3, 2), counting).assumptions == ()
 

@@ -12,6 +12,7 @@ from decrescendo.errors import InvalidValue, check_instance
 ROWS, PUBLIC = "rows-", "public-"
 BEGINS = "Assumed: "
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_WRITTEN = re.compile(r"(?P<code>[a-z0-9-]+): (?P<sentence>Assumed: .*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,6 +69,22 @@ class Assumption:
         'own-sampler: Assumed: it is public'
         """
         return f"{self.code}: {self.sentence}"
+
+
+def read_assumption(text: object) -> Assumption:
+    """The assumption in a text that `Assumption.written` wrote.
+
+    Raises:
+        InvalidType, InvalidValue: not a text, or a text without a code.
+
+    >>> read_assumption("own-sampler: Assumed: it is public").code
+    'own-sampler'
+    """
+    check_instance("an assumption", text, str)
+    found = _WRITTEN.fullmatch(str(text))
+    if found is None:
+        raise InvalidValue(f'an assumption must be written as "code: Assumed: sentence", got {str(text)[:80]!r}')
+    return Assumption(found["code"], found["sentence"])
 
 
 class Template(NamedTuple):

@@ -1,11 +1,10 @@
 """The table of all assumptions of a guarantee; docs/reference/assumptions.md is written from it."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from decrescendo.base.assumption import Assumption, Template
-from decrescendo.errors import InvalidType, InvalidValue, check_instance
+from decrescendo.base.assumption import Assumption, Template, read_assumption
+from decrescendo.errors import InvalidType
 
 # About the independence of rows in a pass, assumed by the engine or another trainer: all codes ``rows-..``.
 _ROWS = (
@@ -84,6 +83,9 @@ _MODEL = (
          "only released or public values went into {}, which code outside of the training steps changed during the "
          "run; such buffers and frozen parameters are published as they are, without noise",
          "a loop or callback changed buffers or frozen parameters between steps", "keep them constant"),
+    Template("adapters-from-data", "the rows that the adapters were initialised from ({}) are public",
+         "PEFT initialised adapters by activations or gradients of rows that it was given",
+         "initialise them without data, or from public rows"),
     Template("frozen-layer-entries",
          "the {} entries that frozen layers of class {} add to the state dict ({}, ..) are public; they are not in "
          "the run's weights",
@@ -195,6 +197,11 @@ _DATA = (
          "the tensors that several records hold in common are public, or what is in them needs no privacy",
          "examples are passed one by one, and the first two records hold one tensor (the graph of their nodes)",
          "cut the data so that each record has its own part"),
+    Template("own-ids", "each person has one id in `people=`, and each row the id of its person alone",
+         "a plan for people got `people=`", "not needed for ids that a data base keeps unique"),
+    Template("own-strata", "the stratum of each record follows from that record alone (not from a mean, median or "
+         "model of several), and how many records a stratum has is public", "the plan has strata",
+         "sample all records alike"),
     Template("own-rows",
          "Rows.take makes each row from its own example (one row of the first batch is taken alone and compared)",
          "the data are your own `Rows`", "pass tensors, arrays or a list"),
@@ -246,7 +253,6 @@ _OTHERS = (
 # In the order of the page.
 TEMPLATES = (*_ROWS, *_PASSES, *_MODEL, *_LOOP, *_DATA, *_OTHERS)
 _BY_CODE = {found.code: found for found in TEMPLATES}
-_WRITTEN = re.compile(r"(?P<code>[a-z0-9-]+): (?P<sentence>Assumed: .*)", re.DOTALL)
 
 
 def template(code: str) -> Template:
@@ -265,22 +271,6 @@ def assumed(code: str, *names: object) -> Assumption:
     'Assumed: code that ended the run before its plan did used released or public values only'
     """
     return template(code).format(*names)
-
-
-def read_assumption(text: object) -> Assumption:
-    """The assumption in a text that `Assumption.written` wrote.
-
-    Raises:
-        InvalidType, InvalidValue: not a text, or a text without a code.
-
-    >>> read_assumption("own-sampler: Assumed: it is public").code
-    'own-sampler'
-    """
-    check_instance("an assumption", text, str)
-    found = _WRITTEN.fullmatch(str(text))
-    if found is None:
-        raise InvalidValue(f'an assumption must be written as "code: Assumed: sentence", got {str(text)[:80]!r}')
-    return Assumption(found["code"], found["sentence"])
 
 
 def assumptions_in(provenance: Mapping[str, Any]) -> tuple[Assumption, ...]:

@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from decrescendo.accounting import Release
-from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import assumed, read_assumption
+from decrescendo.base.assumption import Assumption, read_assumption
+from decrescendo.base.assumptions import assumed
 from decrescendo.errors import FileRefused, PlanViolation, check_integer
 from decrescendo.federated.books import Books
 from decrescendo.federated.readings import NO_READINGS, Readings

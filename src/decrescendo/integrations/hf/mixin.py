@@ -17,7 +17,7 @@ from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.integrations.hf.losses import loss_and_accuracy
 from decrescendo.integrations.hf.mixin_checks import PUBLIC_EVAL, check_class, check_order, given, told
-from decrescendo.integrations.hf.records import Records, check_public
+from decrescendo.integrations.hf.records import Records
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
 from decrescendo.integrations.hf.scores import PrivateScores
@@ -178,11 +178,8 @@ class PrivateMixin(PrivateScores):
     def _check(self) -> None:
         """That arguments and data are those of a private training."""
         check_arguments(self, self._source.steps, public_eval=self._public_eval)
-        given = getattr(self, "_given", {})
         if self._public_eval:
-            held = (given.get("train_dataset"), self.train_dataset)
-            for scored in (given.get("eval_dataset"), self.eval_dataset):
-                check_public(scored, held)
+            self._check_public()
         records = self._records or Records()
         traced = records.check(self.train_dataset, self._source.agreed.budget.unit)
         names = sorted(unknown(self.args, NAMES))

@@ -156,7 +156,7 @@ def check_arguments(trainer: Any, steps: int, *, public_eval: bool = False) -> N
     evaluates = not _off(arguments.eval_strategy) or getattr(arguments, "eval_on_start", False)
     if evaluates:
         check_reports(trainer)
-    if evaluates and getattr(arguments, "metric_for_best_model", None) is not None:
+    if getattr(arguments, "metric_for_best_model", None) is not None:
         raise InvalidValue(
             "metric_for_best_model must be None, got "
             f"metric_for_best_model={_shown(arguments.metric_for_best_model)}: which checkpoint is kept as the best by "

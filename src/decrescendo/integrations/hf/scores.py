@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from decrescendo.integrations.hf.losses import problem_type_kept
+from decrescendo.integrations.hf.mixin_checks import given
+from decrescendo.integrations.hf.records import check_public
 from decrescendo.integrations.hf.refusals import check_reports
 
 if TYPE_CHECKING:
@@ -26,14 +28,21 @@ class PrivateScores(_Base):
         """The scores of data that were not declared public, in order, each with its step: covered by no guarantee."""
         return self.__dict__.setdefault("_scores", [])
 
+    def _check_public(self, *scored: object) -> None:
+        """That no row of these, which are declared to be public, is trained on."""
+        named = self.__dict__.get("_given", {})
+        for data in (*scored, named.get("eval_dataset"), self.eval_dataset):
+            check_public(data, (named.get("train_dataset"), self.train_dataset))
+
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """The trainer's own.
 
         Raises:
             InvalidValue: the scores would be reported elsewhere (``report_to``, or such a callback), and their data are
-                not public.
+                not public; rows that are trained on, with ``public_eval=True``.
         """
         if self._public_eval:
+            self._check_public(given(super().evaluate, args, kwargs).get("eval_dataset"))
             return super().evaluate(*args, **kwargs)
         check_reports(self)
         before = len(self.state.log_history)
@@ -50,6 +59,7 @@ class PrivateScores(_Base):
             InvalidValue: as in `evaluate`.
         """
         if self._public_eval:
+            self._check_public(given(super().predict, args, kwargs).get("test_dataset"))
             return super().predict(*args, **kwargs)
         check_reports(self)
         try:

@@ -18,11 +18,11 @@ from decrescendo.errors import InvalidValue
 from decrescendo.training.data.data_memory import memory_of
 from decrescendo.training.data.examples import Collate, Examples, own_numbers
 from decrescendo.training.data.people import check_index, check_people
-from decrescendo.training.data.repeated_records import check_distinct
+from decrescendo.training.data.repeated_records import check_distinct, check_one_person_each
 from decrescendo.training.data.rows import Rows, assumption_of, held_by, table_of
 from decrescendo.training.processes.world import data_facts
 
-SHARED_OBJECTS = assumed("records-share-objects")
+SHARED_OBJECTS, OWN_IDS = assumed("records-share-objects"), assumed("own-ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,11 @@ def data_set_of(
     person_of_row = check_people(people, budget, table.count)
     if budget.unit is Unit.EXAMPLE:
         check_distinct(data, columns=isinstance(table, Rows))
+    elif person_of_row is not None:
+        check_one_person_each(data, person_of_row)
     found = {assumption_of(table)}
+    if person_of_row is not None:
+        found.add(OWN_IDS)
     if one_by_one and isinstance(table, Examples) and table.count > 1 and _share_tensors(table):
         found.add(SHARED_OBJECTS)
     return DataSet(table, person_of_row, frozenset(one for one in found if one is not None), data)

@@ -1,6 +1,7 @@
 """Checks the ids of people (one per row) against the number of examples per person that a plan protects."""
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, cast
 
@@ -11,9 +12,12 @@ from torch import Tensor
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.training.data.repeated_records import index_of, indices_of
 
 # The names of pandas' types for a missing value.
 _MISSING = ("NAType", "NaTType")
+# What str() makes of a value that is missing, and what files have for one.
+_MISSING_TEXTS = frozenset({"nan", "NaN", "None", "NaT", "<NA>", "null", "NULL"})
 _KINDS: dict[type, type] = {str: str, bytes: bytes, int: float, bool: float, float: float}
 # Below this every whole number has a float of its own.
 _WHOLE = 2.0**53
@@ -68,12 +72,6 @@ def check_people(people: object, budget: Budget, rows: int) -> Int[np.ndarray, "
     return person_of_row
 
 
-def _index_of(column: object) -> Any:
-    """The index of a data frame, or of a column of one."""
-    index = getattr(column, "index", None)
-    return index if type(index).__module__.split(".")[0] == "pandas" else None
-
-
 def check_index(data: object, people: object) -> None:
     """Refuse ids with another index than the rows', both of data frames: which row is whose?
 
@@ -84,13 +82,10 @@ def check_index(data: object, people: object) -> None:
     Raises:
         InvalidValue: another index.
     """
-    held = cast("Any", data)
-    parts = held.values() if isinstance(data, Mapping) else held[:16] if isinstance(data, (tuple, list)) else ()
-    ids = _index_of(people)
-    for column in (data, *parts):
-        index = _index_of(column)
+    ids = index_of(people)
+    for index in indices_of(data):
         # (A list of as many frames as there are rows has one for each row.)
-        if index is not None and ids is not None and len(index) == len(ids) and not ids.equals(index):
+        if ids is not None and len(index) == len(ids) and not ids.equals(index):
             raise InvalidValue(
                 "people must have the index of the rows, got another one: the ids of a frame that was shuffled or "
                 "cut after they were taken? Take both from one frame (frame[columns] and frame['id']), or, if they are "
@@ -102,16 +97,25 @@ def numbered(ids: Sequence[Any], name: str = "people") -> Int[np.ndarray, " rows
     """Ids as integers from 0, in the order of their first occurrence.
 
     Raises:
-        InvalidValue: a row without an id.
+        InvalidValue: a row without an id; an id that is spelled in two ways (spaces, Unicode's forms).
 
     >>> numbered(["ann", "bo", "ann"])
     array([0, 1, 0])
     """
     places: dict[object, int] = {}
+    spelled: dict[str, str] = {}
     found = np.empty(len(ids), dtype=np.int64)
     for row, one in enumerate(ids):
-        if one is None or one != one or (isinstance(one, str | bytes) and not one.strip()):
+        bare = one.strip() if isinstance(one, str | bytes) else one
+        if bare is None or one != one or bare in ("", b"") or bare in _MISSING_TEXTS:
             raise InvalidValue(f"every row must have an id in {name}, got {one!r} for row {row}. Whose row is it?")
+        if isinstance(one, str):
+            same = spelled.setdefault(unicodedata.normalize("NFC", one.strip()), one)
+            if same != one:
+                raise InvalidValue(
+                    f"each person must have one id in {name}, got {same!r} and {one!r}, which differ in spaces or in "
+                    "Unicode's form and would count as two. Write each id in one way (strip, unicodedata.normalize)"
+                )
         found[row] = places.setdefault(one, len(places))
     return found
 
@@ -158,7 +162,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
         if found is None:  # objects of one person are often not equal: they would be two people
             raise InvalidType(
                 f"each id in {name} must be a text or a number, got {type(one).__name__} for row {row}. str(..) makes "
-                "a text of a UUID or a date"
+                "a text of a UUID or a date (leave out rows whose id is missing first)"
             )
         if type(one) is float and abs(one) >= whole:
             raise InvalidValue(
@@ -171,6 +175,6 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
         raise InvalidType(
             f"ids in {name} must be all texts or all numbers, got {ids[first]!r} for row {first} and {ids[second]!r} "
             f"for row {second}. A person with an id of each kind would count as two (as texts, 7 and 7.0 "
-            "also differ): write all ids in one form"
+            "also differ): write all ids in one form, without the rows that have none"
         )
     return ids

@@ -21,6 +21,8 @@ from decrescendo.errors import InvalidType, InvalidValue
 # One identifier per row, as a row of integers: its memory address, or the id of its container and its index
 # there.
 Identities = Int[np.ndarray, "rows columns"]
+# The column in which `datasets.Dataset.from_pandas` keeps the index of a frame.
+_INDEX = "__index_level_0__"
 # How many entries of a list are searched for a tensor, to tell a list of tensors from a long list of numbers.
 _SEARCHED = 9
 
@@ -45,6 +47,57 @@ def check_distinct(data: object, *, columns: bool = False) -> None:
         _refuse_repeats(_repeats(data), type(data).__name__)
     elif (found := list(columns_of(data))) and all(map(_is_expanded, found)):
         _refuse_repeats(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
+    _refuse_repeated_labels(data)
+
+
+def check_one_person_each(data: object, person_of_row: Int[np.ndarray, " rows"]) -> None:
+    """Check that no record of a known container type is in rows of several people.
+
+    Raises:
+        InvalidValue: one is.
+
+    >>> rows = [torch.zeros(2)] * 2
+    >>> check_one_person_each(rows, np.array([4, 4]))
+    >>> check_one_person_each(rows, np.array([4, 5]))
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a record must be in rows of one person, got a list in which 1 row(s) ...
+    """
+    if not (isinstance(data, (list, Subset, ConcatDataset, StackDataset)) or is_hugging_face(data)):
+        return
+    if again := _repeats(data, person_of_row):
+        raise InvalidValue(
+            f"a record must be in rows of one person, got a {type(data).__name__} in which {again} row(s) are another "
+            "person's too: it would have a share of the budget for each. Let people= follow from the record"
+        )
+
+
+def index_of(column: object) -> Any:
+    """The index of a data frame of pandas, or of a column of one; ``None`` of anything else."""
+    index = getattr(column, "index", None)
+    return index if type(index).__module__.split(".")[0] == "pandas" else None
+
+
+def indices_of(data: object) -> Iterator[Any]:
+    """The index of a data frame, or those of the columns of frames in a dict, tuple or list."""
+    held = cast("Any", data)
+    parts = held.values() if isinstance(data, Mapping) else held[:16] if isinstance(data, (tuple, list)) else ()
+    for column in (data, *parts):
+        if (index := index_of(column)) is not None:
+            yield index
+
+
+def _refuse_repeated_labels(data: object) -> None:
+    labels = next((index for index in indices_of(data) if index.has_duplicates), None)
+    if is_hugging_face(data) and _INDEX in cast("Any", data).column_names:
+        kept = cast("Any", data)[_INDEX]
+        labels = labels if len(set(kept)) == len(kept) else kept
+    if labels is not None:
+        raise InvalidValue(
+            "a plan for examples must be given each record once, got a data frame whose index has labels several "
+            "times, as where rows were sampled with replacement or added again to balance classes: such a record would "
+            "have more than one share of the budget. Weight the losses, or make a plan for people; if all rows are "
+            "different records, say so with reset_index(drop=True)"
+        )
 
 
 def share_records(one: object, other: object) -> bool:
@@ -69,13 +122,14 @@ def most_repeated(data: object) -> int:
     return int(np.unique(_kinds(data)[0], axis=0, return_counts=True)[1].max(initial=0))
 
 
-def _repeats(data: object) -> int:
-    """How many rows repeat an earlier one."""
+def _repeats(data: object, groups: Int[np.ndarray, " rows"] | None = None) -> int:
+    """How many rows repeat one of another group; ``None``: each row is a group."""
     marks, owners = _marked(data)
+    owners = owners if groups is None else groups[owners]
     order = np.lexsort((owners, *marks.T))
     ordered, owners = marks[order], owners[order]
     again = (ordered[1:] == ordered[:-1]).all(1) & (owners[1:] != owners[:-1])
-    return np.unique(owners[1:][again]).size
+    return np.unique(owners[1:][again]).size if groups is None else int(again.sum())
 
 
 def _marked(data: object) -> tuple[Identities, Int[np.ndarray, " marks"]]:

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import assumed, read_assumption, template
+from decrescendo.base.assumption import Assumption, read_assumption
+from decrescendo.base.assumptions import assumed, template
 from decrescendo.training.processes.world import World
 
 WRITTEN = assumed("weights-written")

@@ -46,14 +46,15 @@ from decrescendo.training.store import Account, Store, check_name, new_id
 _NORMS = 2
 
 
-SAME_ORDER = assumed("same-order")
+SAME_ORDER, OWN_STRATA = assumed("same-order"), assumed("own-strata")
 
 
-def assumed_of_data(data: object, before: object, sampling: Sampling, taken: int) -> set[Assumption]:
+def assumed_of_data(data: object, before: object, strata: object, sampling: Sampling, taken: int) -> set[Assumption]:
     """What is assumed of data that are given after ``taken`` steps, where ``before`` were given last (`None`: none)."""
+    found = set[Assumption]() if strata is None else {OWN_STRATA}
     if are_same(data, before):
-        return set()
-    found = {SAME_ORDER} if is_order_kept(sampling, taken) else set[Assumption]()
+        return found
+    found |= {SAME_ORDER} if is_order_kept(sampling, taken) else set()
     return found | ({OTHER_DATA} if taken and before is not None else set())
 
 

@@ -221,13 +221,13 @@ class Trainer:
             is_new = data is not self._data
             if self._unmoved is not None and beginning.are_same(data, self._data):
                 self._unmoved.check()
-            known = self._known(data, collate_fn, num_workers, people)
+            known = self._known(data, collate_fn, num_workers, people, strata)
             rows = beginning.checked_rows(known, require_finite, self._looking, self._device)
             if is_new or not beginning.is_order_kept(self._source.sampling, self._run_state.taken):
                 self._unmoved = Unmoved(rows)
             return self._draw(rows, num_workers, known.people, strata)
 
-    def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object) -> DataSet:
+    def _known(self, data: object, collate_fn: Collate | None, workers: int, people: object, strata: object) -> DataSet:
         """Check the data against the plan and the other ranks; assumptions about them are noted."""
         sampling, taken, alone = (
             self._source.sampling,
@@ -239,7 +239,7 @@ class Trainer:
         )
         found = (*known.assumptions, *beginning.check_data_alike(known, self._world, workers))
         assumptions = {*self._run_state.assumptions, *found}
-        assumptions |= beginning.assumed_of_data(data, self._data, sampling, taken)
+        assumptions |= beginning.assumed_of_data(data, self._data, strata, sampling, taken)
         self._data = data
         if isinstance(self._engine, Engine):
             self._engine.withhold(known.memory(), optimizer_tensors(self._optimizer))

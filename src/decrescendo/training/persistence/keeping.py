@@ -12,8 +12,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor, nn
 
-from decrescendo.base.assumption import Assumption
-from decrescendo.base.assumptions import read_assumption
+from decrescendo.base.assumption import Assumption, read_assumption
 from decrescendo.base.storages import pieces
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer

@@ -12,6 +12,9 @@ from decrescendo.base.storages import pieces
 from decrescendo.errors import UnsupportedModel, check_instance
 from decrescendo.training.processes.bits import is_part
 
+# The ways in which PEFT initialises adapters from activations or gradients of rows.
+_FROM_DATA = ("eva", "corda", "lora_ga")
+
 
 def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:
     """CPU copies of the weights to publish: named parameters, and the named buffers that torch would save.
@@ -101,12 +104,25 @@ def entries_of_frozen_layers(model: nn.Module) -> dict[str, object]:
 
 
 def assumed_of(model: nn.Module) -> tuple[Assumption, ...]:
-    """The assumptions about frozen layers with extra state dict entries, one for each class."""
+    """The assumptions about frozen layers with extra state dict entries, one for each class, and about adapters
+    that were initialised from data."""
     by_kind: dict[str, list[str]] = {}
     for name in entries_of_frozen_layers(model):
         owner = _frozen_owner(model, name)
         by_kind.setdefault(type(owner).__name__, []).append(name)
-    return tuple(assumed("frozen-layer-entries", len(names), kind, names[0]) for kind, names in sorted(by_kind.items()))
+    found = [assumed("frozen-layer-entries", len(names), kind, names[0]) for kind, names in sorted(by_kind.items())]
+    if kinds := _initialised_from_data(model):
+        found.append(assumed("adapters-from-data", ", ".join(kinds)))
+    return tuple(found)
+
+
+def _initialised_from_data(model: nn.Module) -> list[str]:
+    """The kinds of PEFT's adapters in the model that begin with what rows told of."""
+    configs: list[Any] = []
+    for module in model.modules():
+        held = getattr(module, "peft_config", None)
+        configs += held.values() if isinstance(held, Mapping) else []
+    return sorted({kind for config in configs if (kind := getattr(config, "init_lora_weights", None)) in _FROM_DATA})
 
 
 def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:

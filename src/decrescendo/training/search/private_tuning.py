@@ -108,7 +108,7 @@ def search_privately(
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
     if attempt is None and asked.telemetry is None:  # a score that fails must fail before the budget is spent
-        first_of(asked.task.scores(asked.task.fresh(0)))
+        first_of(asked.task.scores(asked.task.fresh(0), None if asked.task.loads else asked.task.data))
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
     # All drawn here: a number drawn, or changed, after a trial was seen would not be covered.

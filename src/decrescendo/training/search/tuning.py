@@ -81,6 +81,8 @@ def tune(
     _check_others(task, public, public.data, lie=not public.loads)
     loaded = public.load()
     _check_others(task, public, loaded, lie=True)
+    if not task.loads:
+        public.scores(public.fresh(0), task.data)
     data = as_many(table_of(loaded, public.collate_fn), task.count)
     done: list[Trial] = []
     for number in range(trials):

@@ -142,7 +142,7 @@ def train_task(
     """
     data = task.load()
     model = task.fresh(secrets.randbits(32) if isinstance(seed, Secure) else seed, data)
-    task.scores(model)
+    task.scores(model, data)
     run, tested = fit(
         model, loss_of(task, telemetry), data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,

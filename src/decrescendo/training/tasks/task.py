@@ -8,7 +8,8 @@ import copy
 import difflib
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
@@ -18,9 +19,11 @@ from weakref import WeakSet
 from torch import nn
 
 from decrescendo.base import Streams
+from decrescendo.base.storages import tensors_of
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
-from decrescendo.training.data.data_memory import check_model_apart
+from decrescendo.row_independence.tracing import Memory
+from decrescendo.training.data.data_memory import check_model_apart, memory_of
 from decrescendo.training.data.examples import Collate, own_numbers
 from decrescendo.training.data.rows import table_of
 
@@ -146,10 +149,17 @@ class Task:
         _MADE.add(made)
         return made
 
-    def scores(self, model: nn.Module) -> dict[str, float]:
+    def scores(self, model: nn.Module, private: object = None) -> dict[str, float]:
         """Scores on public data; empty if the task has none. Global generators are seeded alike for each
-        call."""
-        with own_numbers() as begin:
+        call.
+
+        Args:
+            private: rows that the score must not give to the model, as far as their memory shows it.
+
+        Raises:
+            InvalidValue: it gives them.
+        """
+        with own_numbers() as begin, _given_no_rows_of(private, model):
             begin(0, 0)
             found: Any = {} if self.score is None else self.score(model)
         if not isinstance(found, Mapping):
@@ -159,6 +169,27 @@ class Task:
     def first_score(self, model: nn.Module) -> float:
         """The score that a search compares; see `first_of`."""
         return first_of(self.scores(model))
+
+
+@contextmanager
+def _given_no_rows_of(private: object, model: nn.Module) -> Generator[None]:
+    """Refuse passes of the model on tensors in the memory of these rows."""
+    memory = Memory()
+    memory.withhold(memory_of(private))
+
+    def check(_: nn.Module, inputs: Any) -> None:
+        if any(map(memory.withholds, tensors_of(inputs))):
+            raise InvalidValue(
+                "a task's score must be on public data, got rows that are trained on: what it says of them has no "
+                "noise, and no theorem holds where trials are ranked by it. Score on public rows, or release loss and "
+                "accuracy with the batches (telemetry=)"
+            )
+
+    handle = model.register_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def first_of(scores: Mapping[str, float]) -> float:
