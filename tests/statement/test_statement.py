@@ -272,6 +272,7 @@ def test_an_audit_of_another_plan_is_not_taken_for_one_of_this(run: Run) -> None
     assert "reserved in patients, run 7" in page
     assert "another plan" not in page
     assert "a training with another plan" in run.statement(audit=audit | {"plan_sha256": "0" * 64}).to_markdown()
+    assert "does not say with which plan" in run.statement(audit=audit | {"plan_sha256": ""}).to_markdown()
 
 
 def test_conduct_is_checked() -> None:

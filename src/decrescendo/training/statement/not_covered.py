@@ -52,11 +52,9 @@ def check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarante
 def audited_lines(audit: Mapping[str, Any], sha256: str) -> list[str]:
     store, of = audit.get("store"), audit.get("plan_sha256")
     lines = [AUDITED + (f"reserved in {store}" if store else "in no ledger")]
-    if of and of != sha256:
-        lines.append(
-            "this plan, by the audit: it attacked a training with another plan, and shows about this one only that the "
-            "same code ran"
-        )
+    if of != sha256:
+        what = "it attacked a training with another plan" if of else "it does not say with which plan it trained"
+        lines.append(f"this plan, by the audit: {what}, and shows about this one only that the same code ran")
     return lines
 
 
