@@ -279,7 +279,9 @@ print("epsilon, by another program: 5.8")
 """
     for folder in ("right", "wrong"):
         (tmp_path / folder).mkdir()
-    assert "noise" not in {one.check for one in observed(tmp_path / "right", text).findings}
+    right = observed(tmp_path / "right", text)
+    assert "noise" not in {one.check for one in right.findings}
+    assert any("before its noise" in one for one in right.unseen)  # nothing of the release was compared
     unnoised = text.replace("t + torch.normal(0.0, sigma * clip, size=t.shape)", "t + 0 * sigma")
     assert "noise" in {one.check for one in observed(tmp_path / "wrong", unnoised).findings}
 
@@ -295,3 +297,28 @@ def test_a_schedule_goes_on_from_where_it_was_observed(observed: int, stepped: i
     ledger = _total(Observed(events), {"asked": {}, "made": {"steps": 10}, "noise": 1.2, "optimizer": 1})
     assert ledger is not None
     assert sorted(np.repeat(ledger.noise_multiplier, ledger.count)) == pytest.approx(sorted(whole))
+
+
+def test_a_clipped_batch_is_suspected_where_no_record_moves_it_too_far(observed: Observe, tmp_path: Path) -> None:
+    """Noise for the clip norm, on a batch's clipped gradient: a record moves it by twice that, at most."""
+    text = trainings.FAULTY_BY_HAND["the batch is clipped"][1]
+    text = text.replace(", grad, vmap", "").replace("* max_grad_norm / 60", "* max_grad_norm")
+    found = observed(tmp_path, text)
+    assert [(f.check, f.certainty) for f in found.findings] == [("rows", Certainty.SUSPECTED)], found.describe()
+
+
+def test_a_clip_norm_of_numpy_is_compared(observed: Observe, tmp_path: Path) -> None:
+    text = trainings.CLEAN["plain"].replace("max_grad_norm=1.0", "max_grad_norm=np.float64(1.0)")
+    found = observed(tmp_path, "import numpy as np\n" + text)
+    assert not found.findings, found.describe()
+    assert any("how much the sum moved" in fact for fact in found.facts), found.describe()
+
+
+@pytest.mark.parametrize("delta", ["5e-3", "MOST", "1 / len(x)"])
+def test_a_delta_that_is_asked_for_at_the_end_is_judged(observed: Observe, tmp_path: Path, delta: str) -> None:
+    text = trainings.CLEAN["plain"].replace("target_delta=1e-5", "target_delta=1e-4")
+    assert text.count("get_epsilon(1e-5)") == 1
+    named = f"MOST = 0.004\ndelta = {delta}\n" if delta.startswith("1 /") else "MOST = 0.004\n"
+    text = named.replace("len(x)", "600") + text.replace("get_epsilon(1e-5)", f"get_epsilon({delta})")
+    found = observed(tmp_path, text)
+    assert "delta" in {f.check for f in found.findings}, found.describe()

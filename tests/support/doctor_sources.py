@@ -32,6 +32,8 @@ for step in range(30):
 print(accountant.get_epsilon(1e-5))
 torch.save(model.state_dict(), "model.pt")
 """
+_TELL = "    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n"
+_ASK = "print(accountant.get_epsilon(1e-5))\n"
 _ALONE = "torch.nonzero(torch.rand(n) < 0.1).flatten()"
 # Each phone is one unit of privacy; the noise is added to the sum of updates.
 _PHONES = """
@@ -108,8 +110,18 @@ def _clips(given: str) -> str:
     return f"{head}\nschedule = ExponentialGradClip(optimizer, gamma=0.9)\nfor epoch{loop}"
 
 
+_IN_PARTS = _opacus(
+    "    for a, b in loader:\n",
+    "    with BatchMemoryManager(data_loader=loader, optimizer=optimizer) as parts:"
+    "\n      for number, (a, b) in enumerate(parts):\n        if {}:\n            {}\n",
+)
 # The check that must be among the suspicions, and the training.
 SUSPECT = {
+    "an epoch in parts is left": ("budget", _IN_PARTS.format("number == 20", "break")),
+    "one part is looked at": ("budget", _IN_PARTS.format("a is None", "pass").replace(
+        "      for number", "      first = next(iter(parts))\n      for number")),
+    "noise of one release": ("budget", _hand("sigma, clip = 1.0, 0.5\n", "epsilon, delta, clip = 0.5, 1e-5, 0.5\n"
+        "sigma = math.sqrt(2 * math.log(1.25 / delta)) / epsilon\n").replace(_TELL, "").replace(_ASK, "")),
     "rows by randint": ("sampling", _hand(_ALONE, "torch.randint(0, n, (60,))")),
     "weights of classes": ("beside", _opacus("engine = ", "counts = torch.bincount(y)\nweights = 600 / (2 * counts)\n"
                            "engine = ").replace("(model(a), b)", "(model(a), b, weight=weights)")),
@@ -289,6 +301,10 @@ for drawn in (torch.rand(n) < 0.1 for _ in range(30)):
 
 # Trainings in which nothing is to be suspected.
 INNOCENT = {
+    "an epoch in parts": _IN_PARTS.format("number == 20", "print(number)"),
+    "a loop within a part": _IN_PARTS.format("True", "for _ in range(2):\n                break"),
+    "noise of all steps": _hand("sigma, clip = 1.0, 0.5\n", "epsilon, delta, clip, steps = 0.5, 1e-5, 0.5, 30\n"
+        "sigma = math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon\n").replace(_TELL, "").replace(_ASK, ""),
     "a parameter before the training": "scale = torch.ones(1, requires_grad=True)\n"
         "other = torch.optim.SGD([scale], lr=0.1)\n" + _OPACUS,
     "a client's number of rows": _OPACUS + "class One(fl.client.NumPyClient):\n    def evaluate(self, given, config):\n"

@@ -16,6 +16,7 @@ from decrescendo.doctor.flows import (
 )
 from decrescendo.doctor.source import Hit, Module, Sources, keyword, name_of, names_in, targets_of
 
+_COUNTS_STEPS = re.compile(r"step|epoch|round|iter|\bt\b|\bk\b")
 _STEPS = re.compile(r"^((num|n)_)?(steps|iterations|iters|compositions)$")
 _EPOCHS = ("epochs", "n_epochs", "num_epochs", "epoch_count")
 _NOISE = re.compile(r"sigma|noise|multiplier|std")
@@ -146,15 +147,29 @@ def by_formula(sources: Sources) -> Iterator[Hit]:
     for module, call in sources.calls("make_private"):
         given = keyword(call, "noise_multiplier")
         made = [one.value for one in given_to(scope_of(module, call), name_of(given).lower())] if given else []
-        for value in filter(None, (given, *made)):
-            called = {name_of(part.func) for part in ast.walk(value) if isinstance(part, ast.Call)}
-            computed = isinstance(value, ast.BinOp) or bool(called)
-            own = computed and called <= {"sqrt", "log", "pow", "float", "max"}  # and no accountant's function
-            if own and any(re.search(r"^eps(ilon)?s?$|_eps(ilon)?$", name) for name in names_in(value)):
-                yield (module, call, "budget", "the noise multiplier is computed from epsilon by a formula, and no "
-                       "accountant is asked", "such a formula knows neither steps nor sample rate: let "
-                       "make_private_with_epsilon find the noise, and state what get_epsilon says")  # fmt: skip
+        if any(map(_is_formula, filter(None, (given, *made)))):
+            yield (module, call, "budget", "the noise multiplier is computed from epsilon by a formula, and no "
+                   "accountant is asked", "such a formula knows neither steps nor sample rate: let "
+                   "make_private_with_epsilon find the noise, and state what get_epsilon says")  # fmt: skip
+            return
+    for module, call in [] if engines(sources) else noises(sources):
+        statement = module.statement(call)
+        if statement is None or not (module.loops(call) or module.function(call)):
+            continue
+        for name in names_in(statement):
+            made = [one.value for one in (*given_to(scope_of(module, call), name), *given_to(module.tree, name))]
+            if any(_is_formula(value) and not _COUNTS_STEPS.search(ast.unparse(value).lower()) for value in made):
+                yield (module, call, "budget", "the noise is that of one release, by a formula of epsilon, and each "
+                       "step is one", "epsilon is larger by about the root of the number of steps, at least: let an "
+                       "accountant find the noise for all of them")  # fmt: skip
                 return
+
+
+def _is_formula(value: ast.expr) -> bool:
+    """Whether a number is computed from an epsilon without an accountant's function."""
+    called = {name_of(part.func) for part in ast.walk(value) if isinstance(part, ast.Call)}
+    computed = (isinstance(value, ast.BinOp) or bool(called)) and called <= {"sqrt", "log", "pow", "float", "max"}
+    return computed and any(re.search(r"^eps(ilon)?s?$|_eps(ilon)?$", name) for name in names_in(value))
 
 
 def told_the_first_noise(sources: Sources) -> Iterator[Hit]:

@@ -29,6 +29,7 @@ _COUNTS = re.compile(
 )
 _SHAPES = re.compile(r"\bndim\b|\.dim\(\)|['\"](\.?weight|\.?bias)['\"]")
 _GRADIENT = re.compile(r"grads?\b|gradients?\b")
+OF_A_BATCH = "the gradient of a whole batch is clipped, not each example's"
 _PER_EXAMPLE = (
     "vmap", "grad_sample", "per_sample", "per_example", "microbatch", "backpack", "persample", "sample_grad", "jacrev",
 )  # fmt: skip
@@ -42,6 +43,28 @@ def is_private(sources: Sources) -> bool:
     clipped = sources.mentions("clip", "max_norm", "sensitivity", "epsilon", "noise_multiplier")
     counted = sources.mentions("epsilon", "accountant") and bool(scaled_draws(sources))
     return attached or made or counted or (bool(noises(sources)) and clipped)
+
+
+def left_midway(sources: Sources) -> Iterator[Hit]:
+    """An epoch under Opacus' memory manager that is left early, or looked into."""
+    for module, call in sources.calls("BatchMemoryManager"):
+        items = [item for above in module.around(call) if isinstance(above, ast.With) for item in above.items]
+        name = next((name_of(i.optional_vars) for i in items if i.context_expr is call and i.optional_vars), "")
+        if not name:
+            continue
+        loops = [node for node in ast.walk(module.tree) if isinstance(node, ast.For) and name in names_in(node.iter)]
+        left = (
+            node for loop in loops for node in ast.walk(loop)
+            if (isinstance(node, ast.Break) and module.loops(node)[:1] == [loop])
+        )  # fmt: skip
+        looked = (
+            one for one in module.calls if name_of(one.func) == "next" and one.args and name in names_in(one.args[0])
+        )
+        for node in (*left, *looked):
+            yield (module, node, "budget", "an epoch under BatchMemoryManager is left, or looked into, before its end: "
+                   "Opacus does not forget the rest, and later adds parts of several batches up before it adds noise",
+                   "a record may be in a sum two or three times, each with its clip norm: end on whole epochs, or take "
+                   "batches that need no parts")  # fmt: skip
 
 
 def noise_on_some(sources: Sources) -> Iterator[Hit]:
@@ -168,7 +191,7 @@ def clip_of_batches(sources: Sources) -> Iterator[Hit]:
             return
     clips = [] if _of_updates(sources, drawn, clips) else clips
     for module, call in clips[:1]:
-        yield (module, call, "sensitivity", "the gradient of a whole batch is clipped, not each example's",
+        yield (module, call, "sensitivity", OF_A_BATCH,
                "one record moves the clipped sum by up to 2 C, whatever the size of the batch: divided noise "
                "is too small for it")  # fmt: skip
 

@@ -18,6 +18,7 @@ _ROUNDING = 1e-4
 _FEW = 0.01  # the share of numbers that may come out the same by rounding
 _MANY, _LOOKED_AT = 16, 1_000
 NO_NOISE = "the gradient of a step has no noise"
+_HARDLY = 1e-3  # of the noise: a record that is clipped moves it by more
 _SILENT = 0.1  # a noise multiplier below it hides nothing
 
 
@@ -202,8 +203,8 @@ def _of_gradient(
     findings = [*_without_noise(parent, quiet, others, at), *outlived(folder, at)]
     distances = [_distance(parent, held) for role, held in others.items() if role != "removed"]
     moved = math.inf if any(map(math.isnan, distances)) else max(distances, default=0.0)
-    if not moved:
-        return findings, [], ["neighbouring data sets: exchanging a record did not move the gradient"], False
+    if moved <= _HARDLY * std:
+        return findings, [], ["neighbouring data sets: exchanging a record hardly moved the gradient"], False
     # So many standard errors of the noise's own measurement, by as many numbers as there are weights.
     slack = _SLACK * (1 + _ERRORS / math.sqrt(2 * len(parent["release"])))
     force = 2 * std / moved

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from decrescendo.doctor.batch_rules import OF_A_BATCH
 from decrescendo.doctor.budgets import STATED, Observed, loop_seen
 from decrescendo.doctor.checkpoint import examine_checkpoint
 from decrescendo.doctor.compare import NO_NOISE, buffers_moved, compared
@@ -77,11 +78,17 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
     settled: set[str] = set()
     if kept is not None:
         more, facts, unknown, settled = _judge(kept)
+        if "of a batch" in settled:  # what a record moves, if it is by little more than it may, does not contradict it
+            findings = [
+                replace(found, check="rows") if found.says.startswith(OF_A_BATCH) else found for found in findings
+            ]
         bare, sources = [found for found in more if found.says == NO_NOISE], read(script)
         before = [found for found in bare if _noised_before(sources, found)]
         more = [found for found in more if found not in before]
         of_clients = [found for found in bare if _is_of_a_client(sources, found)]
         more = [found for found in more if found not in of_clients]
+        if before or of_clients:
+            unknown.append("the noisy release: the steps that were observed come before its noise")
         local = [found for found in bare if found not in before and _noised_elsewhere(sources, found)]
         if local:  # steps of a client, perhaps, whose update is noised
             settled -= {"noise"}
@@ -222,7 +229,9 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
         unseen.append(f"a private step: the {early[0]} of this run had no privacy" if early else UNREACHED)
         return findings, [], unseen, set()
     moved, said, missing, ran = compared(kept, seen)
-    settled = {"sensitivity"} if ran else set()
+    settled = {"sensitivity"} if ran else set[str]()
+    if any(event["of_a_batch"] and not event["private"] for event in seen.of("step")):
+        settled |= {"of a batch"}
     if seen.of("buffers") and not moving:
         settled |= {"buffers"}
     if any(event["private"] for event in seen.of("step")):

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -214,6 +215,6 @@ def changed_indices(role: str, indices: Sequence[int], size: int) -> list[int]:
 
 def released(folder: Path, role: str) -> dict[str, Any] | None:
     """What a process left, or nothing."""
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError, UnpicklingError):
         return torch.load(folder / f"{role}.pt", weights_only=True)
     return None

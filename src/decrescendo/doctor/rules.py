@@ -18,6 +18,7 @@ from decrescendo.doctor.batch_rules import (
     denominators,
     empty_batches,
     is_private,
+    left_midway,
     noise_on_some,
     poisson_off,
     rows_together,
@@ -208,10 +209,10 @@ def _numbers(module: Module, node: ast.expr, deep: int = 4) -> list[float]:
 
 
 RULES = (
-    poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules, told_the_first_noise,
-    told_of_epochs, kept_batches, stale_noise, noise_on_some, follows_the_norms, target_encodings, gradient_logs,
-    stated_units, large_deltas, rows_together, clip_of_batches, tensors_apart, denominators, empty_batches, histories,
-    counted_less_often, never_counted, never_asked, by_formula, seeds, fixed_keys, logs, trainer_logs, saved_scores,
-    statistics, label_counts, standardised, saved_statistics, whole_modules, selections, units, small_noise,
-    other_deltas, high_targets, client_scores, fitted_without_noise,
+    left_midway, poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules,
+    told_the_first_noise, told_of_epochs, kept_batches, stale_noise, noise_on_some, follows_the_norms,
+    target_encodings, gradient_logs, stated_units, large_deltas, rows_together, clip_of_batches, tensors_apart,
+    denominators, empty_batches, histories, counted_less_often, never_counted, never_asked, by_formula, seeds,
+    fixed_keys, logs, trainer_logs, saved_scores, statistics, label_counts, standardised, saved_statistics,
+    whole_modules, selections, units, small_noise, other_deltas, high_targets, client_scores, fitted_without_noise,
 )  # fmt: skip

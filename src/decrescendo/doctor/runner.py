@@ -9,7 +9,7 @@ from pathlib import Path
 
 from decrescendo.doctor.events import Events
 from decrescendo.doctor.neighbours import Neighbours
-from decrescendo.doctor.source import MAKERS, read
+from decrescendo.doctor.source import MAKERS, keyword, read
 from decrescendo.doctor.watch_opacus import OpacusWatch
 from decrescendo.doctor.watch_peers import PeersWatch
 from decrescendo.doctor.watch_torch import Enough, TorchWatch
@@ -26,6 +26,10 @@ def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
         opacus_watch.start()
     with contextlib.suppress(FileRefused):
         sources = read(Path(script))
+        for module, call in sources.calls("get_epsilon", "get_privacy_spent"):
+            delta = sources.number(keyword(call, "delta") or next(iter(call.args), None))
+            if delta is not None:
+                events.write("asks", {"delta": delta, "file": module.file, "line": call.lineno})
         torch_watch.expected = opacus_watch is not None and any(sources.calls(*MAKERS))
         PeersWatch(torch_watch).start(sources)
     torch_watch.start()

@@ -211,9 +211,10 @@ def _bypass(seen: Observed) -> Iterator[Finding]:
 def _delta(seen: Observed) -> Iterator[Finding]:
     asked = [(event["asked"].get("target_delta"), event["given"]["rows"], event) for event in seen.of("private")]
     rows = max((count for _, count, _ in asked), default=0)
-    asked += [(event["delta"], rows, event) for event in seen.of("epsilon")]
+    asked += [(event.get("names", {}).get("delta"), rows, event) for event in seen.of("private")]
+    asked += [(event["delta"], rows, event) for event in [*seen.of("epsilon"), *seen.of("asks")]]
     for delta, count, event in asked:
-        if delta is not None and count and delta * count >= _GREATEST_DELTA:
+        if delta is not None and delta < 1 and count and delta * count >= _GREATEST_DELTA:
             yield Finding(
                 "delta", Certainty.RECOMPUTED, f"delta is {delta:.3g} for {count} records",
                 f"publishing one record in {1 / delta:,.0f} in the clear would be within it: take less than 1/{count}",

@@ -109,7 +109,7 @@ class OpacusWatch:
         self._looked = True
         sums = [p.summed_grad if p.summed_grad is not None else p.grad for p in optimizer.params]
         multiplier = float(optimizer.noise_multiplier)
-        std = multiplier * (clip if isinstance(clip, float | int) else 1.0)
+        std = float(multiplier * (clip if isinstance(clip, float | int) else 1.0))  # (NumPy's floats are floats)
         facts: dict[str, Any] = {
             "kind": "sum",
             "std": std,

@@ -59,6 +59,7 @@ class TorchWatch:
         self.inside = False  # a step of Opacus' optimiser
         self.done = self._stops = self.fetched = self.bypassed = 0
         self.depth, self._random = 0, torch.get_rng_state()
+        self._backward = self._batch = 0  # passes since the last step, and rows of the last one
         self.draws, self.rows = Draws(self), IndexedRows(self)
         self._buffers: set[int] = set()
         self.unclipped, self._differentiated = Unclipped(), False
@@ -151,6 +152,7 @@ class TorchWatch:
 
     def _derived(self, derive: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._differentiated = True
+        self._backward += 1
         return derive(*args, **kwargs)
 
     def _made(self, make: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -168,6 +170,7 @@ class TorchWatch:
             return None
         if is_wrapped_by_transform(args[0]):  # under vmap it is every record at once
             return None
+        self._batch = len(args[0])
         self._watch_buffers(module)
         self._watch_weights(module)
         if not module.training or self.fetched or self.waits or not self.neighbours.due(0):
@@ -274,7 +277,8 @@ class TorchWatch:
             self.finish()
         self.done += 1
         facts = {"private": private, "loader": self.fetched, "drawn": self.draws.count, "rate": self.rows.rate}
-        self.events.write("step", facts)
+        self.events.write("step", {**facts, "of_a_batch": self._backward == 1 and self._batch > 1})
+        self._backward = 0
         self.rows.rate = None
         if self.done >= self.steps:
             self._stops += 1
