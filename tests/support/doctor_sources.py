@@ -89,6 +89,15 @@ def evaluate(model):
 _GENERATED = "synthetic = model(torch.randn(600, 8))\nsynthetic_table(synthetic).to_csv('made.csv')\n"
 
 
+_SCORED = """
+def score(model, rows):
+    good = 0
+    for a, b in rows:
+        good += (model(a).argmax(1) == b).sum().item()
+    return good / 600
+"""
+
+
 def _hand(old: str, new: str) -> str:
     assert old in _HAND
     return _HAND.replace(old, new)
@@ -102,6 +111,21 @@ def _opacus(old: str, new: str) -> str:
 def _phones(old: str, new: str) -> str:
     assert old in _PHONES
     return _PHONES.replace(old, new)
+
+
+# Each epoch is a function's.
+_EPOCH_OF = (
+    _OPACUS
+    + """
+def epoch_of(rows):
+    kept = []
+    for a, b in rows:
+        value = nn.functional.cross_entropy(model(a), b)
+        value.backward()
+        kept.append(value.item())
+    return sum(kept), 3
+"""
+)
 
 
 def _clips(given: str) -> str:
@@ -170,6 +194,11 @@ SUSPECT = {
     "losses summed": ("beside", _opacus("for epoch in range(3):\n", "for epoch in range(3):\n    total = 0.0\n")
                       .replace(_STEP, _STEP + "        total += loss.item()\n")
                       .replace(_EPOCH, "    print(total / len(loader))\n" + _EPOCH)),
+    "losses that an epoch returns": ("beside", _EPOCH_OF + "of_epoch, more = epoch_of(loader)\nprint(of_epoch)\n"),
+    "losses that are yielded": ("beside", _EPOCH_OF.replace("return", "yield")
+                                + "for pair in epoch_of(loader):\n    print(pair)\n"),
+    "a score of another loader of the rows": ("beside", _OPACUS + _SCORED
+        + "again = DataLoader(TensorDataset(x, y), batch_size=500)\nshare = score(model, again)\nprint(share)\n"),
     "losses summed, printed at the end": ("beside", _opacus("engine = ", "total = 0.0\nengine = ")
                       .replace(_STEP, _STEP + "        total += loss.item()\n") + "print(total / 30)\n"),
     "rows with a user": ("unit", _opacus("for a, b in loader", "for a, b, user_id in loader")),
@@ -317,6 +346,11 @@ INNOCENT = {
         "        accountant.step("),
     "an accountant of its own name": _opacus("make_private_with_epsilon", "make_private").replace(
         "target_epsilon=2.0, target_delta=1e-5, epochs=3", "noise_multiplier=noise_of(epsilon, 30)"),
+    "a score of a test's loader": _OPACUS + _SCORED + "print(score(model, test_loader))\n",
+    "an accuracy over a test's loader": _opacus("for epoch", _SCORED.replace(", rows", "").replace("rows", "test_rows")
+        + "for epoch").replace(_EPOCH, _EPOCH + "    print(f'{score(model):.3f}')\n"),
+    "an epsilon beside losses": _EPOCH_OF.replace("sum(kept), 3", "{'loss': sum(kept), 'epsilon': 3}")
+        + "told = epoch_of(loader)\nprint(told['epsilon'])\n",
     "an accuracy of a test": _opacus(_EPOCH, _EPOCH + "    print(f'{accuracy(model, test_loader):.3f}')\n"),
     "epochs in whole, by an own sum": _hand(_ALONE, "0")
         .replace("for step in range(30):", "for a, b in DataLoader(data, 60, shuffle=True):")

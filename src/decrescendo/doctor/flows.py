@@ -11,7 +11,7 @@ TESTS = re.compile(r"test|(^|_)val(id|_|s?$)|(^|_)(te|va|dev|pub)(_|$)|public|ho
 PUBLIC = re.compile(r"public|(^|_)pub(_|$)")
 # Of functions that make or load the rows.
 _ROWS_OF = re.compile(r"privat\w*_(data|records?|rows?|sets?|batch|loader|images|samples|people|patients|train)")
-_TRAINS = re.compile(r"train|(^|_)tr(_|$)")
+TRAINS = re.compile(r"train|(^|_)tr(_|$)")
 SCORE = re.compile(r"loss|^err[dg]|(^|_)acc(s|_|\d|$)|accurac|top1|correct(?!ion)")
 _DRAWS = (
     "normal", "randn", "randn_like", "normal_", "laplace", "standard_normal", "Normal", "Laplace", "sample",
@@ -193,7 +193,7 @@ def _is_about(
 ) -> bool:
     names = data_in(made.value)
     over = [name for loop in module.loops(made) if isinstance(loop, ast.For) for name in names_in(loop.iter)]
-    if any(map(_TRAINS.search, names)):
+    if any(map(TRAINS.search, names)):
         return False
     if any(rows.search(name) for name in [*names, *over]):
         return True
@@ -221,4 +221,4 @@ def _reads(function: ast.FunctionDef, rows: re.Pattern[str]) -> bool:
     over = [node.iter for node in ast.walk(function) if isinstance(node, ast.For | ast.comprehension)]
     names = {name for one in over for name in data_in(one)}
     trains = any(isinstance(n, ast.Call) and name_of(n.func) == "backward" for n in ast.walk(function))
-    return not trains and any(map(rows.search, names)) and not any(map(_TRAINS.search, names))
+    return not trains and any(map(rows.search, names)) and not any(map(TRAINS.search, names))
