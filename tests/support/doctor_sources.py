@@ -194,6 +194,19 @@ SUSPECT = {
     "losses summed": ("beside", _opacus("for epoch in range(3):\n", "for epoch in range(3):\n    total = 0.0\n")
                       .replace(_STEP, _STEP + "        total += loss.item()\n")
                       .replace(_EPOCH, "    print(total / len(loader))\n" + _EPOCH)),
+    "words by a short name": ("beside", _opacus("engine = ", "made = TfidfVectorizer()\nx = made.fit_transform(texts)\n"
+                              "engine = ")),
+    "gaps by medians": ("beside", _opacus("engine = ", "middle = df.median()\ndf = df.fillna(middle)\nengine = ")),
+    "a table by its columns": ("beside", _opacus("engine = ", "table = pd.read_csv('rows.csv')\nages = table[['age']]\n"
+        "ages = (ages - ages.mean()) / ages.std()\nengine = ")),
+    "a mean of a table, saved": ("beside", _opacus("engine = ", "table = pd.read_csv('rows.csv')\n"
+                                 "centre = table.mean()\nengine = ") + "pickle.dump(centre, f)\n"),
+    "statistics that a data set keeps": ("beside", _opacus("engine = ", """class Rows:
+    def __init__(self, x):
+        self.x, self.m, self.s = x, x.mean(), x.std()
+    def __getitem__(self, i):
+        return (self.x[i] - self.m) / (self.s + 1e-8)
+engine = """)),
     "losses that an epoch returns": ("beside", _EPOCH_OF + "of_epoch, more = epoch_of(loader)\nprint(of_epoch)\n"),
     "losses that are yielded": ("beside", _EPOCH_OF.replace("return", "yield")
                                 + "for pair in epoch_of(loader):\n    print(pair)\n"),
@@ -351,6 +364,9 @@ INNOCENT = {
         + "for epoch").replace(_EPOCH, _EPOCH + "    print(f'{score(model):.3f}')\n"),
     "an epsilon beside losses": _EPOCH_OF.replace("sum(kept), 3", "{'loss': sum(kept), 'epsilon': 3}")
         + "told = epoch_of(loader)\nprint(told['epsilon'])\n",
+    "each image by itself, in a transform": _opacus(
+        "engine = ", "alone = transforms.Lambda(lambda x: (x - x.mean()) / x.std())\nengine = "),
+    "gaps by zeros": _opacus("engine = ", "df = df.fillna(0)\nencoder = nn.Linear(8, 4)\nnet.fit(x)\nengine = "),
     "an accuracy of a test": _opacus(_EPOCH, _EPOCH + "    print(f'{accuracy(model, test_loader):.3f}')\n"),
     "epochs in whole, by an own sum": _hand(_ALONE, "0")
         .replace("for step in range(30):", "for a, b in DataLoader(data, 60, shuffle=True):")

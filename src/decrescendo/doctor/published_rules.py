@@ -6,10 +6,15 @@ import re
 from collections.abc import Iterator
 
 from decrescendo.doctor.flows import PUBLIC, TESTS, comes_from, data_in, given_to, scope_of
-from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, names_in, targets_of
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, assigned, keyword, name_of, names_in, targets_of
 
 _COUNTED = re.compile(r"bincount\(|counter\(|value_counts\(|compute_class_weight\(|return_counts|class_counts|"
                       r"\b(y|labels?|targets?)\w*( == \w+\)?|\))?\.(float\(\)\.)?(sum|mean)\(")  # fmt: skip
+# What is fitted to rows, by the name of a variable or of a class.
+_FITTED = re.compile(r"scal|encod|normaliz|vectoriz|pca|imput|tfidf|ct\b|preproc")
+_FITTED_CLASSES = re.compile(
+    r"(Scaler|Vectorizer|Imputer|Normalizer|Binarizer|Discretizer|(Quantile|Power|Column)Transformer|PCA|SVD|(Label|OneHot|Ordinal|Target)Encoder)$"
+)
 _PRIVATE_FILE = re.compile(r"(^|[^a-z])(dp|private|eps\d*|epsilon\d*)([^a-z]|$)")
 _LOSSES = (
     "CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss", "cross_entropy", "nll_loss", "binary_cross_entropy",
@@ -106,18 +111,35 @@ def _guarded(module: Module, call: ast.Call, loop: ast.AST | None) -> bool:
 def statistics(sources: Sources) -> Iterator[Hit]:
     """Means, ranges and vocabularies of private rows."""
     for module, call in sources.calls(
-        "fit_transform", "fit", "build_vocab", "build_vocab_from_iterator", "get_dummies"
+        "fit_transform", "fit", "build_vocab", "build_vocab_from_iterator", "get_dummies", "fillna"
     ):
-        name, held = name_of(call.func), ast.unparse(call.func).lower()
-        if name in ("fit", "fit_transform") and not re.search(
-            r"scal|encod|normaliz|vectoriz|pca|imput|tfidf|ct\b|preproc", held
-        ):
+        fits = name_of(call.func) in ("fit", "fit_transform")
+        if fits and not (_FITTED.search(ast.unparse(call.func).lower()) or _is_made_to_fit(module, call.func)):
+            continue
+        if name_of(call.func) == "fillna" and not _fills_by_others(module, call):
             continue
         if any(PUBLIC.search(word) or TESTS.search(word) for given in call.args for word in names_in(given)):
             continue
         yield (module, call, "beside", "means, ranges or a vocabulary are computed from the private rows, "
                                        "without noise",
                "they go into every row, and often into what is published: take public ones")  # fmt: skip
+
+
+def _is_made_to_fit(module: Module, method: ast.expr) -> bool:
+    """Whether what a method belongs to was made, anywhere in the file, by a class that is fitted to rows."""
+    held = ast.unparse(method.value) if isinstance(method, ast.Attribute) else ""
+    made = [
+        value for node in ast.walk(module.tree) for target, value in assigned(node) if ast.unparse(target) == held
+    ]  # fmt: skip
+    called = [name_of(part.func) for value in made for part in ast.walk(value) if isinstance(part, ast.Call)]
+    return any(map(_FITTED_CLASSES.search, called))
+
+
+def _fills_by_others(module: Module, call: ast.Call) -> bool:
+    """Whether gaps are filled by a statistic of all rows, by itself or by its name."""
+    filled = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "value")]
+    made = [one.value for value in filled for one in given_to(scope_of(module, call), name_of(value).lower())]
+    return any(re.search(r"\.(mean|median|mode|max|min)\(\)", ast.unparse(value)) for value in [*filled, *made])
 
 
 def target_encodings(sources: Sources) -> Iterator[Hit]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from decrescendo.doctor.flows import PUBLIC, draws_persons, functions, given_to, makes, scope_of, within
-from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, keyword, name_of, targets_of
+from decrescendo.doctor.source import MAKERS, Hit, Module, Sources, assigned, keyword, name_of, targets_of
 
 _SAVES = ("save", "savez", "savez_compressed", "dump", "dumps", "save_file", "savetxt")
 # A file that calls one of these handles weights.
@@ -17,6 +17,12 @@ _NO_ROWS = re.compile(
     r"synth|fake|generated|epsilon|sigma"
 )
 _ALL_ROWS = re.compile(r"train|data|^xs?$|rows|records|images|features|samples|table|df")
+# What reads a table of rows.
+_TABLE = re.compile(
+    r"\bread_(csv|table|parquet|json|excel|feather|pickle|sql)\(|\b(loadtxt|genfromtxt)\(|\bfetch_\w+\("
+)
+# Pandas' functions of whole columns, unless along rows.
+_OF_COLUMNS = ("apply", "transform", "agg")
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 _STANDARDISED = (
     "beside", "rows are standardised by means and deviations of the private rows, without noise",
@@ -78,7 +84,7 @@ def _names(node: ast.expr) -> set[str]:
 def _is_statistic(scope: ast.AST, name: str) -> bool:
     """Whether a name is a statistic of all rows, by column."""
     return any(
-        _by_column(part)
+        _by_column(part) or (_is_whole(part) and _is_table(scope, name_of(getattr(part.func, "value", part))))
         for made in given_to(scope, name)
         for part in ast.walk(made.value)
         if isinstance(part, ast.Call) and not _NO_ROWS.search(ast.unparse(made).lower())
@@ -148,13 +154,20 @@ def standardised(sources: Sources) -> Iterator[Hit]:
             inner = node.left
             if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub):
                 continue
-            if isinstance(inner.left, ast.Subscript) and _by_itself(inner, node.right):  # a column
+            function = module.function(node)
+            kept = _kept(module, inner.right) and _kept(module, node.right)
+            if (isinstance(inner.left, ast.Subscript) and _by_itself(inner, node.right)) or (  # a column
+                kept and function is not None and function.name == "__getitem__"
+            ):
                 yield (module, node, *_STANDARDISED)
                 return
-            if module.loops(node):
-                continue
-            base, function = name_of(inner.left), module.function(node)
-            if not base or (function is not None and base in {a.arg for a in function.args.args}):
+            base = name_of(inner.left)
+            if (
+                module.loops(node)
+                or not base
+                or _in_transform(module, node, base)
+                or (function is not None and base in {a.arg for a in function.args.args})
+            ):
                 continue
             if _NO_ROWS.search(base.lower()) or (function is not None and makes(function, (), ("backward",))):
                 continue
@@ -176,6 +189,44 @@ def _by_itself(centred: ast.BinOp, scale: ast.expr) -> bool:
     return all(re.match(rf"\(?{re.escape(own)}\.({'|'.join(_STATISTICS)})\(", text) for text in texts)
 
 
+def _in_transform(module: Module, node: ast.AST, name: str) -> bool:
+    """Whether a name is the argument of a function without a name, which is given each row by itself."""
+    for above in module.around(node):
+        if isinstance(above, ast.Lambda) and name in {argument.arg for argument in above.args.args}:
+            call = module.parents.get(above)
+            along = keyword(call, "axis") if isinstance(call, ast.Call) else None
+            whole = isinstance(call, ast.Call) and name_of(call.func) in _OF_COLUMNS
+            return not whole or (along is not None and ast.unparse(along) in ("1", "'columns'"))
+    return False
+
+
+def _kept(module: Module, node: ast.expr) -> bool:
+    """Whether an expression is an attribute that holds a statistic of all rows of a data set."""
+    node = node.left if isinstance(node, ast.BinOp) else node
+    held = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+    return held.startswith("self.") and any(
+        isinstance(value, ast.Call) and (_by_column(value) or _is_whole(value))
+        and not PUBLIC.search(ast.unparse(value).lower())
+        for part in ast.walk(module.tree) for target, value in assigned(part) if ast.unparse(target) == held
+    )  # fmt: skip
+
+
+def _is_whole(call: ast.Call) -> bool:
+    """Whether a call is `x.mean()` or the like."""
+    named = isinstance(call.func, ast.Attribute) and call.func.attr in _STATISTICS
+    return named and not call.keywords and not call.args
+
+
+def _is_table(scope: ast.AST, name: str, deep: int = 3) -> bool:
+    """Whether a name is of a table that was read from a file, or of a part of one."""
+    made = [one.value for one in given_to(scope, name.lower())]
+    texts = [ast.unparse(value) for value in made]
+    if any(PUBLIC.search(text.lower()) for text in texts):
+        return False
+    parts = {other for value in made for other in _names(value)} - {name.lower()} if deep else set[str]()
+    return any(map(_TABLE.search, texts)) or any(_is_table(scope, other, deep - 1) for other in sorted(parts))
+
+
 def _own(module: Module, node: ast.expr, base: str) -> bool:
     """Whether an expression is a statistic of what has a name, or a name for one."""
     if isinstance(node, ast.BinOp):  # `std + 1e-8`
@@ -188,10 +239,10 @@ def _own(module: Module, node: ast.expr, base: str) -> bool:
             if isinstance(target, ast.Tuple) and isinstance(made.value, ast.Tuple):
                 pairs = [v for t, v in zip(target.elts, made.value.elts, strict=False) if name_of(t) == node.id]
             values = pairs
-    return any(isinstance(value, ast.Call) and _is_of(value, base) for value in values)
+    return any(isinstance(value, ast.Call) and _is_of(scope_of(module, node), value, base) for value in values)
 
 
-def _is_of(call: ast.Call, base: str) -> bool:
+def _is_of(scope: ast.AST, call: ast.Call, base: str) -> bool:
     """Whether a call is a statistic of all rows that have a name."""
     if name_of(call.func) not in _STATISTICS or not isinstance(call.func, ast.Attribute):
         return False
@@ -202,7 +253,7 @@ def _is_of(call: ast.Call, base: str) -> bool:
     others = [a for a in call.args if name_of(a) != base]
     whole = not others and keyword(call, "axis") is None and keyword(call, "dim") is None
     # (The mean of an image is its own.)
-    return of and ((whole and bool(_ALL_ROWS.search(base.lower()))) or _by_column(call))
+    return of and ((whole and (bool(_ALL_ROWS.search(base.lower())) or _is_table(scope, base))) or _by_column(call))
 
 
 def whole_modules(sources: Sources) -> Iterator[Hit]:
