@@ -194,6 +194,17 @@ SUSPECT = {
     "losses summed": ("beside", _opacus("for epoch in range(3):\n", "for epoch in range(3):\n    total = 0.0\n")
                       .replace(_STEP, _STEP + "        total += loss.item()\n")
                       .replace(_EPOCH, "    print(total / len(loader))\n" + _EPOCH)),
+    "a threshold by scores, saved": ("beside", _OPACUS + "p = model(x)[:, 1]\n"
+        "cut = tries[np.argmax([f1_score(y, p > t) for t in tries])]\njson.dump({'cut': cut}, f)\n"),
+    "a rate by a score of the rows": ("selection", _opacus(_EPOCH, "    plan.step(held_loss)\n" + _EPOCH).replace(
+        "engine = ", "plan = ReduceLROnPlateau(plain)\nengine = ")),
+    "divided by the number of those drawn": ("denominator", _hand("(total + noise) / 60", "(total + noise) / count")
+        .replace("    totals = ", "    count = len(drawn)\n    totals = ")),
+    "rows of a permutation, by an offset": ("sampling", _hand(_ALONE, "order[at : at + 60]").replace(
+        "    drawn = ", "    at = step % 10 * 60\n    drawn = ").replace(
+        "n = len(x)", "n = len(x)\norder = torch.randperm(n)")),
+    "people by sample": ("sampling", _phones("[i for i in range(500) if torch.rand(()) < 0.1]", "chosen").replace(
+        "    total = ", "    chosen = random.sample(handsets, int(0.1 * len(handsets)))\n    total = ")),
     "words by a short name": ("beside", _opacus("engine = ", "made = TfidfVectorizer()\nx = made.fit_transform(texts)\n"
                               "engine = ")),
     "gaps by medians": ("beside", _opacus("engine = ", "middle = df.median()\ndf = df.fillna(middle)\nengine = ")),
@@ -360,10 +371,24 @@ INNOCENT = {
     "an accountant of its own name": _opacus("make_private_with_epsilon", "make_private").replace(
         "target_epsilon=2.0, target_delta=1e-5, epochs=3", "noise_multiplier=noise_of(epsilon, 30)"),
     "a score of a test's loader": _OPACUS + _SCORED + "print(score(model, test_loader))\n",
-    "an accuracy over a test's loader": _opacus("for epoch", _SCORED.replace(", rows", "").replace("rows", "test_rows")
-        + "for epoch").replace(_EPOCH, _EPOCH + "    print(f'{score(model):.3f}')\n"),
+    "an accuracy over a test's loader": _opacus("for epoch", _SCORED.replace(", rows", "").replace("rows", "test_rows").replace("score", "accuracy")
+        + "for epoch").replace(_EPOCH, _EPOCH + "    print(f'{accuracy(model):.3f}')\n"),
     "an epsilon beside losses": _EPOCH_OF.replace("sum(kept), 3", "{'loss': sum(kept), 'epsilon': 3}")
         + "told = epoch_of(loader)\nprint(told['epsilon'])\n",
+    "a threshold by scores of public rows": _OPACUS + "q = model(public_x)[:, 1]\nmost, cut = 0, 0\n"
+        "for t in tries:\n    score = f1_score(public_y, q > t)\n    if score > best_score:\n"
+        "        best_score, cut = score, t\njson.dump({'cut': cut}, f)\n",
+    "a threshold of an attack": _OPACUS + "for t in tries:\n    found = (shadow > t).mean()\n"
+        "    if found > best_found:\n        best_found, best_t = found, t\nflagged = (shadow > best_t) & known\n",
+    "a rate by a score of public rows": _opacus(_EPOCH, "    held_loss = measure(model, public_loader)\n"
+        "    plan.step(held_loss)\n" + _EPOCH).replace("engine = ", "plan = ReduceLROnPlateau(plain)\nengine = "),
+    "rows one by one, by their numbers": _hand("for row, label in zip(x[drawn], y[drawn])", "for i in drawn").replace(
+        "row[None]", "x[i : i + 1]").replace("label[None]", "y[i : i + 1]").replace(
+        "* sigma * clip\n", "* 0.5 * clip\n"),
+    "batches apart, at a rate of 1": _hand(_ALONE, "batch").replace(
+        "for step in range(30):\n", "for epoch in range(3):\n  for batch in DataLoader(ids, 60, shuffle=True):\n")
+        .replace("    accountant.step(noise_multiplier=sigma, sample_rate=0.1)",
+                 "  accountant.step(noise_multiplier=sigma, sample_rate=1.0)"),
     "each image by itself, in a transform": _opacus(
         "engine = ", "alone = transforms.Lambda(lambda x: (x - x.mean()) / x.std())\nengine = "),
     "gaps by zeros": _opacus("engine = ", "df = df.fillna(0)\nencoder = nn.Linear(8, 4)\nnet.fit(x)\nengine = "),

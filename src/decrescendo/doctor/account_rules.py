@@ -56,6 +56,10 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
                 step for step in released
                 if isinstance(step.func, ast.Attribute) and turned and name_of(step.func.value) == turned
             }  # fmt: skip
+            # (Of batches that are apart each row is in one, of an accountant that is told a rate of 1.)
+            apart = isinstance(loop, ast.For) and "range(" not in ast.unparse(loop.iter)
+            if apart and sources.number(keyword(call, "sample_rate")) == 1:
+                continue
             taken = makes(loop, released - each, stepping) and (not drawn or makes(loop, calls, noisy))
             if taken and call not in ast.walk(loop) and (not own or loop in ast.walk(own[0])):
                 yield (module, call, "history", "the accountant is told of one step where a loop takes several",

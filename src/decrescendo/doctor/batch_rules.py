@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import engines, makers_of, makes, noises, scaled_draws
+from decrescendo.doctor.flows import data_in, engines, given_to, makers_of, makes, noises, scaled_draws
 from decrescendo.doctor.source import (
     MAKERS,
     TRAINERS,
@@ -216,10 +216,11 @@ def _of_updates(sources: Sources, drawn: list[tuple[Module, ast.Call]], clips: l
 
 
 def _picks(loop: ast.For) -> bool:
-    """Whether a loop over numbers picks a row by each: `for i in range(n): .. x[i]`."""
-    inside = [node for part in loop.body for node in ast.walk(part)]
-    picked = {ast.unparse(node.slice) for node in inside if isinstance(node, ast.Subscript)}
-    return ast.unparse(loop.iter).startswith("range(") and ast.unparse(loop.target) in picked
+    """Whether a loop picks one row by each of its numbers: `x[i]` of a range, `x[i : i + 1]` of what was drawn."""
+    at = re.escape(ast.unparse(loop.target))
+    one = rf"\[{at}:{at} \+ 1\]|\[{at}\](\[None\]|\.unsqueeze\(0\))"
+    counts = ast.unparse(loop.iter).startswith("range(")
+    return any(re.search(rf"{one}|\[{at}\]" if counts else one, ast.unparse(part)) for part in loop.body)
 
 
 def denominators(sources: Sources) -> Iterator[Hit]:
@@ -237,10 +238,22 @@ def denominators(sources: Sources) -> Iterator[Hit]:
             into = [ast.unparse(target) for target in targets_of(module.statement(node) or node)]
             if not _GRADIENT.search(ast.unparse(left).lower()) and not any(t.endswith(".grad") for t in into):
                 continue
-            if _COUNTS.fullmatch(_number_of(module, sources, right)):
+            number = _number_of(module, sources, right)
+            counted = re.fullmatch(r"len\((\w+)\)|(\w+)\.sum\(\)(\.item\(\))?", number)
+            if _COUNTS.fullmatch(number) or (
+                counted and _is_drawn((module.loops(node) or [module.tree])[-1], (counted[1] or counted[2]).lower())
+            ):
                 yield (module, node, "denominator", "the sum is divided by the number of rows that were drawn",
                        "that number is private under Poisson batches: divide by the expected one")  # fmt: skip
                 return
+
+
+def _is_drawn(loop: ast.AST, name: str, deep: int = 3) -> bool:
+    """Whether a name is of rows, or of numbers of rows, that coins draw within a loop."""
+    made = [one.value for one in given_to(loop, name)]
+    coins = any(re.search(r"\b(rand|random|bernoulli)\([^\n]*<|bernoulli\(", ast.unparse(value)) for value in made)
+    others = {other for value in made for other in data_in(value)} - {name} if deep else set[str]()
+    return coins or any(_is_drawn(loop, other, deep - 1) for other in sorted(others))
 
 
 def _number_of(module: Module, sources: Sources, node: ast.expr) -> str:

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from decrescendo.doctor.source import MAKERS, Module, Sources, name_of, names_in, targets_of
+from decrescendo.doctor.source import MAKERS, Module, Sources, keyword, name_of, names_in, targets_of
 
 # Rows that are not trained on, and those that are.
 TESTS = re.compile(r"test|(^|_)val(id|_|s?$)|(^|_)(te|va|dev|pub)(_|$)|public|hold_?out|held_?out|(^|_)eval(_|$)")
@@ -82,7 +82,10 @@ def scaled_draws(sources: Sources) -> list[tuple[Module, ast.Call]]:
 
 def amplifies(sources: Sources) -> bool:
     """Whether steps may be counted as those of a sample. A script's own formula of epsilon that names no rate, and no
-    accountant of DP-SGD, claims nothing of sampling."""
+    accountant of DP-SGD, claims nothing of sampling, nor does an accountant that is told a rate of 1."""
+    rates = [rate for _, call in sources.calls("step") if (rate := keyword(call, "sample_rate")) is not None]
+    if rates and all(sources.number(rate) == 1 for rate in rates):
+        return False
     return sources.matches(_RATES) or not sources.matches(_FORMULA)
 
 

@@ -60,7 +60,9 @@ def _cut_in(module: Module, node: ast.AST) -> ast.For | ast.While | None:
         return None
     loops = module.loops(node)
     turned = names_in(loops[0].target) if loops and isinstance(loops[0], ast.For) else set[str]()
-    return loops[0] if turned & data_in(node.slice) and _is_permutation(module, node.value) else None
+    at = data_in(node.slice)
+    at = at.union(*(data_in(made.value) for word in at for made in given_to(loops[0], word))) if loops else at
+    return loops[0] if turned & at and _is_permutation(module, node.value) else None
 
 
 def _is_permutation(module: Module, node: ast.expr) -> bool:
@@ -160,12 +162,13 @@ def _takes_rows(module: Module, call: ast.Call) -> bool:
     several = name in ("randint", "integers") and len(args) > 1 and not isinstance(args[1], ast.Tuple)
     at = 2 if several else 1
     size = size if size is not None else next(iter(args[at : at + 1]), None)
-    if size is None or re.fullmatch(r"\(?1?,?\)?", ast.unparse(size)) or _is_of_a_batch(scope, size):
-        return False
     upto = args[1:2] if several else args[:1]
+    if size is None or re.fullmatch(r"\(?1?,?\)?", ast.unparse(size)) or _is_of_a_batch(scope, size, upto):
+        return False
     of_rows = any(map(_ROWS.search, data_in(upto[0])))
     if name in ("sample", "choices") and isinstance(args[0], ast.Name | ast.Attribute):
-        return bool(_ROWS.search(name_of(args[0]).lower()))
+        looped = any(isinstance(n, ast.For) and name_of(n.iter).lower() in drawn for n in ast.walk(scope))
+        return looped or bool(_ROWS.search(name_of(args[0]).lower()))
     picked = any(
         _ROWS.search(name_of(p.value).lower())
         and (call in ast.walk(p.slice) or drawn & data_in(p.slice))
@@ -188,8 +191,10 @@ def _are_all(scope: ast.AST, numbers: list[ast.expr]) -> bool:
     return False
 
 
-def _is_of_a_batch(scope: ast.AST, size: ast.expr) -> bool:
-    """Whether a size is that of a batch that is there: `x.shape[0]`, or a name for it."""
+def _is_of_a_batch(scope: ast.AST, size: ast.expr, drawn_of: list[ast.expr]) -> bool:
+    """Whether a size is that of a batch that is there: `x.shape[0]`, or a name for it; a share of all rows is not."""
     words = ast.unparse(size).lower()
+    for whole in drawn_of:
+        words = words.replace(f"len({ast.unparse(whole).lower()})", "")
     given = [ast.unparse(made.value) for word in data_in(size) for made in given_to(scope, word)]
     return any(re.search(r"shape|size\(|\blen\(", text) for text in [words, *given])

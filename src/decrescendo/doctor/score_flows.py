@@ -23,6 +23,7 @@ Shape = bool | dict[object, bool]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 # What is no score of its rows any more, or never was.
 _OTHER = re.compile(r"nois[ey]|laplace|randn|normal\(|autograd|\bgrad\(|accountant|get_epsilon")
+_SCORES = re.compile(r"_score$|^roc_curve$|^precision_recall_curve$|^confusion_matrix$|^log_loss$")
 _PASSES = "backward", "manual_backward"
 _NUMBERS = ("item", "float", "tolist", "append", "extend")
 
@@ -45,6 +46,7 @@ class ScoreFlows:
         steps = [*sources.calls(*makers_of(sources, steps, once=True)), *steps]
         self._steps = {(module.function(call), _turn(module, call)): call for module, call in [*steps, *passes]}
         self._trained, self._rows = _trained_on(sources)
+        self._tables = _tables(sources, self._rows)
         self._returned = dict[str, Shape]()
         self._known = dict[tuple[ast.AST, bool], list[tuple[int, dict[str, Shape]]]]()
         for _ in range(3):  # functions that call functions
@@ -133,6 +135,8 @@ class ScoreFlows:
             name = name_of(node.func)
             if name in self._functions:
                 return self._called(module, node, name)
+            if _SCORES.search(name) and self._is_of_rows(module, node):
+                return True
             if name in ("len", "isinstance", "isnan", "isfinite") or _OTHER.search(name.lower()):
                 return False
         if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device"):
@@ -150,6 +154,12 @@ class ScoreFlows:
         if looped and not trains and not any(self._is_private(module, value) for value in looped):
             return False
         return self._returned.get(name, False)
+
+    def _is_of_rows(self, module: Module, call: ast.Call) -> bool:
+        """Whether a function of scores is given a table that is trained on."""
+        function = module.function(call)
+        own = {a.arg.lower() for a in _arguments(function)} if function is not None else set[str]()
+        return bool({name for part in call.args for name in data_in(part)} & self._tables - own)
 
     def _is_private(self, module: Module, value: ast.expr) -> bool:
         """Whether an argument is what is trained on; one that a function only hands on is not known to be."""
@@ -273,3 +283,12 @@ def _trained_on(sources: Sources) -> tuple[set[str], set[str]]:
                 if (name_of(value).lower() in found or (loads and rows in same)) and not TESTS.search(name):
                     found.add(name)
     return found - {""}, same
+
+
+def _tables(sources: Sources, rows: set[str]) -> set[str]:
+    """The names of tables that a loader's data set is made of, or gives back, in lower case."""
+    found = {name for text in rows for name in data_in(ast.parse(text, mode="eval"))}
+    for target, value in (pair for m in sources.modules for node in ast.walk(m.tree) for pair in assigned(node)):
+        if any(ast.unparse(value).startswith(f"{text}.") for text in rows if text):
+            found |= names_in(target)
+    return {name for name in found - {"self"} if not TESTS.search(name)}

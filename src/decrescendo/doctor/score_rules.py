@@ -25,6 +25,7 @@ _SAVES = (
     "savetxt",
 )
 _KEEP = "they are no part of epsilon: keep them where the data are, or leave them out"
+_SAVED = "beside", "losses or scores on the training rows, or a choice by them, are saved, without noise", _KEEP
 _LOGGED = "beside", "losses or scores on the training rows are printed or logged, without noise", _KEEP
 
 
@@ -109,5 +110,5 @@ def saved_scores(sources: Sources) -> Iterator[Hit]:
         parts = [*save.args, *(k.value for k in save.keywords)]
         parts += [save.func.value] if isinstance(save.func, ast.Attribute) else []
         if any(flows.has(module, part) for part in parts):
-            yield module, save, "beside", "losses or scores on the training rows are saved, without noise", _KEEP
+            yield module, save, *_SAVED
             return
