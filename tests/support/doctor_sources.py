@@ -96,6 +96,7 @@ def score(model, rows):
         good += (model(a).argmax(1) == b).sum().item()
     return good / 600
 """
+_OF_A_TEST = _SCORED.replace(", rows", "").replace("rows", "test_rows").replace("score", "accuracy")
 
 
 def _hand(old: str, new: str) -> str:
@@ -371,8 +372,9 @@ INNOCENT = {
     "an accountant of its own name": _opacus("make_private_with_epsilon", "make_private").replace(
         "target_epsilon=2.0, target_delta=1e-5, epochs=3", "noise_multiplier=noise_of(epsilon, 30)"),
     "a score of a test's loader": _OPACUS + _SCORED + "print(score(model, test_loader))\n",
-    "an accuracy over a test's loader": _opacus("for epoch", _SCORED.replace(", rows", "").replace("rows", "test_rows").replace("score", "accuracy")
+    "an accuracy over a test's loader": _opacus("for epoch", _OF_A_TEST
         + "for epoch").replace(_EPOCH, _EPOCH + "    print(f'{accuracy(model):.3f}')\n"),
+    "a loss with noise": _opacus(_EPOCH, "    print(f'{loss.item() + 9 * torch.randn(()):.1f}')\n" + _EPOCH),
     "an epsilon beside losses": _EPOCH_OF.replace("sum(kept), 3", "{'loss': sum(kept), 'epsilon': 3}")
         + "told = epoch_of(loader)\nprint(told['epsilon'])\n",
     "a threshold by scores of public rows": _OPACUS + "q = model(public_x)[:, 1]\nmost, cut = 0, 0\n"

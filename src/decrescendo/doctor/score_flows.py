@@ -139,7 +139,8 @@ class ScoreFlows:
                 return True
             if name in ("len", "isinstance", "isnan", "isfinite") or _OTHER.search(name.lower()):
                 return False
-        if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device"):
+        noised = isinstance(node, ast.BinOp) and _OTHER.search(ast.unparse(node).lower())
+        if noised or (isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device")):
             return False
         return any(_any(self._shape(module, part, names)) for part in ast.iter_child_nodes(node))
 
