@@ -143,6 +143,10 @@ _IN_PARTS = _opacus(
 # The check that must be among the suspicions, and the training.
 SUSPECT = {
     "an epoch in parts is left": ("budget", _IN_PARTS.format("number == 20", "break")),
+    "a clip that is not called": ("sensitivity", _hand("sigma, clip = 1.0, 0.5\n", "sigma, bound = 1.0, 0.5\n"
+        "def clip_gradients(gradients):\n    return [g * min(1.0, bound / g.norm()) for g in gradients]\n")
+        .replace("        nn.utils.clip_grad_norm_(model.parameters(), clip)\n", "")
+        .replace("sigma * clip", "sigma * bound")),
     "one part is looked at": ("budget", _IN_PARTS.format("a is None", "pass").replace(
         "      for number", "      first = next(iter(parts))\n      for number")),
     "noise of one release": ("budget", _hand("sigma, clip = 1.0, 0.5\n", "epsilon, delta, clip = 0.5, 1e-5, 0.5\n"
