@@ -166,16 +166,6 @@ def rows_together(sources: Sources) -> Iterator[Hit]:
                 return
 
 
-def _used(sources: Sources) -> str:
-    """The code, in lower case, without functions that nothing calls."""
-    whole = [node for module in sources.modules for node in ast.walk(module.tree)]
-    named = {name_of(node) for node in whole if isinstance(node, ast.Name | ast.Attribute)}
-    return "\n".join(
-        ast.unparse(node) for module in sources.modules for node in module.tree.body
-        if not isinstance(node, ast.FunctionDef) or node.name in named
-    ).lower()  # fmt: skip
-
-
 def clip_of_batches(sources: Sources) -> Iterator[Hit]:
     """A clip of the batch's gradient where each example's should be clipped; tensors clipped one by one."""
     drawn = noises(sources)
@@ -185,7 +175,7 @@ def clip_of_batches(sources: Sources) -> Iterator[Hit]:
              if "grad" in ast.unparse(m.statement(c) or c).lower()]  # fmt: skip
     if not clips:
         module, call = drawn[0]
-        if not re.search(r"clip|norm\(|max_norm|grad_norm|sensitivity|clamp|normalize\(", _used(sources)):
+        if not re.search(r"clip|norm\(|max_norm|grad_norm|sensitivity|clamp|normalize\(", used_code(sources)):
             yield (module, call, "sensitivity", "noise is added to what is clipped nowhere",
                    "no noise is large enough for an unbounded sum")  # fmt: skip
         return

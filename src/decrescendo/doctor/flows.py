@@ -146,6 +146,16 @@ def within(scope: ast.AST) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
+def used_code(sources: Sources) -> str:
+    """The code, in lower case, without functions that nothing calls."""
+    whole = [node for module in sources.modules for node in ast.walk(module.tree)]
+    named = {name_of(node) for node in whole if isinstance(node, ast.Name | ast.Attribute)}
+    return "\n".join(
+        ast.unparse(node) for module in sources.modules for node in module.tree.body
+        if not isinstance(node, ast.FunctionDef) or node.name in named
+    ).lower()  # fmt: skip
+
+
 def given_to(scope: ast.AST, name: str) -> list[ast.Assign | ast.AugAssign | ast.Expr]:
     """What a scope assigns to a name, written in lower case, alone or among others, or appends to it."""
     found: list[ast.Assign | ast.AugAssign | ast.Expr] = []
