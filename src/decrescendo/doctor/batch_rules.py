@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from decrescendo.doctor.flows import data_in, engines, given_to, makers_of, makes, noises, scaled_draws
+from decrescendo.doctor.flows import data_in, engines, given_to, makers_of, makes, noises, scaled_draws, used_code
 from decrescendo.doctor.source import (
     MAKERS,
     TRAINERS,
