@@ -219,3 +219,6 @@ def test_a_score_on_the_private_rows_is_refused_before_the_budget_is_spent() -> 
             with pytest.raises(InvalidValue, match="score must be on public data"):
                 use(scored_on(inputs))
         assert use(scored_on(public.clone()))
+    by_name = replace(scored_on(public), score=lambda model: {"loss": float(model(input=private[:4]).sum())})
+    with pytest.raises(InvalidValue, match="score must be on public data"):
+        train_task(by_name, make_plan(), seed=0)

@@ -19,7 +19,6 @@ from weakref import WeakSet
 from torch import nn
 
 from decrescendo.base import Streams
-from decrescendo.base.storages import tensors_of
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.row_independence.tracing import Memory
@@ -177,15 +176,15 @@ def _given_no_rows_of(private: object, model: nn.Module) -> Generator[None]:
     memory = Memory()
     memory.withhold(memory_of(private))
 
-    def check(_: nn.Module, inputs: Any) -> None:
-        if any(map(memory.withholds, tensors_of(inputs))):
+    def check(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if any(map(memory.withholds, memory_of([*inputs, *named.values()]))):
             raise InvalidValue(
                 "a task's score must be on public data, got rows that are trained on: what it says of them has no "
                 "noise, and no theorem holds where trials are ranked by it. Score on public rows, or release loss and "
                 "accuracy with the batches (telemetry=)"
             )
 
-    handle = model.register_forward_pre_hook(check)
+    handle = model.register_forward_pre_hook(check, with_kwargs=True)
     try:
         yield
     finally:
