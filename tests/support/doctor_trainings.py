@@ -255,7 +255,8 @@ FAULTY_BY_HAND = {
     "batch": ("sensitivity", _OWN_BATCHES.replace("max_grad_norm) / 60", "max_grad_norm / 60) / 60")),
     "own batches by vmap, tensors apart": ("sensitivity", OWN_BATCHES_VMAP.replace(
         "            total = ", "            norms = samples[name].flatten(1).norm(dim=1)\n"
-        "            factors = (max_grad_norm / (norms + 1e-9)).clamp(max=1)\n            total = ")),
+        "            factors = (max_grad_norm / (norms + 1e-9)).clamp(max=1)\n            total = ")
+        .replace("import torch\n", "import torch\ntorch.manual_seed(1)\n", 1)),  # (of some weights by too little)
     "noise of numpy over the batch": ("sensitivity", _OF_NUMPY.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
     "no optimiser, no noise": ("noise", _STEPPED.replace("torch.randn_like(total)", "torch.zeros_like(total)")),
     "divided by the rows drawn": ("denominator", _LOOPED.replace("/ 60\n", "/ a.shape[0]\n")),
