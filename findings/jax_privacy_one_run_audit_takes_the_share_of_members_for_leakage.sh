@@ -1,11 +1,11 @@
 #!/bin/bash
-# jax-privacy 2.0.0 (the newest on PyPI): two of its audits state a lower bound on epsilon, with 95 % confidence, where the
+# jax-privacy 2.0.0 (the newest on PyPI): three of its audits state a lower bound on epsilon, with 95 % confidence, where the
 # scores of members and non-members come from one distribution, so that the true epsilon is 0.
 #
 # epsilon_one_run and epsilon_one_run_fdp hold if a fair coin decided of each canary whether it is a member. The class takes
-# two arrays of any lengths, and neither its pages nor its arguments speak of coins: with more members than non-members
-# ("all training canaries against a small held-out set") guessing "member" is right more often than not, and the surplus is
-# stated as leakage. With more non-members the same error hides leakage. epsilon_clopper_pearson, which compares two rates, is
+# two arrays of any lengths; the docstrings name the papers, but neither they nor the arguments speak of coins: with more
+# members than non-members ("all training canaries against a small held-out set") guessing "member" is right more often than
+# not, and the surplus is stated as leakage. With more non-members the same error hides leakage. epsilon_clopper_pearson, which compares two rates, is
 # not concerned. (A guard would be one line: the numbers must be within what a fair coin gives.)
 #
 # epsilon_from_gdp takes the absolute value of a mu that was computed from upper ends of both error rates: few canaries have

@@ -239,5 +239,13 @@ def test_a_frame_whose_index_says_that_rows_are_copies_is_refused() -> None:
     for data in (again, drawn, {"a": again["a"]}, (again[["a"]], again["b"]), datasets.Dataset.from_pandas(again)):
         with pytest.raises(InvalidValue, match=r"index has labels several times.*reset_index"):
             check_distinct(data)
+    shown = datasets.Dataset.from_pandas(again)
+    for kind in ("torch", "numpy", "pandas"):  # a format may leave the index out, or make tensors of it
+        for columns in (None, ["a"]):
+            with pytest.raises(InvalidValue, match="index has labels several times"):
+                check_distinct(shown.with_format(kind, columns=columns))
+    check_distinct(datasets.Dataset.from_pandas(frame[::-1]).with_format("torch", columns=["a"]))
+    two = pandas.DataFrame({"a": range(4)}, index=pandas.MultiIndex.from_product([[0, 1], [0, 1]]))
+    check_distinct(datasets.Dataset.from_pandas(two))
     for data in (frame, again.reset_index(drop=True), frame.sample(frac=1), datasets.Dataset.from_pandas(frame[1:])):
         check_distinct(data)

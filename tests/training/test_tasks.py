@@ -1,5 +1,7 @@
 """Facts: tasks train and are scored; optimisers and learning rates are what their names say."""
 
+import copy
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +221,15 @@ def test_a_score_on_the_private_rows_is_refused_before_the_budget_is_spent() -> 
             with pytest.raises(InvalidValue, match="score must be on public data"):
                 use(scored_on(inputs))
         assert use(scored_on(public.clone()))
+    kept = []
+
+    def saving(model: torch.nn.Module) -> dict[str, float]:
+        kept.append(copy.deepcopy(model))
+        pickle.dumps(model)
+        return {"accuracy": accuracy(model, public, targets)}
+
+    train_task(replace(scored_on(public), score=saving), make_plan(), seed=0)
+    assert not any(model._forward_pre_hooks for model in kept)
     by_name = replace(scored_on(public), score=lambda model: {"loss": float(model(input=private[:4]).sum())})
     with pytest.raises(InvalidValue, match="score must be on public data"):
         train_task(by_name, make_plan(), seed=0)

@@ -62,7 +62,7 @@ def left_midway(sources: Sources) -> Iterator[Hit]:
         )
         for node in (*left, *looked):
             yield (module, node, "budget", "an epoch under BatchMemoryManager is left, or looked into, before its end: "
-                   "Opacus does not forget the rest, and later adds parts of several batches up before it adds noise",
+                   "in what is trained afterwards, Opacus adds parts of several batches up before it adds noise",
                    "a record may be in a sum two or three times, each with its clip norm: end on whole epochs, or take "
                    "batches that need no parts")  # fmt: skip
 

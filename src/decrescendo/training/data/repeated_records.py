@@ -6,6 +6,7 @@ part, are not detected.
 """
 
 import operator
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -21,8 +22,8 @@ from decrescendo.errors import InvalidType, InvalidValue
 # One identifier per row, as a row of integers: its memory address, or the id of its container and its index
 # there.
 Identities = Int[np.ndarray, "rows columns"]
-# The column in which `datasets.Dataset.from_pandas` keeps the index of a frame.
-_INDEX = "__index_level_0__"
+# The columns in which `datasets.Dataset.from_pandas` keeps the index of a frame.
+_INDEX = re.compile(r"__index_level_\d+__")
 # How many entries of a list are searched for a tensor, to tell a list of tensors from a long list of numbers.
 _SEARCHED = 9
 
@@ -87,16 +88,19 @@ def indices_of(data: object) -> Iterator[Any]:
 
 
 def _refuse_repeated_labels(data: object) -> None:
-    labels = next((index for index in indices_of(data) if index.has_duplicates), None)
-    if is_hugging_face(data) and _INDEX in cast("Any", data).column_names:
-        kept = cast("Any", data)[_INDEX]
-        labels = labels if len(set(kept)) == len(kept) else kept
-    if labels is not None:
+    again = any(index.has_duplicates for index in indices_of(data))
+    if is_hugging_face(data):
+        held = cast("Any", data)
+        if kept := list(filter(_INDEX.fullmatch, held.column_names)):
+            labels = held.with_format("arrow", columns=kept)[:]  # whatever format the rows have
+            again = labels.group_by(kept).aggregate([]).num_rows < len(labels)
+    if again:
         raise InvalidValue(
             "a plan for examples must be given each record once, got a data frame whose index has labels several "
             "times, as where rows were sampled with replacement or added again to balance classes: such a record would "
             "have more than one share of the budget. Weight the losses, or make a plan for people; if all rows are "
-            "different records, say so with reset_index(drop=True)"
+            "different records, say so with reset_index(drop=True); of a datasets.Dataset remove the columns "
+            "__index_level_..__"
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 from weakref import WeakSet
 
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from decrescendo.base import Streams
 from decrescendo.clipping import EngineSettings, Loss
@@ -158,7 +159,7 @@ class Task:
         Raises:
             InvalidValue: it gives them.
         """
-        with own_numbers() as begin, _given_no_rows_of(private, model):
+        with own_numbers() as begin, _given_no_rows_of(private):
             begin(0, 0)
             found: Any = {} if self.score is None else self.score(model)
         if not isinstance(found, Mapping):
@@ -171,20 +172,23 @@ class Task:
 
 
 @contextmanager
-def _given_no_rows_of(private: object, model: nn.Module) -> Generator[None]:
-    """Refuse passes of the model on tensors in the memory of these rows."""
+def _given_no_rows_of(private: object) -> Generator[None]:
+    """Refuse passes of modules on tensors in the memory of these rows; ``None``: of none."""
+    if private is None:
+        yield
+        return
     memory = Memory()
     memory.withhold(memory_of(private))
 
-    def check(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if any(map(memory.withholds, memory_of([*inputs, *named.values()]))):
+    def check(_: nn.Module, inputs: Any) -> None:
+        if any(map(memory.withholds, memory_of(list(inputs)))):
             raise InvalidValue(
                 "a task's score must be on public data, got rows that are trained on: what it says of them has no "
                 "noise, and no theorem holds where trials are ranked by it. Score on public rows, or release loss and "
                 "accuracy with the batches (telemetry=)"
             )
 
-    handle = model.register_forward_pre_hook(check, with_kwargs=True)
+    handle = register_module_forward_pre_hook(check)  # of all modules, so that none of them keeps it
     try:
         yield
     finally:
