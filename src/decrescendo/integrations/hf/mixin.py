@@ -179,6 +179,7 @@ class PrivateMixin(PrivateScores):
         """That arguments and data are those of a private training."""
         check_arguments(self, self._source.steps, public_eval=self._public_eval)
         if self._public_eval:
+            self.__dict__.pop("_compared", None)  # rows of a list may have been changed since
             self._check_public()
         records = self._records or Records()
         traced = records.check(self.train_dataset, self._source.agreed.budget.unit)

@@ -30,9 +30,12 @@ class PrivateScores(_Base):
 
     def _check_public(self, *scored: object) -> None:
         """That no row of these, which are declared to be public, is trained on."""
-        named = self.__dict__.get("_given", {})
+        named, compared = self.__dict__.get("_given", {}), self.__dict__.setdefault("_compared", [])
         for data in (*scored, named.get("eval_dataset"), self.eval_dataset):
-            check_public(data, (named.get("train_dataset"), self.train_dataset))
+            for private in (named.get("train_dataset"), self.train_dataset):
+                if not any(data is one and private is other for one, other in compared):  # each pair takes seconds
+                    check_public(data, (private,))
+                    compared.append((data, private))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """The trainer's own.
