@@ -18,6 +18,7 @@ from decrescendo.doctor.events import read_events
 from decrescendo.doctor.finding import UNREACHED, Certainty, Diagnosis, Finding, ordered
 from decrescendo.doctor.flows import amplifies, makers_of, makes, noises, scaled_draws
 from decrescendo.doctor.folder import examine_folder
+from decrescendo.doctor.moved_outputs import moved_outputs
 from decrescendo.doctor.rules import read_source
 from decrescendo.doctor.source import Module, Sources, cell_of, name_of, names_in, read, script_of
 from decrescendo.doctor.verdicts import found_in
@@ -229,6 +230,7 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
         unseen.append(f"a private step: the {early[0]} of this run had no privacy" if early else UNREACHED)
         return findings, [], unseen, set()
     moved, said, missing, ran = compared(kept, seen)
+    findings = [*findings, *moved_outputs(kept)]
     settled = {"sensitivity"} if ran else set[str]()
     if any(event["of_a_batch"] and not event["private"] for event in seen.of("step")):
         settled |= {"of a batch"}

@@ -32,6 +32,7 @@ class IndexedRows:
         self._chosen: Tensor | None = None  # the rows' numbers, of the batch that a neighbour differs in
         self._last: tuple[int, Tensor] | None = None  # the table and the numbers that were taken last
         self._tables = set[int]()
+        self.taken: dict[int, tuple[Tensor, Tensor]] = {}  # tables, and the rows that were taken of them to train
         self._inside = False
         self.rate: float | None = None  # at which coins drew the first rows that were taken since the last step
 
@@ -60,6 +61,9 @@ class IndexedRows:
             self._tables.add(rows.data_ptr())
         if rows.data_ptr() not in self._tables:
             return taken
+        if torch.is_grad_enabled():
+            before = self.taken.get(rows.data_ptr(), (rows, numbers[:0]))[1]
+            self.taken[rows.data_ptr()] = rows, torch.cat([before, numbers]).unique()
         watch, neighbours = self._watch, self._watch.neighbours
         if not neighbours.waiting and neighbours.role not in GOING_ON:
             self._chosen = None

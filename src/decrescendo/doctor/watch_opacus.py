@@ -120,7 +120,9 @@ class OpacusWatch:
         if rows is not None:
             facts["rows"] = rows
         self._neighbours.release(lambda: torch.cat([s.detach().flatten() for s in sums if s is not None]), facts)
-        return noise(optimizer, *args, **kwargs)
+        made = noise(optimizer, *args, **kwargs)
+        self._torch.twins.release([p.grad for p in optimizer.params if p.grad is not None])
+        return made
 
     def _counted(self, step: Callable[..., Any], accountant: Any, *args: Any, **kwargs: Any) -> Any:
         done = step(accountant, *args, **kwargs)

@@ -91,6 +91,7 @@ class PeersWatch:
         tensors = [leaf for leaf in tree_leaves(sums.pytree) if isinstance(leaf, Tensor)]
         facts = {"kind": "sum", "std": multiplier * sensitivity, "noise": multiplier}
         self._neighbours.release(lambda: torch.cat([leaf.detach().flatten() for leaf in tensors]), facts)
+        self._torch.twins.cannot_hold()
         made = noise(clipped, *args, **kwargs)
         self._torch.private += 1
         self._torch.took_step(private=True)

@@ -29,6 +29,7 @@ from decrescendo.doctor.neighbours import (
     enlarging,
     putting,
 )
+from decrescendo.doctor.twins import Twins
 from decrescendo.doctor.unclipped import Unclipped
 
 
@@ -60,7 +61,7 @@ class TorchWatch:
         self.done = self._stops = self.fetched = self.bypassed = 0
         self.depth, self._random = 0, torch.get_rng_state()
         self._backward = self._batch = 0  # passes since the last step, and rows of the last one
-        self.draws, self.rows = Draws(self), IndexedRows(self)
+        self.draws, self.rows, self.twins = Draws(self), IndexedRows(self), Twins(self)
         self._buffers: set[int] = set()
         self.unclipped, self._differentiated = Unclipped(), False
         self._weights: dict[int, Tensor] = {}
@@ -83,6 +84,7 @@ class TorchWatch:
         self._watch_steps()
         self.draws.start()
         self.rows.start()
+        self.twins.outputs.watch_files()
         wrap(torch, "load", self._loaded)
 
     def fork(self, loader: int) -> str:
@@ -120,6 +122,7 @@ class TorchWatch:
 
         def changed(indices: Any) -> Any:
             self.fetched, self._fetching = id(loader), loader.dataset
+            self.twins.fetched(loader.dataset)
             if id(loader) not in self._loaders:
                 self._loaders.add(id(loader))
                 self.events.write("loader", {"id": id(loader), **facts})
@@ -200,6 +203,7 @@ class TorchWatch:
         if not torch.equal(before, now):
             self._differentiated = False
             self._released(lambda: before - now, at_once=False)
+            self.twins.cannot_hold()
             self.took_step(private=False)
 
     def _watch_buffers(self, module: nn.Module) -> None:
@@ -243,6 +247,7 @@ class TorchWatch:
                 lambda: torch.cat([g.detach().flatten() for g in gradients]), putting(gradients),
                 whose=id(optimizer), noised=noised,
             )  # fmt: skip
+            self.twins.release(gradients)
 
     def _released(
         self, vector: Callable[[], Tensor], put: Callable[[Tensor], None] | None = None, *, at_once: bool = True,
@@ -280,7 +285,8 @@ class TorchWatch:
         self.events.write("step", {**facts, "of_a_batch": self._backward == 1 and self._batch > 1})
         self._backward = 0
         self.rows.rate = None
-        if self.done >= self.steps:
+        self.twins.stepped()
+        if self.done >= self.steps and not self.twins.start():
             self._stops += 1
             if self._stops > 3:  # somebody catches everything
                 os.kill(os.getpid(), signal.SIGTERM)

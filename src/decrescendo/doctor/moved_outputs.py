@@ -1,0 +1,86 @@
+"""Outputs that move with the private rows although every private step releases the same: the twins compared."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from decrescendo.doctor.finding import Certainty, Finding
+from decrescendo.doctor.twins import TWINS
+
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf")
+# Addresses, times of day, durations.
+_PASSING = re.compile(r"0x[0-9a-f]+|\d+:\d\d(:\d\d)?(\.\d+)?|\d[\d.]*\s*(s|sec|secs|seconds|ms|min|it/s|s/it)\b")
+_ALIKE = 1e-5  # of numbers that were computed in another order
+_SHOWN = 60  # characters
+_KEYS = 5
+_COSTS = (
+    "with other private rows, and every batch size and noisy sum the same, it is another: epsilon does not count it. "
+    "Leave it out, compute it on public rows, or add noise and account for it"
+)
+
+
+def moved_outputs(folder: Path) -> list[Finding]:
+    """What the twins that a run left in a folder show."""
+    try:
+        own, others, quiet = (
+            [json.loads(line) for line in (folder / f"{name}.outputs").read_text(encoding="utf-8").splitlines()]
+            for name in TWINS
+        )
+    except (OSError, ValueError):
+        return []
+    moved: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for one, other, silent in zip(own, others, quiet, strict=False):
+        if one[:3] != silent[:3]:  # by noise, or by the time
+            break
+        if one[:3] != other[:3]:
+            return [*_findings(moved), *_turned(one)]
+        file, line, kind, text = one
+        if file and _same(text, silent[3]) and not _same(text, other[3]):
+            moved.setdefault((file, kind), []).append((line, _shown(kind, text, other[3])))
+    return list(_findings(moved))
+
+
+def _findings(moved: dict[tuple[str, str], list[tuple[int, str]]]) -> Iterator[Finding]:
+    for (file, kind), found in moved.items():
+        line, shown = found[0]
+        others = sorted({at for at, _ in found} - {line})
+        also = f" (and in line{'s' * (len(others) > 1)} {', '.join(map(str, others))})" if others else ""
+        says = f"what is {kind} here moves with the private rows beside the noisy sums: {shown}{also}"
+        yield Finding("beside", Certainty.PROVEN, says, _COSTS, file, line)
+
+
+def _turned(one: list[Any]) -> Iterator[Finding]:
+    """With other private rows the script went on elsewhere."""
+    file, line, kind, text = one
+    if file:
+        says = (
+            f"whether this is {kind} follows from the private rows beside the noisy sums: {_shown(kind, text, text)}"
+        )
+        yield Finding(
+            "selection", Certainty.PROVEN, says,
+            "a best score, an early end or another choice by private rows tells of them, and epsilon does not count "
+            "it: choose by public rows", file, line,
+        )  # fmt: skip
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two texts are the same, up to rounding of their numbers and to what passes by itself."""
+    if one == other:
+        return True
+    one, other = _PASSING.sub("", one.lower()), _PASSING.sub("", other.lower())
+    numbers = list(zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=False))
+    return _NUMBER.sub("#", one) == _NUMBER.sub("#", other) and all(
+        a == b or math.isclose(float(a), float(b), rel_tol=_ALIKE) for a, b in numbers
+    )
+
+
+def _shown(kind: str, text: str, other: str) -> str:
+    """What it is, without its numbers; of what is saved, the keys that moved."""
+    if kind == "saved":
+        pairs = zip(text.split("\n"), other.split("\n"), strict=False)
+        keys = list(dict.fromkeys(a.rsplit(" ", 2)[0] for a, b in pairs if not _same(a, b)))
+        return ", ".join(keys[:_KEYS]) + " ..." * (len(keys) > _KEYS)
+    return repr(_NUMBER.sub("…", " ".join(text.split()))[:_SHOWN])

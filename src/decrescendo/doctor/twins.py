@@ -1,0 +1,189 @@
+"""The rest of a training, three times from one state: as it is, with other private rows, and without any noise drawn.
+In all of them every private step releases what it releases in the first: what else differs is not hidden by noise."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from decrescendo.doctor.events import wrap
+from decrescendo.doctor.outputs import Outputs
+
+if TYPE_CHECKING:
+    from decrescendo.doctor.watch_torch import TorchWatch
+
+# (Clocks go on: what is equal in the first and the last does not follow the time.)
+TWINS = ("as it is", "other rows", "no noise")
+_SECONDS, _LONGEST = 20, 40  # of the processor and of a clock, for each
+_BATCHES = 6  # of a pass over a loader
+_LARGEST = 2**30  # bytes of releases
+_FEWER = 8  # the other rows are the last eighth, over and over
+_END = 10**12
+
+
+class Twins:
+    """Three processes that go on to the end of the script, and leave what they print, log, write and save.
+
+    Args:
+        watch: of the training.
+    """
+
+    def __init__(self, watch: TorchWatch) -> None:
+        self._watch = watch
+        self.outputs = Outputs()
+        self._name = ""
+        self._releases: Any = None
+        self._fetched: dict[int, Any] = {}  # data sets, since the last step
+        self._sets: dict[int, Any] = {}  # those that are trained on
+        self._mixed = False
+
+    def fetched(self, data: Any) -> None:
+        """Rows of a data set are taken."""
+        if torch.is_grad_enabled():
+            self._fetched[id(data)] = data
+
+    def stepped(self) -> None:
+        """A step was made of the rows that were taken before it."""
+        self._mixed = self._mixed or len(self._fetched) > 1  # (public ones among them, perhaps)
+        self._sets |= self._fetched
+        self._fetched = {}
+
+    def start(self) -> bool:
+        """Make the three, one after another. Whether this process is one of them."""
+        tables = self._watch.rows.taken if not self._sets else {}
+        if self._name or self._mixed or not (self._sets or tables) or not hasattr(os, "fork"):
+            return False
+        folder = self._watch.events.folder
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for name in TWINS:
+            child = os.fork()
+            if child == 0:
+                self._become(name, folder, tables.values())
+                return True
+            os.waitpid(child, 0)
+            if not (folder / f"{TWINS[0]}.releases").exists():
+                break
+        return False
+
+    def _become(self, name: str, folder: Path, tables: Iterable[tuple[Tensor, Tensor]]) -> None:
+        import resource  # (not on every system)
+
+        self._name = name
+        watch = self._watch
+        watch.neighbours.role = "quiet" if name == "no noise" else "twin"
+        watch.events.silence()
+        watch.steps = _END
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LONGEST)
+        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        wrap(_BaseDataLoaderIter, "__next__", _shortened)
+        kept = (folder / f"{TWINS[0]}.releases").open("wb" if name == TWINS[0] else "rb")
+        self._releases = kept
+        self.outputs.start(folder / f"{name}.outputs", folder, kept.fileno())
+        if name == "other rows":
+            try:
+                for data in self._sets.values():
+                    exchange(data)
+                for rows, numbers in tables:
+                    _exchange_rows(rows, numbers)
+            except (AttributeError, TypeError, ValueError, RuntimeError):
+                os._exit(1)
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """What a private step takes: the first process keeps it, and the others are given what it kept."""
+        if not self._name:
+            return
+        numbers = torch.cat([t.detach().flatten().double() for t in tensors]) if tensors else torch.zeros(0)
+        size = 8 * len(numbers)
+        if self._name == TWINS[0]:
+            if self._releases.tell() + size > _LARGEST:
+                os._exit(0)
+            self._releases.write(size.to_bytes(8, "little") + numbers.numpy().tobytes())
+            self._releases.flush()
+            return
+        if int.from_bytes(self._releases.read(8), "little") != size:
+            os._exit(0)
+        kept = torch.from_numpy(np.frombuffer(self._releases.read(size)).copy())
+        for tensor, part in zip(tensors, kept.split([t.numel() for t in tensors]), strict=True):
+            tensor.detach().copy_(part.view_as(tensor))
+
+    def cannot_hold(self) -> None:
+        """A step whose release nothing can be put in the place of: the rest shows nothing."""
+        if self._name:
+            os._exit(0)
+
+
+def _shortened(following: Callable[..., Any], iterator: Any) -> Any:
+    if iterator._num_yielded >= _BATCHES:
+        raise StopIteration
+    return following(iterator)
+
+
+def exchange(data: Any) -> None:
+    """Give a data set other rows, which are rows of its own: the last ones, over and over.
+
+    Raises:
+        TypeError: its class cannot be exchanged for one below it.
+    """
+    base, numbers = data, torch.arange(len(data))
+    while isinstance(base, Subset):
+        numbers, base = torch.as_tensor(base.indices)[numbers], base.dataset
+    if isinstance(base, TensorDataset):
+        for tensor in base.tensors:
+            _exchange_rows(tensor, numbers)
+    elif isinstance(data, ConcatDataset):
+        for part in data.datasets:
+            exchange(part)
+    elif isinstance(data, Subset):
+        data.indices = numbers_of(data.indices, _others(len(data)))
+    else:
+        _exchange_class(data)
+
+
+def numbers_of(indices: Sequence[int], order: Sequence[int]) -> list[int]:
+    """The numbers at these places."""
+    return [int(indices[i]) for i in order]
+
+
+def _others(size: int) -> list[int]:
+    few = max(2, size // _FEWER)
+    return [max(0, size - 1 - i % few) for i in range(size)]
+
+
+def _exchange_rows(rows: Tensor, numbers: Tensor) -> None:
+    order = torch.tensor(_others(len(numbers)))
+    with torch.no_grad():
+        rows[numbers] = rows[numbers[order]].clone()
+
+
+def _exchange_class(data: Any) -> None:
+    kind: Any = type(data)
+    order = _others(len(data))
+
+    def other(key: Any) -> Any:
+        if isinstance(key, list):
+            return [order[i] for i in key]
+        with contextlib.suppress(TypeError):
+            return order[operator.index(key)]
+        return key
+
+    methods = {
+        name: lambda held, key, inner=getattr(kind, name): inner(held, other(key))
+        for name in ("__getitem__", "__getitems__") if hasattr(kind, name)
+    }  # fmt: skip
+    data.__class__ = type(kind.__name__, (kind,), methods)
+
+
