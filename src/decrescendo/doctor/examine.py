@@ -18,7 +18,7 @@ from decrescendo.doctor.events import read_events
 from decrescendo.doctor.finding import UNREACHED, Certainty, Diagnosis, Finding, ordered
 from decrescendo.doctor.flows import amplifies, makers_of, makes, noises, scaled_draws
 from decrescendo.doctor.folder import examine_folder
-from decrescendo.doctor.moved_outputs import moved_outputs
+from decrescendo.doctor.moved_outputs import Moved, moved_outputs
 from decrescendo.doctor.rules import read_source
 from decrescendo.doctor.source import Module, Sources, cell_of, name_of, names_in, read, script_of
 from decrescendo.doctor.verdicts import found_in
@@ -74,7 +74,8 @@ def examine(
 
 def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str] = ()) -> Diagnosis:
     """What a script's source makes one suspect, and what observers left in a folder."""
-    findings, unseen = read_source(script)
+    outputs = Moved() if kept is None else moved_outputs(kept)
+    findings, unseen = read_source(script, outputs.lines)
     facts: list[str] = []
     settled: set[str] = set()
     if kept is not None:
@@ -100,7 +101,11 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
             more = [found for found in more if (found.check, found.certainty) != ("sampling", Certainty.SUSPECTED)]
         if "buffers" in settled:  # BatchNorm, of what is no record
             findings = [found for found in findings if not found.says.startswith("BatchNorm")]
-        findings = [*findings, *more]
+        findings = [*findings, *more, *outputs.findings()]
+        if outputs.compared is not None:
+            facts = [*facts, f"with other private rows, but each noisy sum the same, the rest of the script gave "
+                             f"{outputs.compared} outputs again, of which those of {len(outputs.lines)} lines were "
+                             "others"]  # fmt: skip
         unseen = [*unseen, *missing, *unknown]
     named = [_relative(finding, script, path) for finding in findings]
     return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))
@@ -230,7 +235,6 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
         unseen.append(f"a private step: the {early[0]} of this run had no privacy" if early else UNREACHED)
         return findings, [], unseen, set()
     moved, said, missing, ran = compared(kept, seen)
-    findings = [*findings, *moved_outputs(kept)]
     settled = {"sensitivity"} if ran else set[str]()
     if any(event["of_a_batch"] and not event["private"] for event in seen.of("step")):
         settled |= {"of a batch"}

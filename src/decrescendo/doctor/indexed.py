@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,11 +42,15 @@ class IndexedRows:
         wrap(Tensor, "__getitem__", self._take)
 
     def _take(self, take: Callable[..., Any], rows: Tensor, index: Any) -> Any:
-        if torch.compiler.is_compiling() or self._inside or type(index) is not Tensor or self._watch.depth:
+        if torch.compiler.is_compiling() or self._inside or self._watch.depth:
+            return take(rows, index)
+        if type(index) is not Tensor and not isinstance(index, (list, np.ndarray)):
             return take(rows, index)
         self._inside = True
         try:
-            return self._changed(rows, index, take(rows, index))
+            taken = take(rows, index)
+            index = index if type(index) is Tensor else torch.as_tensor(index)
+            return self._changed(rows, index, taken)
         finally:
             self._inside = False
 

@@ -4,10 +4,12 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from decrescendo.doctor.finding import Certainty, Finding
+from decrescendo.doctor.outputs import FILE
 from decrescendo.doctor.twins import TWINS
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf")
@@ -17,30 +19,56 @@ _ALIKE = 1e-5  # of numbers that were computed in another order
 _SHOWN = 60  # characters
 _KEYS = 5
 _COSTS = (
-    "with other private rows, and every batch size and noisy sum the same, it is another: epsilon does not count it. "
-    "Leave it out, compute it on public rows, or add noise and account for it"
+    "with other private rows, but the same batch sizes and noisy sums, it is another: epsilon does not cover it. Leave "
+    "it out, compute it on public rows, or add noise and account for it"
 )
 
 
-def moved_outputs(folder: Path) -> list[Finding]:
-    """What the twins that a run left in a folder show."""
+@dataclass
+class Moved:
+    """What the twins that a run left in a folder show.
+
+    Args:
+        compared: how many outputs are the same places in all three, or nothing where there were no twins.
+        places: file and kind of those that moved, with their lines and what they are.
+        turned: the first output that came in one of two, if the script went on elsewhere with other private rows.
+    """
+
+    compared: int | None = None
+    places: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
+    turned: list[Any] | None = None
+
+    @property
+    def lines(self) -> set[tuple[str, int]]:
+        """Files and lines of the outputs that moved."""
+        return {(file, line) for (file, _), found in self.places.items() for line, _ in found}
+
+    def findings(self) -> list[Finding]:
+        """One for all outputs of a kind and a file."""
+        return [*_findings(self.places), *([] if self.turned is None else _turned(self.turned))]
+
+
+def moved_outputs(folder: Path) -> Moved:
+    """The outputs of the twins, one beside the other, as far as the three are at the same places."""
     try:
         own, others, quiet = (
             [json.loads(line) for line in (folder / f"{name}.outputs").read_text(encoding="utf-8").splitlines()]
             for name in TWINS
         )
     except (OSError, ValueError):
-        return []
-    moved: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        return Moved()
+    moved = Moved(0)
     for one, other, silent in zip(own, others, quiet, strict=False):
         if one[:3] != silent[:3]:  # by noise, or by the time
             break
         if one[:3] != other[:3]:
-            return [*_findings(moved), *_turned(one)]
+            moved.turned = one
+            break
+        moved.compared = (moved.compared or 0) + 1
         file, line, kind, text = one
         if file and _same(text, silent[3]) and not _same(text, other[3]):
-            moved.setdefault((file, kind), []).append((line, _shown(kind, text, other[3])))
-    return list(_findings(moved))
+            moved.places.setdefault((file, kind), []).append((line, _shown(kind, text, other[3])))
+    return moved
 
 
 def _findings(moved: dict[tuple[str, str], list[tuple[int, str]]]) -> Iterator[Finding]:
@@ -48,7 +76,7 @@ def _findings(moved: dict[tuple[str, str], list[tuple[int, str]]]) -> Iterator[F
         line, shown = found[0]
         others = sorted({at for at, _ in found} - {line})
         also = f" (and in line{'s' * (len(others) > 1)} {', '.join(map(str, others))})" if others else ""
-        says = f"what is {kind} here moves with the private rows beside the noisy sums: {shown}{also}"
+        says = f"what is {kind} here depends on the private rows by more than the noisy sums: {shown}{also}"
         yield Finding("beside", Certainty.PROVEN, says, _COSTS, file, line)
 
 
@@ -56,9 +84,8 @@ def _turned(one: list[Any]) -> Iterator[Finding]:
     """With other private rows the script went on elsewhere."""
     file, line, kind, text = one
     if file:
-        says = (
-            f"whether this is {kind} follows from the private rows beside the noisy sums: {_shown(kind, text, text)}"
-        )
+        shown = _shown(kind, text, text)
+        says = f"whether this is {kind} depends on the private rows by more than the noisy sums: {shown}"
         yield Finding(
             "selection", Certainty.PROVEN, says,
             "a best score, an early end or another choice by private rows tells of them, and epsilon does not count "
@@ -83,4 +110,6 @@ def _shown(kind: str, text: str, other: str) -> str:
         pairs = zip(text.split("\n"), other.split("\n"), strict=False)
         keys = list(dict.fromkeys(a.rsplit(" ", 2)[0] for a, b in pairs if not _same(a, b)))
         return ", ".join(keys[:_KEYS]) + " ..." * (len(keys) > _KEYS)
+    if kind == FILE:
+        return text.split("\n")[0]
     return repr(_NUMBER.sub("…", " ".join(text.split()))[:_SHOWN])

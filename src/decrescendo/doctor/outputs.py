@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import stat
 import sys
 import time
@@ -18,8 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from decrescendo.doctor.by_hand import WeightsByHand
 from decrescendo.doctor.events import user_place, wrap
 
+FILE = "written as a file"  # that is binary
+_PATHS = (str, os.PathLike)
+_OF_WEIGHTS = re.compile("weight|norm|param|theta|coef|bias|slope|intercept")
 _MOST, _LONGEST = 20_000, 4_000  # outputs, and characters of each
 # What a copy of the process must not do: write elsewhere, start programs, connect.
 _REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.remove", "os.rename", "os.rmdir",
@@ -28,7 +33,8 @@ _REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.re
 # Of other libraries: where they are given a number.
 _LOGGERS = (("torch.utils.tensorboard", "SummaryWriter", "add_scalar"),
             ("torch.utils.tensorboard", "SummaryWriter", "add_scalars"), ("wandb", "", "log"),
-            ("mlflow", "", "log_metric"), ("mlflow", "", "log_metrics"), ("tqdm.std", "tqdm", "set_postfix"),
+            ("mlflow", "", "log_metric"), ("mlflow", "", "log_metrics"), ("safetensors.torch", "", "save_file"),
+            ("tqdm.std", "tqdm", "set_postfix"),
             ("tqdm.std", "tqdm", "set_postfix_str"), ("tqdm.std", "tqdm", "set_description"),
             ("tqdm.std", "tqdm", "write"))  # fmt: skip
 
@@ -41,6 +47,7 @@ class Outputs:
         self._count = 0
         self._kept: dict[str, bytes] = {}
         self._home = ""
+        self.held: WeightsByHand | None = None
 
     def watch_files(self) -> None:
         """From the beginning: text files that are opened now may be written to later."""
@@ -62,17 +69,19 @@ class Outputs:
                 os.dup2(nothing, number)
         self._home = os.getcwd()
         os.chdir(folder)
-        for owner, names in ((os, ("makedirs", "mkdir")), (time, ("sleep",))):
-            for name in names:
-                wrap(owner, name, lambda *_, **__: None)
-        wrap(builtins, "print", self._printed)
-        wrap(logging.Logger, "handle", self._logged)
-        wrap(torch, "save", self._saved)
+        stand_ins: list[tuple[Any, str, Any]] = [
+            (os, "makedirs", _nothing), (os, "mkdir", _nothing), (time, "sleep", _nothing),
+            (builtins, "print", self._printed), (logging.Logger, "handle", self._logged),
+            (torch, "save", self._saved),
+        ]  # fmt: skip
+        for module, owner, name in _LOGGERS:
+            held: Any = sys.modules.get(module)
+            held = getattr(held, owner, None) if owner else held
+            if hasattr(held, name):
+                stand_ins.append((held, name, self._told))
+        for owner, name, stand_in in stand_ins:
+            setattr(owner, name, stand_in)
         wrap(torch, "load", self._loaded)
-        for module, owner, name in (*_LOGGERS, ("safetensors.torch", "", "save_file")):
-            if module in sys.modules and hasattr(sys.modules[module], owner or name):
-                held = sys.modules[module]
-                wrap(getattr(held, owner) if owner else held, name, self._method if owner else self._told)
         sys.stdout, sys.stderr = _Stream(self), _Stream(self)
         sys.addaudithook(_refuse)
 
@@ -81,30 +90,31 @@ class Outputs:
         if self._lines is None or self._count >= _MOST:
             return
         self._count += 1
+        if self.held is not None and _OF_WEIGHTS.search(text.lower()) and self.held.moved:
+            text = ""  # of weights that are not those of the first twin yet
         self._lines.write((json.dumps([*user_place(), kind, text[:_LONGEST]]) + "\n").encode())
 
     def keep(self, path: str, content: bytes) -> None:
         """A file that was written, for those who read it again."""
         self._kept[os.path.abspath(os.path.join(self._home, path))] = content
 
-    def _printed(self, inner: Callable[..., Any], *values: Any, **how: Any) -> None:
+    def _printed(self, *values: Any, **how: Any) -> None:
         if how.get("file") not in (None, sys.stdout, sys.stderr):
-            inner(*values, **how)
+            how["file"].write(str(how.get("sep") or " ").join(map(str, values)) + str(how.get("end") or "\n"))
         else:
             self.add("printed", str(how.get("sep") or " ").join(map(str, values)))
 
-    def _logged(self, inner: Callable[..., Any], logger: Any, record: logging.LogRecord) -> None:
+    def _logged(self, record: logging.LogRecord) -> None:
         self.add("logged", record.getMessage())
 
-    def _told(self, inner: Callable[..., Any], *values: Any, **named: Any) -> None:
+    def _told(self, *values: Any, **named: Any) -> None:
         self.add("logged", " ".join(_leaves("", [*values, named])))
 
-    def _method(self, inner: Callable[..., Any], owner: Any, *values: Any, **named: Any) -> None:
-        self._told(inner, *values, **named)
-
-    def _saved(self, save: Callable[..., Any], content: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+    def _saved(self, content: Any, file: Any, *_: Any, **__: Any) -> None:
+        if self.held is not None:
+            self.held.hold_all()
         self.add("saved", "\n".join(_leaves("", content)))
-        if isinstance(file, str | os.PathLike):
+        if isinstance(file, _PATHS):
             held = io.BytesIO()
             torch.serialization.save(content, held)
             self.keep(os.fspath(file), held.getvalue())
@@ -114,7 +124,7 @@ class Outputs:
 
     def _found(self, file: Any) -> Any:
         """What was written in this process, or where the file is."""
-        if not isinstance(file, str | os.PathLike):
+        if not isinstance(file, _PATHS):
             return file
         path = os.path.abspath(os.path.join(self._home, os.fspath(file)))
         return io.BytesIO(self._kept[path]) if path in self._kept else path
@@ -125,12 +135,14 @@ class Outputs:
     ) -> Any:  # fmt: skip
         text = {"encoding": encoding, "errors": errors, "newline": newline}
         writes, binary = bool(set("wax+") & set(mode)), "b" in mode
-        if not isinstance(file, str | os.PathLike) or os.fspath(file) == os.devnull:
+        if not isinstance(file, _PATHS) or os.fspath(file) == os.devnull:
             return inner(file, mode, buffering, **text, **kwargs)
         if self._lines is None:
             if not writes or binary or "+" in mode:
                 return inner(file, mode, buffering, **text, **kwargs)
-            return _Text(self, inner(file, mode.replace("t", "") + "b", **kwargs), line_buffering=buffering == 1, **text)
+            return _Text(
+                self, inner(file, mode.replace("t", "") + "b", **kwargs), line_buffering=buffering == 1, **text
+            )
         if writes:
             path = os.fspath(file)
             return _Bytes(self, path) if binary else _Text(self, io.BytesIO(), path=path, **text)
@@ -170,7 +182,7 @@ class _Bytes(io.BytesIO):
     def close(self) -> None:
         if not self.closed:
             content = self.getvalue()
-            self._outputs.add("written", f"{os.path.basename(self.name)} {hashlib.sha256(content).hexdigest()}")
+            self._outputs.add(FILE, f"{os.path.basename(self.name)}\n{hashlib.sha256(content).hexdigest()}")
             self._outputs.keep(self.name, content)
         super().close()
 
@@ -202,11 +214,15 @@ def _leaves(name: str, content: Any, deep: int = 6) -> Iterator[str]:
     elif isinstance(content, dict) and deep:
         for key, value in content.items():
             yield from _leaves(f"{name}.{key}".strip("."), value, deep - 1)
-    elif isinstance(content, list | tuple) and deep:
+    elif isinstance(content, (list, tuple)) and deep:
         for value in content:
             yield from _leaves(name, value, deep - 1)
     elif isinstance(content, str | int | float | bool) or content is None:
         yield f"{name} {content}"
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """What a twin does where the training makes a folder, or waits."""
 
 
 def _leaving() -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from decrescendo.doctor.account_rules import (
@@ -50,8 +50,12 @@ from decrescendo.doctor.unit_rules import stated_units, units
 _LARGE = 5e-3
 
 
-def read_source(script: Path) -> tuple[list[Finding], list[str]]:
+def read_source(script: Path, shown: Collection[tuple[str, int]] = ()) -> tuple[list[Finding], list[str]]:
     """What is suspected of a script, and a word if nothing in it is private.
+
+    Args:
+        script: its file.
+        shown: files and lines whose outputs a run has judged.
 
     Raises:
         FileRefused: the script is no Python.
@@ -68,6 +72,7 @@ def read_source(script: Path) -> tuple[list[Finding], list[str]]:
             # A form of Python that the rule does not know must not hide what the others say.
             unread.append(f"what the rule {rule.__name__} looks for: it cannot read this source ({error!r})")
             continue
+        hits = [hit for hit in hits if hit[2] != "beside" or (hit[0].file, getattr(hit[1], "lineno", 0)) not in shown]
         for module, node, check, says, costs in _together(hits):
             line = getattr(node, "lineno", 0)
             findings.append(Finding(check, Certainty.SUSPECTED, says, costs, module.file, line))

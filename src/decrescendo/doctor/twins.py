@@ -8,7 +8,7 @@ import operator
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from decrescendo.doctor.events import wrap
+from decrescendo.doctor.events import user_frame, wrap
 from decrescendo.doctor.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -98,13 +98,13 @@ class Twins:
                 for data in self._sets.values():
                     exchange(data)
                 for rows, numbers in tables:
-                    _exchange_rows(rows, numbers)
+                    exchange_rows(rows, numbers)
             except (AttributeError, TypeError, ValueError, RuntimeError):
                 os._exit(1)
 
     def release(self, tensors: Sequence[Tensor]) -> None:
         """What a private step takes: the first process keeps it, and the others are given what it kept."""
-        if not self._name:
+        if not self.active:
             return
         numbers = torch.cat([t.detach().flatten().double() for t in tensors]) if tensors else torch.zeros(0)
         size = 8 * len(numbers)
@@ -119,6 +119,11 @@ class Twins:
         kept = torch.from_numpy(np.frombuffer(self._releases.read(size)).copy())
         for tensor, part in zip(tensors, kept.split([t.numel() for t in tensors]), strict=True):
             tensor.detach().copy_(part.view_as(tensor))
+
+    @property
+    def active(self) -> bool:
+        """Whether this process is one of them."""
+        return bool(self._name)
 
     def cannot_hold(self) -> None:
         """A step whose release nothing can be put in the place of: the rest shows nothing."""
@@ -143,7 +148,7 @@ def exchange(data: Any) -> None:
         numbers, base = torch.as_tensor(base.indices)[numbers], base.dataset
     if isinstance(base, TensorDataset):
         for tensor in base.tensors:
-            _exchange_rows(tensor, numbers)
+            exchange_rows(tensor, numbers)
     elif isinstance(data, ConcatDataset):
         for part in data.datasets:
             exchange(part)
@@ -163,10 +168,40 @@ def _others(size: int) -> list[int]:
     return [max(0, size - 1 - i % few) for i in range(size)]
 
 
-def _exchange_rows(rows: Tensor, numbers: Tensor) -> None:
-    order = torch.tensor(_others(len(numbers)))
+def exchange_rows(rows: Tensor, numbers: Tensor) -> None:
+    """Give rows of a tensor, and of its copies among the user's variables, the content of others of them."""
+    numbers = numbers.unique()
+    order = numbers[_others(len(numbers))]
+    own = rows[numbers].detach().clone()
+    copies = [held for held in _variables() if held is not rows and _is_copy(held, rows, own)]
     with torch.no_grad():
-        rows[numbers] = rows[numbers[order]].clone()
+        rows[numbers] = rows[order].clone()
+    for held in copies:
+        held[...] = rows[numbers].reshape(held.shape) if len(held) == len(numbers) else rows.reshape(held.shape)
+
+
+def _variables() -> Iterator[Any]:
+    """Arrays and tensors in the user's frames, and in the modules of these."""
+    frame, seen = user_frame(), set[int]()
+    while frame is not None:
+        for space in (frame.f_locals, frame.f_globals):
+            for held in [*space.values()] if id(space) not in seen else ():
+                if isinstance(held, Tensor | np.ndarray) and id(held) not in seen:
+                    seen.add(id(held))
+                    yield held
+        seen.add(id(frame.f_globals))
+        frame = frame.f_back
+
+
+def _is_copy(held: Any, rows: Tensor, own: Tensor) -> bool:
+    """Whether something else has the numbers of all these rows."""
+    if isinstance(held, np.ndarray) and not (held.flags.writeable and held.dtype.kind in "fiub"):
+        return False
+    if getattr(held, "requires_grad", False) or not len(held.shape) or len(held) not in (len(rows), len(own)):
+        return False
+    other = torch.as_tensor(held).detach().double().flatten()
+    whole = rows.detach() if len(held) == len(rows) else own
+    return other.numel() == whole.numel() and torch.allclose(other, whole.double().flatten(), equal_nan=True)
 
 
 def _exchange_class(data: Any) -> None:
@@ -180,10 +215,8 @@ def _exchange_class(data: Any) -> None:
             return order[operator.index(key)]
         return key
 
-    methods = {
-        name: lambda held, key, inner=getattr(kind, name): inner(held, other(key))
-        for name in ("__getitem__", "__getitems__") if hasattr(kind, name)
-    }  # fmt: skip
+    def taking(inner: Any) -> Callable[[Any, Any], Any]:
+        return lambda held, key: inner(held, other(key))
+
+    methods = {name: taking(getattr(kind, name)) for name in ("__getitem__", "__getitems__") if hasattr(kind, name)}
     data.__class__ = type(kind.__name__, (kind,), methods)
-
-

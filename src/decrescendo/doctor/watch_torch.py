@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
+from decrescendo.doctor.by_hand import WeightsByHand
 from decrescendo.doctor.data_sets import facts_of
 from decrescendo.doctor.draws import Draws
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
@@ -21,7 +22,6 @@ from decrescendo.doctor.loops import epochs_asked, named_numbers
 from decrescendo.doctor.neighbours import (
     AFTER,
     GOING_ON,
-    LARGEST,
     SCALES,
     Neighbours,
     another,
@@ -63,8 +63,7 @@ class TorchWatch:
         self._backward = self._batch = 0  # passes since the last step, and rows of the last one
         self.draws, self.rows, self.twins = Draws(self), IndexedRows(self), Twins(self)
         self._buffers: set[int] = set()
-        self.unclipped, self._differentiated = Unclipped(), False
-        self._weights: dict[int, Tensor] = {}
+        self.unclipped, self._by_hand = Unclipped(), WeightsByHand(self)
         self._loaders: set[int] = set()
         # Data sets and parameters of the steps before Opacus'.
         self._fetching: Any = None
@@ -85,6 +84,7 @@ class TorchWatch:
         self.draws.start()
         self.rows.start()
         self.twins.outputs.watch_files()
+        self.twins.outputs.held = self._by_hand
         wrap(torch, "load", self._loaded)
 
     def fork(self, loader: int) -> str:
@@ -154,19 +154,21 @@ class TorchWatch:
             wrap(owner, name, self._derived)
 
     def _derived(self, derive: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._differentiated = True
+        self._by_hand.differentiated = True
         self._backward += 1
         return derive(*args, **kwargs)
 
     def _made(self, make: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
         make(optimizer, *args, **kwargs)
         self.unclipped.add(optimizer)
-        self._weights.clear()
+        self._by_hand.begin()
 
     def _before_forward(self, module: nn.Module, args: Any) -> Any:
         self.depth += 1
         if self.depth == 1:
             self._random = torch.get_rng_state()
+            if self.twins.active:
+                self._by_hand.before_pass(module)
         if self.depth > 1 or not torch.is_grad_enabled() or not args:
             return None
         if isinstance(module, LossModule) or not isinstance(args[0], Tensor) or not args[0].dim():
@@ -175,7 +177,7 @@ class TorchWatch:
             return None
         self._batch = len(args[0])
         self._watch_buffers(module)
-        self._watch_weights(module)
+        self._by_hand.before_pass(module)
         if not module.training or self.fetched or self.waits or not self.neighbours.due(0):
             return None
         # No loader made this batch: change a record where the model takes it. Its label stays.
@@ -185,26 +187,6 @@ class TorchWatch:
         elif role in SCALES and batch.is_floating_point():
             batch[0] *= SCALES[role]
         return (batch, *args[1:])
-
-    def _watch_weights(self, module: nn.Module) -> None:
-        """Steps of a loop that moves the weights itself: between two passes of the training they were changed."""
-        if not module.training or len(self.unclipped):
-            return
-        trained = [p for p in module.parameters() if p.requires_grad]
-        if any(map(torch.nn.parameter.is_lazy, trained)) or len({p.device for p in trained}) != 1:
-            return
-        if sum(p.numel() for p in trained) > LARGEST:
-            return
-        held = [p.detach().flatten() for p in trained]
-        now, before = torch.cat(held), self._weights.get(id(module))
-        self._weights[id(module)] = now
-        if not self._differentiated or before is None or before.shape != now.shape:
-            return  # (Without a gradient, they were loaded or drawn again.)
-        if not torch.equal(before, now):
-            self._differentiated = False
-            self._released(lambda: before - now, at_once=False)
-            self.twins.cannot_hold()
-            self.took_step(private=False)
 
     def _watch_buffers(self, module: nn.Module) -> None:
         if not module.training or id(module) in self._buffers:
@@ -243,13 +225,13 @@ class TorchWatch:
         gradients = [p.grad for p in groups if p.grad is not None]
         if gradients:
             noised = all(tuple(p.shape) in self.draws.shapes for p in groups if p.grad is not None)
-            self._released(
+            self.released(
                 lambda: torch.cat([g.detach().flatten() for g in gradients]), putting(gradients),
                 whose=id(optimizer), noised=noised,
             )  # fmt: skip
             self.twins.release(gradients)
 
-    def _released(
+    def released(
         self, vector: Callable[[], Tensor], put: Callable[[Tensor], None] | None = None, *, at_once: bool = True,
         whose: int = 0, noised: bool = False,
     ) -> None:  # fmt: skip

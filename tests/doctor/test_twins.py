@@ -1,0 +1,169 @@
+"""What a script prints, logs, writes and saves is compared between runs that differ in the private rows alone."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import doctor_trainings as trainings
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from decrescendo.doctor import Certainty, Diagnosis
+from decrescendo.doctor.moved_outputs import _same
+from decrescendo.doctor.outputs import _refuse
+from decrescendo.doctor.twins import exchange
+
+from .conftest import Observe
+
+# A right loop by hand, on 600 rows, whose steps end with these lines.
+_CLEAN = trainings.CLEAN_BY_HAND["vmap"]
+_BEGIN = """
+import csv, json, logging, pickle, time
+import numpy as np
+test_x, test_y = torch.randn(200, 8), torch.randint(2, (200,))
+table = open("table.csv", "w", newline="")
+
+def loss_of(a, b):
+    with torch.no_grad():
+        return float(nn.functional.cross_entropy(model(a), b))
+
+"""
+
+
+def _script(after: str, *, before: str = _BEGIN, of: str = _CLEAN) -> str:
+    """A loop, with lines after each epoch."""
+    head, found, loop = of.partition("\nfor epoch in range(3):\n")
+    assert found
+    return f"{head}\n{before}{found}{loop}\n" + "".join(f"    {line}\n" for line in after.strip().splitlines())
+
+
+def _proven(found: Diagnosis, script: Path) -> dict[str, str]:
+    """The source of each line that was proven to release something, and what is said of it."""
+    text = script.read_text().splitlines()
+    proven = [f for f in found.findings if f.certainty is Certainty.PROVEN and f.check in ("beside", "selection")]
+    lines = {f.says: [f.line, *map(int, re.findall(r"\d+", f.says.partition("(and in line")[2]))] for f in proven}
+    return {text[line - 1].strip(): says for says, found in lines.items() for line in found}
+
+
+_RELEASES = """
+print("loss", loss_of(x, y))
+logging.warning("loss %s", loss_of(x, y))
+_ = table.write(f"{loss_of(x, y)}\\n")
+csv.writer(table).writerow([loss_of(x, y)])
+torch.save({"weights": model.state_dict(), "note": loss_of(x, y)}, "last.pt")
+json.dump({"a": [loss_of(x, y)]}, open("history.json", "w"))
+np.save("losses.npy", [loss_of(x, y)])
+Path("loss.txt").write_text(str(loss_of(x, y)))
+sys.stderr.write(str(loss_of(x, y)))
+"""
+
+
+def test_every_way_out_of_a_script_is_seen(observed: Observe, tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    found = observed(tmp_path, _script(_RELEASES, before=f"{_BEGIN}import sys\nfrom pathlib import Path\n"))
+    assert set(_proven(found, tmp_path / "train.py")) == set(_RELEASES.strip().splitlines()), found.describe()
+    assert "note" in next(f.says for f in found.findings if f.says.startswith("what is saved"))
+
+
+_HARMLESS = """
+print("loss", loss_of(test_x, test_y), "rows", len(x), "epoch", epoch)
+print("noisy", loss_of(x, y) + float(torch.randn(()) * 0.1))
+print("noisy", loss_of(x, y) + np.random.laplace(0, 0.1))
+print(f"took {time.time():.1f} s", object())
+print("norm", float(sum(p.norm() for p in model.parameters())))
+torch.save({"weights": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")
+_ = table.write(f"{loss_of(test_x, test_y)}\\n")
+print("read again", torch.load("last.pt")["optimizer"]["param_groups"][0]["lr"])
+"""
+
+
+def test_nothing_is_said_of_public_rows_of_noisy_numbers_and_of_weights(observed: Observe, tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    found = observed(tmp_path, _script(_HARMLESS))
+    assert not _proven(found, tmp_path / "train.py"), found.describe()
+    assert any("outputs again, of which those of 0 lines" in fact for fact in found.facts), found.describe()
+
+
+def test_nothing_of_the_twins_reaches_the_disk(observed: Observe, tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    observed(tmp_path, _script(_RELEASES + _HARMLESS, before=f"{_BEGIN}import sys\nfrom pathlib import Path\n"))
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "kept", "table.csv"}
+    assert (tmp_path / "table.csv").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "event", [("open", "/tmp/other", "w", os.O_WRONLY), ("socket.connect", None, None), ("os.remove", "x", -1)]
+)
+def test_a_twin_is_refused_what_would_leave_it(event: tuple[Any, ...]) -> None:
+    with pytest.raises(PermissionError):
+        _refuse(event[0], event[1:])
+
+
+def test_reading_is_not_refused() -> None:
+    _refuse("open", ("/etc/hosts", "r", os.O_RDONLY))
+
+
+def test_an_end_by_private_scores_is_a_choice_by_private_rows(observed: Observe, tmp_path: Path) -> None:
+    text = _script('if y.float().mean() < 0.8:\n    print("stopped")\nprint("goes on")')
+    sorted_rows = "x = torch.randn(600, 8).sort(0).values"  # the last ones are all of one class
+    assert "x = torch.randn(600, 8)" in text
+    found = observed(tmp_path, text.replace("x = torch.randn(600, 8)", sorted_rows))
+    assert [f.check for f in found.findings if f.certainty is Certainty.PROVEN] == ["selection"], found.describe()
+
+
+def test_weights_that_a_loop_moves_itself_are_held(observed: Observe, tmp_path: Path) -> None:
+    after = 'print("loss", loss_of(x, y))\nprint("loss of others", loss_of(test_x, test_y))'
+    result = observed(tmp_path, _script(after, of=trainings.CLEAN_BY_HAND["no optimiser"]))
+    assert list(_proven(result, tmp_path / "train.py")) == ['print("loss", loss_of(x, y))'], result.describe()
+
+
+class _Rows(Dataset[int]):
+    """A data set of one's own."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [10 * i for i in indices]
+
+    def __len__(self) -> int:
+        return 40
+
+
+def test_rows_of_a_data_set_are_exchanged_and_no_others() -> None:
+    table = torch.arange(100)
+    copy = table.numpy().copy()
+    alone = torch.arange(100) + 1
+    exchange(Subset(Subset(TensorDataset(table), range(80)), range(40, 80)))
+    assert table[:40].tolist() == list(range(40))
+    assert table[80:].tolist() == list(range(80, 100))
+    assert set(table[40:80].tolist()) == {75, 76, 77, 78, 79}
+    assert copy[40:80].tolist() == table[40:80].tolist()  # the same rows in another variable
+    assert alone.tolist() == list(range(1, 101))
+
+
+def test_rows_of_other_data_sets_are_exchanged() -> None:
+    own, others = _Rows(), _Rows()
+    exchange(own)
+    assert [own[0], own[5], own[39]] == [39, 39, 35]
+    assert own.__getitems__([0, 39]) == [390, 350]
+    assert len(own) == 40
+    assert others[0] == 0
+    part = Subset(others, [3, 5, 7, 9])
+    exchange(ConcatDataset([part]))
+    assert [part[i] for i in range(4)] == [9, 7, 9, 7]
+    assert others[3] == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("loss 0.5", "loss 0.5000000001", True), ("loss 0.5", "loss 0.5004", False), ("0.5 a", "0.5 b", False),
+        ("took 1.2s", "took 3.45 s", True), ("at 10:02:11", "at 10:02:12", True), ("nan", "nan", True),
+        ("1e-3", "0.001", True), ("loss nan", "loss 1.0", False), ("<a at 0x7f00>", "<a at 0x7faa>", True),
+    ],
+)  # fmt: skip
+def test_texts_are_the_same_up_to_rounding_and_time(one: str, other: str, same: bool) -> None:
+    assert _same(one, other) is same
