@@ -359,6 +359,7 @@ for drawn in (torch.rand(n) < 0.1 for _ in range(30)):
 
 # Trainings in which nothing is to be suspected.
 INNOCENT = {
+    "the only epoch is left": _IN_PARTS.format("number == 20", "break").replace("for epoch in range(3):", "if True:"),
     "an epoch in parts": _IN_PARTS.format("number == 20", "print(number)"),
     "a loop within a part": _IN_PARTS.format("True", "for _ in range(2):\n                break"),
     "noise of all steps": _hand("sigma, clip = 1.0, 0.5\n", "epsilon, delta, clip, steps = 0.5, 1e-5, 0.5, 30\n"

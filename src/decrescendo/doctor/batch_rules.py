@@ -45,28 +45,6 @@ def is_private(sources: Sources) -> bool:
     return attached or made or counted or (bool(noises(sources)) and clipped)
 
 
-def left_midway(sources: Sources) -> Iterator[Hit]:
-    """An epoch under Opacus' memory manager that is left early, or looked into."""
-    for module, call in sources.calls("BatchMemoryManager"):
-        items = [item for above in module.around(call) if isinstance(above, ast.With) for item in above.items]
-        name = next((name_of(i.optional_vars) for i in items if i.context_expr is call and i.optional_vars), "")
-        if not name:
-            continue
-        loops = [node for node in ast.walk(module.tree) if isinstance(node, ast.For) and name in names_in(node.iter)]
-        left = (
-            node for loop in loops for node in ast.walk(loop)
-            if (isinstance(node, ast.Break) and module.loops(node)[:1] == [loop])
-        )  # fmt: skip
-        looked = (
-            one for one in module.calls if name_of(one.func) == "next" and one.args and name in names_in(one.args[0])
-        )
-        for node in (*left, *looked):
-            yield (module, node, "budget", "an epoch under BatchMemoryManager is left, or looked into, before its end: "
-                   "in what is trained afterwards, Opacus adds parts of several batches up before it adds noise",
-                   "a record may be in a sum two or three times, each with its clip norm: end on whole epochs, or take "
-                   "batches that need no parts")  # fmt: skip
-
-
 def noise_on_some(sources: Sources) -> Iterator[Hit]:
     """Noise for the tensors of some shape or name only."""
     for module, call in [] if engines(sources) else noises(sources):

@@ -1,6 +1,7 @@
 """What rules of the source follow: a name to what it is given, and noise and steps through functions and loops."""
 
 import ast
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator
 
@@ -158,19 +159,25 @@ def used_code(sources: Sources) -> str:
 
 def given_to(scope: ast.AST, name: str) -> list[ast.Assign | ast.AugAssign | ast.Expr]:
     """What a scope assigns to a name, written in lower case, alone or among others, or appends to it."""
-    found: list[ast.Assign | ast.AugAssign | ast.Expr] = []
+    return _given(scope).get(name, [])
+
+
+@functools.lru_cache(maxsize=1024)
+def _given(scope: ast.AST) -> dict[str, list[ast.Assign | ast.AugAssign | ast.Expr]]:
+    """The same for all names of a scope."""
+    found: dict[str, list[ast.Assign | ast.AugAssign | ast.Expr]] = {}
     for node in within(scope):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             method = node.value.func
             if isinstance(method, ast.Attribute) and method.attr in ("append", "extend"):
-                found += [node] if name_of(method.value).lower() == name else []
+                found.setdefault(name_of(method.value).lower(), []).append(node)
         if isinstance(node, ast.Assign | ast.AugAssign):
             leaves = [
                 part for target in targets_of(node) for part in (target.elts if isinstance(target, ast.Tuple | ast.List)
                                                                  else [target])
             ]  # fmt: skip
-            if any(name_of(leaf).lower() == name for leaf in leaves):
-                found.append(node)
+            for name in {name_of(leaf).lower() for leaf in leaves}:
+                found.setdefault(name, []).append(node)
     return found
 
 

@@ -1,4 +1,5 @@
-"""Rules of the source about what is computed once and used again: batches that were drawn, noise for a clip norm."""
+"""Rules of the source about what is used longer than it should be: batches that were drawn, parts of a batch after its
+epoch was left, noise for a clip norm."""
 
 import ast
 import re
@@ -106,3 +107,39 @@ def _moves(module: Module, node: ast.Assign | ast.AugAssign, clip: str, made: as
     if step is not None and step.name != "__init__" and step is not module.function(node):
         return False  # computed again in each call
     return not any(made in ast.walk(loop) for loop in module.loops(node))
+
+
+def left_midway(sources: Sources) -> Iterator[Hit]:
+    """An epoch under Opacus' memory manager that is left early, or looked into."""
+    for module, call in sources.calls("BatchMemoryManager"):
+        items = [item for above in module.around(call) if isinstance(above, ast.With) for item in above.items]
+        name = next((name_of(i.optional_vars) for i in items if i.context_expr is call and i.optional_vars), "")
+        if not name:
+            continue
+        loops = [node for node in ast.walk(module.tree) if isinstance(node, ast.For) and name in names_in(node.iter)]
+        loops = loops if _goes_on(sources, module, call) else []
+        left = (
+            node for loop in loops for node in ast.walk(loop)
+            if (isinstance(node, ast.Break) and module.loops(node)[:1] == [loop])
+        )  # fmt: skip
+        looked = (
+            one for one in module.calls if name_of(one.func) == "next" and one.args and name in names_in(one.args[0])
+        )
+        for node in (*left, *looked):
+            yield (module, node, "budget", "an epoch under BatchMemoryManager is left, or looked into, before its end: "
+                   "in what is trained afterwards, Opacus adds parts of several batches up before it adds noise",
+                   "a record may be in a sum two or three times, each with its clip norm: end on whole epochs, or take "
+                   "batches that need no parts")  # fmt: skip
+
+
+def _goes_on(sources: Sources, module: Module, made: ast.Call) -> bool:
+    """Whether anything is trained after an epoch: in a loop around it or around its function, or by another one."""
+    function = module.function(made)
+    calls = [] if function is None else [*sources.calls(function.name)]
+    around = [*module.loops(made), *(loop for held, call in calls for loop in held.loops(call))]
+    ended = [node for loop in around for node in loop.body if isinstance(node, ast.If) and
+             any(isinstance(part, ast.Break) for part in node.body)]  # fmt: skip
+    others = [
+        call for held, call in sources.calls("BatchMemoryManager") if held is module and call.lineno > made.lineno
+    ]
+    return (bool(around) and not ended) or len(calls) > 1 or bool(others)

@@ -18,7 +18,6 @@ from decrescendo.doctor.batch_rules import (
     denominators,
     empty_batches,
     is_private,
-    left_midway,
     noise_on_some,
     poisson_off,
     rows_together,
@@ -26,7 +25,7 @@ from decrescendo.doctor.batch_rules import (
     weighted,
 )
 from decrescendo.doctor.finding import Certainty, Finding
-from decrescendo.doctor.kept_rules import fitted_without_noise, kept_batches, stale_noise
+from decrescendo.doctor.kept_rules import fitted_without_noise, kept_batches, left_midway, stale_noise
 from decrescendo.doctor.norm_rules import follows_the_norms, tensors_apart
 from decrescendo.doctor.published_rules import histories, label_counts, statistics, target_encodings
 from decrescendo.doctor.sampling_rules import drawn_by_number, shuffled

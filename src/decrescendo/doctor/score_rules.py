@@ -1,6 +1,7 @@
 """Rules of the source about losses and scores of private rows that are logged, saved or sent."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -81,6 +82,7 @@ def _read(node: ast.AST) -> set[str]:
     return ({name_of(node).lower()} - {""}).union(*map(_read, ast.iter_child_nodes(node)))
 
 
+@functools.lru_cache(maxsize=4096)
 def _has_numbers_of_gradients(node: ast.expr) -> bool:
     """Whether an expression has norms or entries of records' gradients, not their shapes alone."""
     shapes = re.search(

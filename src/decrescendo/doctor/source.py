@@ -49,11 +49,12 @@ def cell_of(path: Path, line: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Module:
-    """One file."""
+    """One file; its code is in lower case, and without comments."""
 
     file: str
     text: str
     tree: ast.Module
+    code: str
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
@@ -119,7 +120,7 @@ class Sources:
 
     @cached_property
     def _code(self) -> list[str]:
-        return [ast.unparse(module.tree).lower() for module in self.modules]
+        return [module.code for module in self.modules]
 
     @cached_property
     def constants(self) -> dict[str, object]:
@@ -196,11 +197,12 @@ def read(script: Path) -> Sources:
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
             tree = _parsed(text)
+            code = ast.unparse(tree).lower()
         except (SyntaxError, ValueError, RecursionError) as error:
             if path == script:
                 raise FileRefused(f"{path} must be Python 3, got {error}") from None
             continue
-        sources.modules.append(Module(str(path), text, tree))
+        sources.modules.append(Module(str(path), text, tree, code))
         for found in _imported(tree, path, script.parent):
             if found.resolve() not in known:
                 known.add(found.resolve())
