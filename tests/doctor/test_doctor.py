@@ -14,6 +14,7 @@ from torch import nn
 
 from decrescendo.doctor import Certainty
 from decrescendo.doctor.loops import epochs_asked
+from decrescendo.doctor.moved_outputs import NOT_COMPARED
 from decrescendo.doctor.rules import read_source
 from decrescendo.doctor.watch_opacus import OpacusWatch
 
@@ -47,7 +48,7 @@ def test_a_fault_of_a_loop_by_hand_is_found(observed: Observe, tmp_path: Path, n
 def test_nothing_is_found_in_a_clean_training_of_another_library(observed: Observe, tmp_path: Path, name: str) -> None:
     found = observed(tmp_path, trainings.CLEAN_OF_PEERS[name])
     assert not found.findings, found.describe()
-    assert not found.unseen, found.describe()
+    assert set(found.unseen) <= {NOT_COMPARED}, found.describe()  # nothing can be put in the place of opake's sum
     assert any(fact.startswith("by how much the sum moved") for fact in found.facts)
 
 

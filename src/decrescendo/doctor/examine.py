@@ -18,7 +18,7 @@ from decrescendo.doctor.events import read_events
 from decrescendo.doctor.finding import UNREACHED, Certainty, Diagnosis, Finding, ordered
 from decrescendo.doctor.flows import amplifies, makers_of, makes, noises, scaled_draws
 from decrescendo.doctor.folder import examine_folder
-from decrescendo.doctor.moved_outputs import Moved, moved_outputs
+from decrescendo.doctor.moved_outputs import NOT_COMPARED, Moved, moved_outputs
 from decrescendo.doctor.rules import read_source
 from decrescendo.doctor.source import Module, Sources, cell_of, name_of, names_in, read, script_of
 from decrescendo.doctor.verdicts import found_in
@@ -75,7 +75,7 @@ def examine(
 def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str] = ()) -> Diagnosis:
     """What a script's source makes one suspect, and what observers left in a folder."""
     outputs = Moved() if kept is None else moved_outputs(kept)
-    findings, unseen = read_source(script, outputs.lines)
+    findings, unseen = read_source(script, outputs.lines, outputs.kept)
     facts: list[str] = []
     settled: set[str] = set()
     if kept is not None:
@@ -103,9 +103,11 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
             findings = [found for found in findings if not found.says.startswith("BatchNorm")]
         findings = [*findings, *more, *outputs.findings()]
         if outputs.compared is not None:
-            facts = [*facts, f"with other private rows, but each noisy sum the same, the rest of the script gave "
-                             f"{outputs.compared} outputs again, of which those of {len(outputs.lines)} lines were "
-                             "others"]  # fmt: skip
+            differ = f"{len(outputs.lines)} line{'s' * (len(outputs.lines) != 1)}"
+            facts = [*facts, f"outputs of the rest of the script, with other private rows and the same noisy sums: "
+                             f"{outputs.compared} were compared, and those of {differ} differ"]  # fmt: skip
+        elif UNREACHED not in unknown:
+            unknown.append(NOT_COMPARED)
         unseen = [*unseen, *missing, *unknown]
     named = [_relative(finding, script, path) for finding in findings]
     return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))

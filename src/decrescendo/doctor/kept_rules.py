@@ -135,7 +135,7 @@ def left_midway(sources: Sources) -> Iterator[Hit]:
 def _goes_on(sources: Sources, module: Module, made: ast.Call) -> bool:
     """Whether anything is trained after an epoch: in a loop around it or around its function, or by another one."""
     function = module.function(made)
-    calls = [] if function is None else [*sources.calls(function.name)]
+    calls = list(sources.calls(function.name)) if function is not None else []
     around = [*module.loops(made), *(loop for held, call in calls for loop in held.loops(call))]
     ended = [node for loop in around for node in loop.body if isinstance(node, ast.If) and
              any(isinstance(part, ast.Break) for part in node.body)]  # fmt: skip

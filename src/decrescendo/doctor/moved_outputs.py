@@ -18,6 +18,10 @@ _PASSING = re.compile(r"0x[0-9a-f]+|\d+:\d\d(:\d\d)?(\.\d+)?|\d[\d.]*\s*(s|sec|s
 _ALIKE = 1e-5  # of numbers that were computed in another order
 _SHOWN = 60  # characters
 _KEYS = 5
+NOT_COMPARED = (
+    "whether outputs depend on private rows by more than the noisy sums: no rows were seen to come from one data set or "
+    "from tensors by a mask or by numbers, or no noise in a step, or nothing could be put in the place of a sum"
+)
 _COSTS = (
     "with other private rows, but the same batch sizes and noisy sums, it is another: epsilon does not cover it. Leave "
     "it out, compute it on public rows, or add noise and account for it"
@@ -31,11 +35,13 @@ class Moved:
     Args:
         compared: how many outputs are the same places in all three, or nothing where there were no twins.
         places: file and kind of those that moved, with their lines and what they are.
+        kept: files and lines of those that never moved, and have numbers.
         turned: the first output that came in one of two, if the script went on elsewhere with other private rows.
     """
 
     compared: int | None = None
     places: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
+    kept: set[tuple[str, int]] = field(default_factory=set)
     turned: list[Any] | None = None
 
     @property
@@ -55,6 +61,8 @@ def moved_outputs(folder: Path) -> Moved:
             [json.loads(line) for line in (folder / f"{name}.outputs").read_text(encoding="utf-8").splitlines()]
             for name in TWINS
         )
+        if not (folder / "other rows.moved").read_bytes():
+            return Moved()
     except (OSError, ValueError):
         return Moved()
     moved = Moved(0)
@@ -68,6 +76,9 @@ def moved_outputs(folder: Path) -> Moved:
         file, line, kind, text = one
         if file and _same(text, silent[3]) and not _same(text, other[3]):
             moved.places.setdefault((file, kind), []).append((line, _shown(kind, text, other[3])))
+        elif _NUMBER.search(text) and _same(text, silent[3]):
+            moved.kept.add((file, line))
+    moved.kept -= moved.lines
     return moved
 
 

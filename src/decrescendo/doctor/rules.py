@@ -49,12 +49,15 @@ from decrescendo.doctor.unit_rules import stated_units, units
 _LARGE = 5e-3
 
 
-def read_source(script: Path, shown: Collection[tuple[str, int]] = ()) -> tuple[list[Finding], list[str]]:
+def read_source(
+    script: Path, shown: Collection[tuple[str, int]] = (), kept: Collection[tuple[str, int]] = ()
+) -> tuple[list[Finding], list[str]]:
     """What is suspected of a script, and a word if nothing in it is private.
 
     Args:
         script: its file.
-        shown: files and lines whose outputs a run has judged.
+        shown: files and lines whose outputs a run has shown to depend on private rows.
+        kept: those whose outputs it has shown not to.
 
     Raises:
         FileRefused: the script is no Python.
@@ -71,7 +74,8 @@ def read_source(script: Path, shown: Collection[tuple[str, int]] = ()) -> tuple[
             # A form of Python that the rule does not know must not hide what the others say.
             unread.append(f"what the rule {rule.__name__} looks for: it cannot read this source ({error!r})")
             continue
-        hits = [hit for hit in hits if hit[2] != "beside" or (hit[0].file, getattr(hit[1], "lineno", 0)) not in shown]
+        judged = {*shown, *kept} if rule in _OF_SCORES else shown
+        hits = [hit for hit in hits if hit[2] != "beside" or (hit[0].file, getattr(hit[1], "lineno", 0)) not in judged]
         for module, node, check, says, costs in _together(hits):
             line = getattr(node, "lineno", 0)
             findings.append(Finding(check, Certainty.SUSPECTED, says, costs, module.file, line))
@@ -212,6 +216,8 @@ def _numbers(module: Module, node: ast.expr, deep: int = 4) -> list[float]:
     return []
 
 
+# What they suspect of a line a run judges.
+_OF_SCORES = (logs, saved_scores)
 RULES = (
     left_midway, poisson_off, shuffled, drawn_by_number, unused_loader, weighted, schedule, clip_schedules,
     told_the_first_noise, told_of_epochs, kept_batches, stale_noise, noise_on_some, follows_the_norms,

@@ -45,9 +45,11 @@ class Twins:
         self.outputs = Outputs()
         self._name = ""
         self._releases: Any = None
+        self._mark: Any = None  # a file that is no longer empty once other rows have led to another gradient
         self._fetched: dict[int, Any] = {}  # data sets, since the last step
         self._sets: dict[int, Any] = {}  # those that are trained on
         self._mixed = False
+        self._draws, self._noised = 0, True
 
     def fetched(self, data: Any) -> None:
         """Rows of a data set are taken."""
@@ -56,6 +58,8 @@ class Twins:
 
     def stepped(self) -> None:
         """A step was made of the rows that were taken before it."""
+        self._noised = self._noised and self._watch.draws.count > self._draws  # (else it may be one on public rows)
+        self._draws = self._watch.draws.count
         self._mixed = self._mixed or len(self._fetched) > 1  # (public ones among them, perhaps)
         self._sets |= self._fetched
         self._fetched = {}
@@ -63,7 +67,8 @@ class Twins:
     def start(self) -> bool:
         """Make the three, one after another. Whether this process is one of them."""
         tables = self._watch.rows.taken if not self._sets else {}
-        if self._name or self._mixed or not (self._sets or tables) or not hasattr(os, "fork"):
+        unclear = self._mixed or not self._noised or not (self._sets or tables)
+        if self._name or unclear or not hasattr(os, "fork"):
             return False
         folder = self._watch.events.folder
         sys.stdout.flush()
@@ -92,7 +97,8 @@ class Twins:
         wrap(_BaseDataLoaderIter, "__next__", _shortened)
         kept = (folder / f"{TWINS[0]}.releases").open("wb" if name == TWINS[0] else "rb")
         self._releases = kept
-        self.outputs.start(folder / f"{name}.outputs", folder, kept.fileno())
+        self._mark = (folder / f"{name}.moved").open("wb", buffering=0)
+        self.outputs.start(folder / f"{name}.outputs", folder, kept.fileno(), self._mark.fileno())
         if name == "other rows":
             try:
                 for data in self._sets.values():
@@ -117,6 +123,8 @@ class Twins:
         if int.from_bytes(self._releases.read(8), "little") != size:
             os._exit(0)
         kept = torch.from_numpy(np.frombuffer(self._releases.read(size)).copy())
+        if not torch.equal(kept, numbers.cpu()):
+            self._mark.write(b".")
         for tensor, part in zip(tensors, kept.split([t.numel() for t in tensors]), strict=True):
             tensor.detach().copy_(part.view_as(tensor))
 
