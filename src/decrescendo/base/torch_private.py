@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import distributed as _distributed
 from torch import overrides as _overrides
+from torch._functorch import pyfunctorch as _pyfunctorch
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch.nn.modules import module as _module
 from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 from torch.utils.data._utils import fetch as fetching  # noqa: F401 (the doctor watches it)
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 _C: Any = cast("Any", torch)._C
 
@@ -45,9 +47,11 @@ count_of_storage_users: Any = _C._storage_Use_Count
 is_wrapped_by_transform: Any = _C._functorch.is_functorch_wrapped_tensor
 unwrapped_by_transform: Any = _C._functorch.get_unwrapped
 running_transform: Any = _C._functorch.peek_interpreter_stack
+outside_transforms: Any = cast("Any", _pyfunctorch).temporarily_clear_interpreter_stack
 TransformType: Any = _C._functorch.TransformType
 
-# Base classes of batch normalisation, of its lazy layers, and of losses.
+# Base classes of iterators over loaders, of batch normalisation, of its lazy layers, and of losses.
+LoaderIterator: TypeAlias = _BaseDataLoaderIter
 BatchNorm: TypeAlias = _BatchNorm
 LazyNorm: TypeAlias = _LazyNormBase
 LossModule: TypeAlias = _Loss

@@ -1,12 +1,21 @@
-"""Steps of a loop that moves the weights of its module itself, without an optimiser of torch."""
+"""Steps of a loop that moves weights itself, without an optimiser of torch: those of a module, or of a dict that
+`functional_call` takes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.torch_private import (
+    is_wrapped_by_transform,
+    outside_transforms,
+    running_transform,
+    unwrapped_by_transform,
+)
+from decrescendo.doctor.events import wrap
 from decrescendo.doctor.neighbours import LARGEST
 
 if TYPE_CHECKING:
@@ -14,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WeightsByHand:
-    """Between two passes of a module its weights were changed.
+    """Between two passes weights were changed, and a gradient was computed.
 
     Args:
         watch: of the training.
@@ -22,55 +31,119 @@ class WeightsByHand:
 
     def __init__(self, watch: TorchWatch) -> None:
         self._watch = watch
-        self._known: dict[int, tuple[nn.Module, Tensor]] = {}
-        self.differentiated = False  # since the last step: without a gradient, weights were loaded or drawn again
+        self._modules: dict[int, tuple[nn.Module, Tensor]] = {}
+        self._functional: dict[int, Tensor] = {}
+        self._trained = set[int]()  # modules that were seen in their training mode, with a gradient
+        # Since the last step. (Without a gradient, weights were loaded or drawn again.)
+        self.differentiated = False
+        self._stale = False
+        self._open = False  # weights of a dict may have been changed since they were seen
+
+    def __bool__(self) -> bool:
+        """Whether any are known."""
+        return bool(self._modules or self._functional)
+
+    def start(self) -> None:
+        """Put the observer in."""
+        wrap(torch.func, "functional_call", self._called)
 
     def begin(self) -> None:
         """An optimiser was made: it moves them."""
-        self._known.clear()
+        self._modules.clear()
+
+    # Modules.
 
     def before_pass(self, module: nn.Module) -> None:
-        """Look at the weights that a pass is about to use."""
-        if self._watch.twins.active:
-            self._hold(module)
+        """Look at the weights that a pass with a gradient is about to use."""
+        self._trained |= {id(module)} if module.training else set()
+        evaluates = not module.training and id(module) in self._trained
+        if evaluates or len(self._watch.unclipped) or self._functional or self._watch.twins.active:
             return
-        now = _weights(module) if module.training and not len(self._watch.unclipped) else None
-        if now is None:
+        trained = [p for p in module.parameters() if p.requires_grad]
+        if any(map(torch.nn.parameter.is_lazy, trained)) or not _is_small(trained):
             return
-        _, before = self._known.get(id(module), (None, None))
-        self._known[id(module)] = module, now
-        if not self.differentiated or before is None or before.shape != now.shape or torch.equal(before, now):
+        _, before = self._modules.get(id(module), (None, None))
+        now = _joined(trained)
+        self._modules[id(module)] = module, now
+        self._look(before, now)
+
+    def hold(self, module: nn.Module) -> None:
+        """In a twin: give a module the weights that it has in the first one."""
+        if id(module) not in self._modules:
             return
-        self.differentiated = False
-        self._watch.released(lambda: before - now, at_once=False)
-        self._watch.took_step(private=False)
+        before, trained = self._modules[id(module)][1], [p for p in module.parameters() if p.requires_grad]
+        if not torch.equal(before, _joined(trained)):
+            self._watch.twins.release([p.data for p in trained])
+            self._modules[id(module)] = module, _joined(trained)
 
     def hold_all(self) -> None:
-        """In a twin: give every module the weights that it has in the first one."""
-        for module, _ in [*self._known.values()]:
-            self._hold(module)
+        """The same for every module."""
+        for module, _ in [*self._modules.values()]:
+            self.hold(module)
 
     @property
     def moved(self) -> bool:
-        """Whether some have been changed since the last pass."""
-        return any(not torch.equal(before, _joined(module)) for module, before in self._known.values())
+        """Whether some may be others than those of the first twin."""
+        return self._open or any(
+            not torch.equal(before, _joined([p for p in module.parameters() if p.requires_grad]))
+            for module, before in self._modules.values()
+        )
 
-    def _hold(self, module: nn.Module) -> None:
-        if id(module) not in self._known:
+    # Dicts.
+
+    def _called(self, call: Callable[..., Any], module: nn.Module, given: Any, *args: Any, **kwargs: Any) -> Any:
+        derives = running_transform() is not None
+        if self._watch.waits or len(self._watch.unclipped) or not (derives or self._watch.twins.active):
+            return call(module, given, *args, **kwargs)
+        with outside_transforms():
+            self._look_at(module, [held for held in _tensors(given) if held.is_floating_point()], derives)
+        return call(module, given, *args, **kwargs)
+
+    def _look_at(self, module: nn.Module, tensors: list[Tensor], derives: bool) -> None:
+        if not tensors or not _is_small(tensors):
             return
-        before, now = self._known[id(module)][1], _joined(module)
-        if before.shape == now.shape and not torch.equal(before, now):
-            self._watch.twins.release([p.data for p in module.parameters() if p.requires_grad])
-            self._known[id(module)] = module, _joined(module)
+        before, now = self._functional.get(id(module)), _joined(tensors)
+        if self._watch.twins.active:
+            if before is not None and before.shape == now.shape and not torch.equal(before, now):
+                self._watch.twins.release([t.detach() for t in tensors])
+                now = _joined(tensors)
+            self._open = derives
+        self._functional[id(module)] = now
+        if not self._watch.twins.active:
+            self._look(before, now)
+            self.differentiated = self.differentiated or derives
+
+    def forked(self) -> None:
+        """A record of the batch to come is changed: what moved the weights before it is no release of it."""
+        self._stale = self.differentiated
+
+    def _look(self, before: Tensor | None, now: Tensor) -> None:
+        stale, self._stale = self._stale, False
+        if not self.differentiated or before is None or before.shape != now.shape or torch.equal(before, now):
+            return
+        self.differentiated = False
+        if not stale:
+            self._watch.released(lambda: before - now, at_once=False)
+        if not stale or self._watch.neighbours.role == "parent":
+            self._watch.took_step(private=False)
 
 
-def _weights(module: nn.Module) -> Tensor | None:
-    """All that is trained, if it is not too much."""
-    trained = [p for p in module.parameters() if p.requires_grad]
-    if any(map(torch.nn.parameter.is_lazy, trained)) or len({p.device for p in trained}) != 1:
-        return None
-    return _joined(module) if sum(p.numel() for p in trained) <= LARGEST else None
+def _tensors(given: Any) -> Iterator[Tensor]:
+    """The tensors of a dict, or of several, without what a transform wraps them in."""
+    for held in given.values() if isinstance(given, Mapping) else given:
+        if isinstance(held, Tensor):
+            unwrapped = held
+            while is_wrapped_by_transform(unwrapped):
+                unwrapped = unwrapped_by_transform(unwrapped)
+            yield unwrapped
+        elif isinstance(held, (Mapping, tuple, list)):
+            yield from _tensors(held)
 
 
-def _joined(module: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in module.parameters() if p.requires_grad])
+def _is_small(tensors: list[Tensor]) -> bool:
+    """Whether tensors of one device hold few enough numbers to be kept."""
+    return len({t.device for t in tensors}) == 1 and sum(t.numel() for t in tensors) <= LARGEST
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.detach().flatten() for t in tensors])

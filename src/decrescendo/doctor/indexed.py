@@ -34,6 +34,7 @@ class IndexedRows:
         self._last: tuple[int, Tensor] | None = None  # the table and the numbers that were taken last
         self._tables = set[int]()
         self.taken: dict[int, tuple[Tensor, Tensor]] = {}  # tables, and the rows that were taken of them to train
+        self.seen: dict[int, tuple[Tensor, Tensor]] = {}  # the same of parts that a model was given
         self._inside = False
         self.rate: float | None = None  # at which coins drew the first rows that were taken since the last step
 
@@ -72,13 +73,23 @@ class IndexedRows:
         watch, neighbours = self._watch, self._watch.neighbours
         if not neighbours.waiting and neighbours.role not in GOING_ON:
             self._chosen = None
-            if watch.fetched or watch.waits or not len(watch.unclipped) or not neighbours.due(0):
+            optimised = len(watch.unclipped) or watch.by_hand
+            if watch.fetched or watch.waits or not optimised or not neighbours.due(0):
                 return taken
             self._chosen = numbers
             watch.fork(0)
         if self._chosen is None or not torch.equal(numbers, self._chosen):
             return taken
         return _neighbour(neighbours.change, rows, numbers, taken)
+
+    def see(self, batch: Tensor) -> None:
+        """A batch that a model is given with a gradient, which may be a part of a table: `x[i : i + 1]`."""
+        base = batch._base
+        if base is None or base.requires_grad or base.shape[1:] != batch.shape[1:] or not base.stride(0):
+            return
+        start = (batch.storage_offset() - base.storage_offset()) // base.stride(0)
+        before = self.seen.get(base.data_ptr(), (base, torch.zeros(0, dtype=torch.int64)))[1]
+        self.seen[base.data_ptr()] = base, torch.cat([before, torch.arange(start, start + len(batch))]).unique()
 
     def _learn(self, rows: Tensor, numbers: Tensor) -> None:
         """Two tables of one length that the same rows are taken of, one after the other."""

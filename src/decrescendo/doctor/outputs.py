@@ -90,7 +90,7 @@ class Outputs:
         if self._lines is None or self._count >= _MOST:
             return
         self._count += 1
-        if self.held is not None and _OF_WEIGHTS.search(text.lower()) and self.held.moved:
+        if self.held and (kind in ("saved", FILE) or _OF_WEIGHTS.search(text.lower())) and self.held.moved:
             text = ""  # of weights that are not those of the first twin yet
         self._lines.write((json.dumps([*user_place(), kind, text[:_LONGEST]]) + "\n").encode())
 
@@ -111,7 +111,7 @@ class Outputs:
         self.add("logged", " ".join(_leaves("", [*values, named])))
 
     def _saved(self, content: Any, file: Any, *_: Any, **__: Any) -> None:
-        if self.held is not None:
+        if self.held:
             self.held.hold_all()
         self.add("saved", "\n".join(_leaves("", content)))
         if isinstance(file, _PATHS):

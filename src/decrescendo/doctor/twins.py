@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from decrescendo.base.torch_private import LoaderIterator
 from decrescendo.doctor.events import user_frame, wrap
 from decrescendo.doctor.outputs import Outputs
 
@@ -66,7 +66,8 @@ class Twins:
 
     def start(self) -> bool:
         """Make the three, one after another. Whether this process is one of them."""
-        tables = self._watch.rows.taken if not self._sets else {}
+        taken, seen = self._watch.rows.taken, self._watch.rows.seen
+        tables = {} if self._sets else taken or (seen if len(seen) == 1 else {})
         unclear = self._mixed or not self._noised or not (self._sets or tables)
         if self._name or unclear or not hasattr(os, "fork"):
             return False
@@ -94,7 +95,7 @@ class Twins:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_LONGEST)
         resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-        wrap(_BaseDataLoaderIter, "__next__", _shortened)
+        wrap(LoaderIterator, "__next__", _shortened)
         kept = (folder / f"{TWINS[0]}.releases").open("wb" if name == TWINS[0] else "rb")
         self._releases = kept
         self._mark = (folder / f"{name}.moved").open("wb", buffering=0)

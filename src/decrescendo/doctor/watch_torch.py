@@ -63,7 +63,7 @@ class TorchWatch:
         self._backward = self._batch = 0  # passes since the last step, and rows of the last one
         self.draws, self.rows, self.twins = Draws(self), IndexedRows(self), Twins(self)
         self._buffers: set[int] = set()
-        self.unclipped, self._by_hand = Unclipped(), WeightsByHand(self)
+        self.unclipped, self.by_hand = Unclipped(), WeightsByHand(self)
         self._loaders: set[int] = set()
         # Data sets and parameters of the steps before Opacus'.
         self._fetching: Any = None
@@ -83,13 +83,15 @@ class TorchWatch:
         self._watch_steps()
         self.draws.start()
         self.rows.start()
+        self.by_hand.start()
         self.twins.outputs.watch_files()
-        self.twins.outputs.held = self._by_hand
+        self.twins.outputs.held = self.by_hand
         wrap(torch, "load", self._loaded)
 
     def fork(self, loader: int) -> str:
         """See `Neighbours.fork`: random numbers that are drawn from here on are drawn in the step."""
         self.draws.begin()
+        self.by_hand.forked()
         role = self.neighbours.fork(loader)
         self.steps += 2 * AFTER if self.neighbours.role in GOING_ON else 0
         return role
@@ -154,21 +156,21 @@ class TorchWatch:
             wrap(owner, name, self._derived)
 
     def _derived(self, derive: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._by_hand.differentiated = True
+        self.by_hand.differentiated = True
         self._backward += 1
         return derive(*args, **kwargs)
 
     def _made(self, make: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
         make(optimizer, *args, **kwargs)
         self.unclipped.add(optimizer)
-        self._by_hand.begin()
+        self.by_hand.begin()
 
     def _before_forward(self, module: nn.Module, args: Any) -> Any:
         self.depth += 1
         if self.depth == 1:
             self._random = torch.get_rng_state()
             if self.twins.active:
-                self._by_hand.before_pass(module)
+                self.by_hand.hold(module)
         if self.depth > 1 or not torch.is_grad_enabled() or not args:
             return None
         if isinstance(module, LossModule) or not isinstance(args[0], Tensor) or not args[0].dim():
@@ -176,9 +178,10 @@ class TorchWatch:
         if is_wrapped_by_transform(args[0]):  # under vmap it is every record at once
             return None
         self._batch = len(args[0])
+        self.rows.see(args[0])
         self._watch_buffers(module)
-        self._by_hand.before_pass(module)
-        if not module.training or self.fetched or self.waits or not self.neighbours.due(0):
+        self.by_hand.before_pass(module)
+        if not (module.training or self.by_hand) or self.fetched or self.waits or not self.neighbours.due(0):
             return None
         # No loader made this batch: change a record where the model takes it. Its label stays.
         role, batch = self.fork(0), args[0].clone()
