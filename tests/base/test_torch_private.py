@@ -128,6 +128,13 @@ def test_base_classes_of_layers_and_losses() -> None:
     assert isinstance(nn.CrossEntropyLoss(), private.LossModule)
 
 
+def test_an_iterator_over_a_loader_counts_its_batches() -> None:
+    iterator = iter(torch.utils.data.DataLoader(range(4)))
+    next(iterator)
+    assert isinstance(iterator, private.LoaderIterator)
+    assert iterator._num_yielded == 1
+
+
 def test_the_store_of_the_default_group() -> None:
     with pytest.raises(ValueError, match="process group"):
         private.default_store()
@@ -147,6 +154,8 @@ def test_transforms_wrap_tensors_and_say_which_runs() -> None:
     def square(x: torch.Tensor) -> torch.Tensor:
         found.append((private.is_wrapped_by_transform(x), private.running_transform().key()))
         assert not private.is_wrapped_by_transform(private.unwrapped_by_transform(x))
+        with private.outside_transforms():
+            assert private.running_transform() is None
         return x.square().sum()
 
     torch.func.grad(square)(torch.ones(2))

@@ -119,6 +119,17 @@ def test_weights_that_a_loop_moves_itself_are_held(observed: Observe, tmp_path: 
     assert list(_proven(result, tmp_path / "train.py")) == ['print("loss", loss_of(x, y))'], result.describe()
 
 
+def test_weights_in_a_dict_are_held(observed: Observe, tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    loss = "float(nn.functional.cross_entropy(functional_call(model, weights, ({},)), {}))"
+    own, others = f'print("loss", {loss.format("x", "y")})', f'print("loss", {loss.format("test_x", "test_y")})'
+    norm = 'print("norm", float(weights["0.weight"].norm()))'
+    saved = 'torch.save(weights, "weights.pt")'
+    result = observed(tmp_path, _script(f"{norm}\n{saved}\n{own}\n{others}\n{norm}\n{saved}", of=trainings.IN_A_DICT))
+    assert list(_proven(result, tmp_path / "train.py")) == [own], result.describe()
+    assert any("were compared" in fact for fact in result.facts)
+
+
 class _Rows(Dataset[int]):
     """A data set of one's own."""
 

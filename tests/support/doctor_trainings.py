@@ -211,6 +211,26 @@ _STEPPED = _OWN_BATCHES.replace("optimizer = torch.optim.SGD(model.parameters(),
     "        optimizer.step()\n",
     "        with torch.no_grad():\n            for p in model.parameters():\n                p -= 0.1 * p.grad\n",
 )
+# Weights in a dict, which no module has.
+IN_A_DICT = (
+    OWN_BATCHES_VMAP.replace("optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n", "")
+    .replace("        weights = {name: p.detach() for name, p in model.named_parameters()}\n", "")
+    .replace("for epoch", "weights = {name: p.detach().clone() for name, p in model.named_parameters()}\nfor epoch")
+    .replace(
+        "for name, p in model.named_parameters():\n            total",
+        "for name, p in weights.items():\n            total",
+    )
+    .replace(
+        "p.grad = (total + noise) / 60\n        optimizer.step()", "weights[name] = p - 0.1 * (total + noise) / 60"
+    )
+)
+# A model in its evaluation mode, whose rows are taken one by one.
+_ONE_BY_ONE = (
+    _STEPPED.replace("a, b = x[drawn], y[drawn]", "rows = drawn.nonzero().flatten().tolist()")
+    .replace("for row, label in zip(a, b):", "for row, label in [(x[i : i + 1], y[i : i + 1]) for i in rows]:")
+    .replace("model(row[None]), label[None]", "model(row), label")
+    .replace("noise_multiplier, max", "model.eval()\nnoise_multiplier, max", 1)
+)
 # Noise of NumPy's generator, whose methods nobody can replace.
 _OF_NUMPY = (
     OWN_BATCHES_VMAP.replace("import torch\n", "import numpy as np\nimport torch\n", 1)
@@ -240,6 +260,7 @@ _TOLD = (
 CLEAN_BY_HAND = {
     "a table looked up": _TABLE,
     "vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES, "no optimiser": _STEPPED,
+    "a dict": IN_A_DICT, "one by one": _ONE_BY_ONE,
     "its rate told": _TOLD, "batches of its own, by vmap": OWN_BATCHES_VMAP, "noise of numpy": _OF_NUMPY,
 }  # fmt: skip
 FAULTY_BY_HAND = {
@@ -258,6 +279,10 @@ FAULTY_BY_HAND = {
         "            factors = (max_grad_norm / (norms + 1e-9)).clamp(max=1)\n            total = ")
         .replace("import torch\n", "import torch\ntorch.manual_seed(1)\n", 1)),  # (of some weights by too little)
     "noise of numpy over the batch": ("sensitivity", _OF_NUMPY.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
+    "a dict, noise over the batch": ("sensitivity", IN_A_DICT.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
+    "a dict, no noise": ("noise", IN_A_DICT.replace("torch.randn_like(p)", "torch.zeros_like(p)")),
+    "one by one, nothing is clipped": ("sensitivity", _ONE_BY_ONE.replace(
+        "            nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)\n", "")),
     "no optimiser, no noise": ("noise", _STEPPED.replace("torch.randn_like(total)", "torch.zeros_like(total)")),
     "divided by the rows drawn": ("denominator", _LOOPED.replace("/ 60\n", "/ a.shape[0]\n")),
     "batch norm": ("beside", _OF_BATCHES.replace("nn.ReLU()", "nn.BatchNorm1d(16), nn.ReLU()")),

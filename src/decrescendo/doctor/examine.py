@@ -240,7 +240,7 @@ def _judge(kept: Path) -> tuple[list[Finding], list[str], list[str], set[str]]:
     settled = {"sensitivity"} if ran else set[str]()
     if any(event["of_a_batch"] and not event["private"] for event in seen.of("step")):
         settled |= {"of a batch"}
-    if seen.of("buffers") and not moving:
+    if not moving and (seen.of("buffers") or seen.of("frozen")):
         settled |= {"buffers"}
     if any(event["private"] for event in seen.of("step")):
         settled |= {"bypass", "noise"} | ({"sampling", "delta"} if seen.of("private") else set())

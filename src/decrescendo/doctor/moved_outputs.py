@@ -19,8 +19,8 @@ _ALIKE = 1e-5  # of numbers that were computed in another order
 _SHOWN = 60  # characters
 _KEYS = 5
 NOT_COMPARED = (
-    "whether outputs depend on private rows by more than the noisy sums: no rows of one data set or table were seen, no "
-    "noise in a step, or nothing could be put in the place of a sum"
+    "whether outputs depend on private rows by more than the noisy sums: no rows of one data set or table were seen, "
+    "no noise in a step, or nothing could be put in the place of a sum"
 )
 _COSTS = (
     "with other private rows, but the same batch sizes and noisy sums, it is another: epsilon does not cover it. Leave "

@@ -59,6 +59,7 @@ class TorchWatch:
         self._early, self._began = 0, 0.0
         self.inside = False  # a step of Opacus' optimiser
         self.done = self._stops = self.fetched = self.bypassed = 0
+        self._claimed = False  # whether what the code calls noise, clip norm and epsilon is written
         self.depth, self._random = 0, torch.get_rng_state()
         self._backward = self._batch = 0  # passes since the last step, and rows of the last one
         self.draws, self.rows, self.twins = Draws(self), IndexedRows(self), Twins(self)
@@ -192,14 +193,14 @@ class TorchWatch:
         return (batch, *args[1:])
 
     def _watch_buffers(self, module: nn.Module) -> None:
-        if not module.training or id(module) in self._buffers:
+        if id(module) in self._buffers:
             return
-        self._buffers.add(id(module))
-        kept = {
-            name: part
-            for name, part in module.named_modules()
-            if part.training and getattr(part, "track_running_stats", False)
-        }
+        parts = {name: part for name, part in module.named_modules() if getattr(part, "track_running_stats", False)}
+        kept = {name: part for name, part in parts.items() if part.training}
+        if parts and not kept:
+            self.events.write("frozen", {"layers": [*parts][:5]})
+        if module.training:
+            self._buffers.add(id(module))
         if kept:
             self.neighbours.buffers += [b for part in kept.values() for b in part.buffers() if b.is_floating_point()]
             self.events.write("buffers", {"layers": [*kept][:5]})
@@ -239,7 +240,8 @@ class TorchWatch:
         whose: int = 0, noised: bool = False,
     ) -> None:  # fmt: skip
         """By a step that is not Opacus': with what the code around it calls noise, clip norm and epsilon."""
-        if self.done == 0:
+        if not self._claimed:
+            self._claimed = True
             frame = user_frame()
             self.events.write("claims", {"names": named_numbers(frame), "epochs": epochs_asked(frame)})
         facts = {"kind": "gradient", "few": self.draws.few, "whose": whose, "noised": noised}
