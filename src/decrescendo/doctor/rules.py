@@ -74,8 +74,8 @@ def read_source(
             # A form of Python that the rule does not know must not hide what the others say.
             unread.append(f"what the rule {rule.__name__} looks for: it cannot read this source ({error!r})")
             continue
-        judged = {*shown, *kept} if rule in _OF_SCORES else shown
-        hits = [hit for hit in hits if hit[2] != "beside" or (hit[0].file, getattr(hit[1], "lineno", 0)) not in judged]
+        settled = {*shown, *kept} if rule in _OF_SCORES else shown
+        hits = [hit for hit in hits if hit[2] != "beside" or (hit[0].file, getattr(hit[1], "lineno", 0)) not in settled]
         for module, node, check, says, costs in _together(hits):
             line = getattr(node, "lineno", 0)
             findings.append(Finding(check, Certainty.SUSPECTED, says, costs, module.file, line))
