@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from decrescendo.doctor import Certainty, Diagnosis
-from decrescendo.doctor.moved_outputs import _same
+from decrescendo.doctor.moved_outputs import _moved
 from decrescendo.doctor.outputs import _refuse
 from decrescendo.doctor.twins import exchange
 
@@ -177,4 +177,10 @@ def test_rows_of_other_data_sets_are_exchanged() -> None:
     ],
 )  # fmt: skip
 def test_texts_are_the_same_up_to_rounding_and_time(one: str, other: str, same: bool) -> None:
-    assert _same(one, other) is same
+    assert _moved(one, other, one) is not same
+    assert not _moved(one, other, f"{one} 1")  # noise enters
+
+
+def test_a_number_beside_a_noisy_one_is_seen() -> None:
+    assert _moved("loss 0.5, noisy 3", "loss 0.6, noisy 4", "loss 0.5, noisy 2")
+    assert not _moved("loss 0.5, noisy 3", "loss 0.5, noisy 4", "loss 0.5, noisy 2")

@@ -34,7 +34,7 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
     drawn = [] if engines(sources) else noises(sources)
     calls, noisy = {call for _, call in drawn}, makers_of(sources, drawn)
     for module, call in sources.calls("step"):
-        if keyword(call, "noise_multiplier") is None:
+        if keyword(call, "noise_multiplier") is None or _is_of_an_engine(sources, call):
             continue
         scope = scope_of(module, call)
         if _is_now_and_then(module, call, calls, noisy):
@@ -65,6 +65,11 @@ def counted_less_often(sources: Sources) -> Iterator[Hit]:
                 yield (module, call, "history", "the accountant is told of one step where a loop takes several",
                        "epsilon is that of the steps that are counted: count inside of the loop")  # fmt: skip
                 return
+
+
+def _is_of_an_engine(sources: Sources, call: ast.Call) -> bool:
+    """Whether an accountant is Opacus' engine's, which counts its steps itself: what is told it is something else."""
+    return engines(sources) and re.search(r"engine\w*\.accountant\.step$", ast.unparse(call.func)) is not None
 
 
 def _is_now_and_then(module: Module, call: ast.Call, calls: set[ast.Call], noisy: set[str]) -> bool:

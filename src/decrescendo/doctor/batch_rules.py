@@ -20,7 +20,9 @@ from decrescendo.doctor.source import (
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clamp", "clip", "clamp_", "clip_")
 # `len(x) == 0`, `x.shape[0] < 2`, `x.numel() == 0` and the like.
 _SIZE = r"(len\([\w.\[\]]+\)|shape\[0\]|size\(0\)|numel\(\)|nelement\(\))"
-_EMPTY = re.compile(rf"{_SIZE} (==|<=) 0|{_SIZE} < [12]\b|^not len\(")
+_EMPTY = re.compile(
+    rf"{_SIZE} (==|<=) 0|{_SIZE} < [12]\b|^not len\(|^not (drawn|picked|chosen|sampled|batch|idx|indices|rows|lot)$"
+)
 # Noise that is added to what clients send, not to the gradient of a step.
 _UPDATES = re.compile(r"(^|_)updates?(_|$)|client|server|aggreg|global_(model|weight|param|state)|fedavg")
 # The number of rows of a batch.
@@ -28,7 +30,11 @@ _COUNTS = re.compile(
     r"(len\(\w*(batch|x|data|input|target|label|y|image|ids|indices)\w*(\[\w+\])?\)|\w+\.(size\(0\)|shape\[0\]))"
 )
 _SHAPES = re.compile(r"\bndim\b|\.dim\(\)|['\"](\.?weight|\.?bias)['\"]")
-_GRADIENT = re.compile(r"grads?\b|gradients?\b")
+_SKIPPED = (
+    "empty batch",
+    "an empty batch is skipped: no noise is added, and no step is counted",
+    "whether anybody was drawn can be seen: an empty batch is a step of noise alone",
+)
 OF_A_BATCH = "the gradient of a whole batch is clipped, not each example's"
 _PER_EXAMPLE = (
     "vmap", "grad_sample", "per_sample", "per_example", "microbatch", "backpack", "persample", "sample_grad", "jacrev",
@@ -214,7 +220,8 @@ def denominators(sources: Sources) -> Iterator[Hit]:
             else:
                 continue
             into = [ast.unparse(target) for target in targets_of(module.statement(node) or node)]
-            if not _GRADIENT.search(ast.unparse(left).lower()) and not any(t.endswith(".grad") for t in into):
+            summed = re.search(r"grads?\b|gradients?\b|nois[ey]", ast.unparse(left).lower())
+            if not summed and not any(t.endswith(".grad") for t in into):
                 continue
             number = _number_of(module, sources, right)
             counted = re.fullmatch(r"len\((\w+)\)|(\w+)\.sum\(\)(\.item\(\))?", number)
@@ -260,12 +267,20 @@ def empty_batches(sources: Sources) -> Iterator[Hit]:
     calls, functions = {call for _, call in released}, {"step"} | makers_of(sources, released)
     for module in sources.modules:
         for node in ast.walk(module.tree):
-            if not isinstance(node, ast.If) or not any(isinstance(part, ast.Continue) for part in node.body):
+            if not isinstance(node, ast.If):
+                continue
+            function = module.function(node)
+            if (
+                any(isinstance(part, ast.Return) and part.value is None for part in node.body)
+                and _EMPTY.search(ast.unparse(node.test)) and function is not None
+                and not module.loops(node) and any(call in calls for call in ast.walk(function))
+            ):  # fmt: skip
+                yield module, node, *_SKIPPED
+                return
+            if not any(isinstance(part, ast.Continue) for part in node.body):
                 continue
             # A part of a batch may be skipped, where the noise comes after the loop over parts.
             loops = module.loops(node)
             if _EMPTY.search(ast.unparse(node.test)) and loops and makes(loops[0], calls, functions):
-                yield (module, node, "empty batch", "an empty batch is skipped: no noise is added, and no "
-                                                    "step is counted",
-                       "whether anybody was drawn can be seen: an empty batch is a step of noise alone")  # fmt: skip
+                yield module, node, *_SKIPPED
                 return

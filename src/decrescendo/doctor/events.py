@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,16 @@ def user_frame() -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def user_globals() -> Iterator[dict[str, Any]]:
+    """The global names of the modules that the frames are in, each once."""
+    frame, seen = user_frame(), set[int]()
+    while frame is not None:
+        if id(frame.f_globals) not in seen:
+            seen.add(id(frame.f_globals))
+            yield frame.f_globals
+        frame = frame.f_back
 
 
 def user_place() -> tuple[str, int]:

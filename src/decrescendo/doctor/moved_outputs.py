@@ -14,7 +14,10 @@ from decrescendo.doctor.twins import TWINS
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf")
 # Addresses, times of day, durations.
-_PASSING = re.compile(r"0x[0-9a-f]+|\d+:\d\d(:\d\d)?(\.\d+)?|\d[\d.]*\s*(s|sec|secs|seconds|ms|min|it/s|s/it)\b")
+_PASSING = re.compile(
+    r"0x[0-9a-f]+|\d+:\d\d(:\d\d)?(\.\d+)?|\d[\d.]*\s*(s|sec|secs|seconds|ms|min|it/s|s/it)\b|"
+    r"(time|seconds|secs|elapsed|duration)\W{0,4}[\d.]+"
+)
 _ALIKE = 1e-5  # of numbers that were computed in another order
 _SHOWN = 60  # characters
 _KEYS = 5
@@ -74,9 +77,9 @@ def moved_outputs(folder: Path) -> Moved:
             break
         moved.compared = (moved.compared or 0) + 1
         file, line, kind, text = one
-        if file and _same(text, silent[3]) and not _same(text, other[3]):
+        if file and _moved(text, other[3], silent[3]):
             moved.places.setdefault((file, kind), []).append((line, _shown(kind, text, other[3])))
-        elif _NUMBER.search(text) and _same(text, silent[3]):
+        elif _NUMBER.search(text):
             moved.kept.add((file, line))
     moved.kept -= moved.lines
     return moved
@@ -104,22 +107,30 @@ def _turned(one: list[Any]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _same(one: str, other: str) -> bool:
-    """Whether two texts are the same, up to rounding of their numbers and to what passes by itself."""
-    if one == other:
-        return True
-    one, other = _PASSING.sub("", one.lower()), _PASSING.sub("", other.lower())
-    numbers = list(zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=False))
-    return _NUMBER.sub("#", one) == _NUMBER.sub("#", other) and all(
-        a == b or math.isclose(float(a), float(b), rel_tol=_ALIKE) for a, b in numbers
-    )
+def _moved(one: str, other: str, silent: str) -> bool:
+    """Whether words, or a number, differ with other rows, but not without noise."""
+    words, numbers = zip(*map(_parts, (one, other, silent)), strict=True)
+    if words[0] != words[2] or words[0] != words[1]:
+        return words[0] == words[2]
+    return any(not _close(a, b) and _close(a, c) for a, b, c in zip(*numbers, strict=True))
+
+
+def _parts(text: str) -> tuple[str, list[str]]:
+    """A text without its numbers, and these; but for what passes by itself."""
+    text = _PASSING.sub("", text.lower())
+    return _NUMBER.sub("#", text), _NUMBER.findall(text)
+
+
+def _close(one: str, other: str) -> bool:
+    """Whether two numbers are the same up to rounding."""
+    return one == other or math.isclose(float(one), float(other), rel_tol=_ALIKE)
 
 
 def _shown(kind: str, text: str, other: str) -> str:
     """What it is, without its numbers; of what is saved, the keys that moved."""
     if kind == "saved":
         pairs = zip(text.split("\n"), other.split("\n"), strict=False)
-        keys = list(dict.fromkeys(a.rsplit(" ", 2)[0] for a, b in pairs if not _same(a, b)))
+        keys = list(dict.fromkeys(a.rsplit(" ", 2)[0] for a, b in pairs if _moved(a, b, a)))
         return ", ".join(keys[:_KEYS]) + " ..." * (len(keys) > _KEYS)
     if kind == FILE:
         return text.split("\n")[0]

@@ -56,6 +56,11 @@ class Twins:
         if torch.is_grad_enabled():
             self._fetched[id(data)] = data
 
+    def forget(self) -> None:
+        """A step was made that is not looked at."""
+        self._fetched = {}
+        self._draws = self._watch.draws.count
+
     def stepped(self) -> None:
         """A step was made of the rows that were taken before it."""
         self._noised = self._noised and self._watch.draws.count > self._draws  # (else it may be one on public rows)

@@ -150,6 +150,7 @@ def _are_rows(module: Module, window: ast.expr) -> bool:
 def units(sources: Sources) -> Iterator[Hit]:
     """Columns that say whose a row is; windows that overlap."""
     by_person = draws_persons(sources)
+    grouped = {ast.unparse(call.args[0]) for _, call in sources.calls("groupby") if call.args}
     for module in sources.modules:
         for node in ast.walk(module.tree):
             if _is_window(module, node) or (not by_person and _is_slid(sources, module, node)):
@@ -160,7 +161,7 @@ def units(sources: Sources) -> Iterator[Hit]:
             named = [] if by_person else [name for name in _parts(node) if _NAMED.match(name)]
             key = node.value if isinstance(node, ast.Constant) else next(iter(named), None)
             compared = isinstance(module.parents.get(node), ast.Compare)
-            if isinstance(key, str) and _PERSONS.match(key) and not compared:
+            if isinstance(key, str) and _PERSONS.match(key) and not compared and repr(key) not in grouped:
                 statement = module.statement(node)
                 if isinstance(statement, ast.Expr) and "argument" in ast.unparse(statement):
                     continue

@@ -264,6 +264,7 @@ class TorchWatch:
         if self.waits:
             self._began = self._began or time.monotonic()
             self._early += 1
+            self.twins.forget()
             return
         if not self.done:
             self.finish()
