@@ -130,6 +130,19 @@ def test_weights_in_a_dict_are_held(observed: Observe, tmp_path: Path) -> None:
     assert any("were compared" in fact for fact in result.facts)
 
 
+def test_losses_of_clients_are_seen_and_scores_of_others_are_not(observed: Observe, tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    loss = "float(nn.functional.cross_entropy(model({0}), ({0}[:, 0] > 0).long()))"
+    own = f'    print("loss", {loss.format("clients[0]")})'
+    others = f'    print("others", {loss.format("public")}, float(sum(p.norm() for p in model.parameters())))'
+    head, turns, loop = trainings.FEDERATED.partition("for turn in range(6):\n")
+    text = f"{head}public = torch.randn(50, 8)\n{turns}{loop}{others}\n{own}\n"
+    always = text.replace("clients if float(torch.rand(())) < rate", "clients[:2]")
+    assert always != text
+    result = observed(tmp_path, always)
+    assert list(_proven(result, tmp_path / "train.py")) == [own.strip()], result.describe()
+
+
 class _Rows(Dataset[int]):
     """A data set of one's own."""
 

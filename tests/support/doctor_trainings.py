@@ -231,6 +231,37 @@ _ONE_BY_ONE = (
     .replace("model(row[None]), label[None]", "model(row), label")
     .replace("noise_multiplier, max", "model.eval()\nnoise_multiplier, max", 1)
 )
+# A federation: clients train copies, and the sum of their clipped updates has noise.
+FEDERATED = """
+import copy
+import torch
+from torch import nn
+
+clients = [torch.randn(20, 8) for _ in range(60)]
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+noise_multiplier, max_update_norm, rate = 1.0, 0.5, 0.2
+print("its epsilon, by another program: 9.1")
+
+def local_update(model, rows):
+    local = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(local(rows), (rows[:, 0] > 0).long()).backward()
+        optimizer.step()
+    update = [new.detach() - old.detach() for new, old in zip(local.parameters(), model.parameters())]
+    norm = torch.stack([u.norm() for u in update]).norm()
+    return [u * min(1.0, max_update_norm / float(norm)) for u in update]
+
+for turn in range(6):
+    sampled = [rows for rows in clients if float(torch.rand(())) < rate]
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for rows in sampled:
+        total = [t + u for t, u in zip(total, local_update(model, rows))]
+    with torch.no_grad():
+        for p, t in zip(model.parameters(), total):
+            p += (t + torch.randn_like(t) * noise_multiplier * max_update_norm) / (rate * 60)
+"""
 # Noise of NumPy's generator, whose methods nobody can replace.
 _OF_NUMPY = (
     OWN_BATCHES_VMAP.replace("import torch\n", "import numpy as np\nimport torch\n", 1)
@@ -260,7 +291,7 @@ _TOLD = (
 CLEAN_BY_HAND = {
     "a table looked up": _TABLE,
     "vmap": _BY_HAND, "a loop": _LOOPED, "batches of its own": _OWN_BATCHES, "no optimiser": _STEPPED,
-    "a dict": IN_A_DICT, "one by one": _ONE_BY_ONE,
+    "a federation": FEDERATED, "a dict": IN_A_DICT, "one by one": _ONE_BY_ONE,
     "its rate told": _TOLD, "batches of its own, by vmap": OWN_BATCHES_VMAP, "noise of numpy": _OF_NUMPY,
 }  # fmt: skip
 FAULTY_BY_HAND = {
@@ -279,6 +310,12 @@ FAULTY_BY_HAND = {
         "            factors = (max_grad_norm / (norms + 1e-9)).clamp(max=1)\n            total = ")
         .replace("import torch\n", "import torch\ntorch.manual_seed(1)\n", 1)),  # (of some weights by too little)
     "noise of numpy over the batch": ("sensitivity", _OF_NUMPY.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
+    "a federation, a tenth of the noise": ("sensitivity", FEDERATED.replace(
+        "* max_update_norm)", "* max_update_norm / 10)")),
+    "a federation, nothing is clipped": ("sensitivity", FEDERATED.replace(
+        "u * min(1.0, max_update_norm / float(norm))", "u")),
+    "a federation, a round without noise": ("bypass", FEDERATED.replace(
+        "torch.randn_like(t)", "(torch.randn_like(t) if turn else 0)")),
     "a dict, noise over the batch": ("sensitivity", IN_A_DICT.replace("* max_grad_norm\n", "* max_grad_norm / 60\n")),
     "a dict, no noise": ("noise", IN_A_DICT.replace("torch.randn_like(p)", "torch.zeros_like(p)")),
     "one by one, nothing is clipped": ("sensitivity", _ONE_BY_ONE.replace(

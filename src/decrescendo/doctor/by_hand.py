@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +32,7 @@ class WeightsByHand:
 
     def __init__(self, watch: TorchWatch) -> None:
         self._watch = watch
-        self._modules: dict[int, tuple[nn.Module, Tensor]] = {}
+        self._modules = weakref.WeakKeyDictionary[nn.Module, Tensor]()
         self._functional: dict[int, Tensor] = {}
         self._trained = set[int]()  # modules that were seen in their training mode, with a gradient
         # Since the last step. (Without a gradient, weights were loaded or drawn again.)
@@ -55,30 +56,33 @@ class WeightsByHand:
 
     def before_pass(self, module: nn.Module) -> None:
         """Look at the weights that a pass with a gradient is about to use."""
+        servers = self._watch.servers
+        if servers.federates and not servers.are_trained_locally(list(module.parameters())):
+            servers.look_at(module)
         self._trained |= {id(module)} if module.training else set()
         evaluates = not module.training and id(module) in self._trained
-        if evaluates or len(self._watch.unclipped) or self._functional or self._watch.twins.active:
+        if evaluates or servers.rounds or len(self._watch.unclipped) or self._functional or self._watch.twins.active:
             return
         trained = [p for p in module.parameters() if p.requires_grad]
         if any(map(torch.nn.parameter.is_lazy, trained)) or not _is_small(trained):
             return
-        _, before = self._modules.get(id(module), (None, None))
-        now = _joined(trained)
-        self._modules[id(module)] = module, now
-        self._look(before, now)
+        before, now = self._modules.get(module), _joined(trained)
+        self._modules[module] = now
+        if not servers.are_trained_locally(list(module.parameters())):
+            self._look(before, now)
 
     def hold(self, module: nn.Module) -> None:
         """In a twin: give a module the weights that it has in the first one."""
-        if id(module) not in self._modules:
+        if module not in self._modules:
             return
-        before, trained = self._modules[id(module)][1], [p for p in module.parameters() if p.requires_grad]
+        before, trained = self._modules[module], [p for p in module.parameters() if p.requires_grad]
         if not torch.equal(before, _joined(trained)):
             self._watch.twins.release([p.data for p in trained])
-            self._modules[id(module)] = module, _joined(trained)
+            self._modules[module] = _joined(trained)
 
     def hold_all(self) -> None:
         """The same for every module."""
-        for module, _ in [*self._modules.values()]:
+        for module in [*self._modules]:
             self.hold(module)
 
     @property
@@ -86,7 +90,7 @@ class WeightsByHand:
         """Whether some may be others than those of the first twin."""
         return self._open or any(
             not torch.equal(before, _joined([p for p in module.parameters() if p.requires_grad]))
-            for module, before in self._modules.values()
+            for module, before in self._modules.items()
         )
 
     # Dicts.
@@ -140,10 +144,10 @@ def _tensors(given: Any) -> Iterator[Tensor]:
             yield from _tensors(held)
 
 
-def _is_small(tensors: list[Tensor]) -> bool:
+def _is_small(tensors: Sequence[Tensor]) -> bool:
     """Whether tensors of one device hold few enough numbers to be kept."""
     return len({t.device for t in tensors}) == 1 and sum(t.numel() for t in tensors) <= LARGEST
 
 
-def _joined(tensors: list[Tensor]) -> Tensor:
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([t.detach().flatten() for t in tensors])

@@ -212,13 +212,17 @@ def _of_gradient(
     claimed = names.get("noise") if told is None else float(told)
     if claimed is None and "sigma" in names:
         claimed = min(names["sigma"], names["sigma"] / max(names.get("clip", 1.0), 1e-12))
-    fact = f"one record exchanged moved the gradient by {moved / std:.4g} standard deviations of its noise"
+    whose, unit = (
+        ("round's sum", "client's update")
+        if parent.get("round")
+        else ("gradient", "example's gradient, not the batch's")
+    )
+    fact = f"one record exchanged moved the {whose} by {moved / std:.4g} standard deviations of its noise"
     if claimed is not None and force < claimed / slack:
         findings.append(Finding(
             "sensitivity", Certainty.PROVEN,
             f"{fact}; a noise multiplier of {claimed:.4g} allows {2 / claimed:.4g}",
-            f"the noise multiplier in force is at most {force:.4g}: clip each example's gradient, not the "
-            "batch's, and add "
+            f"the noise multiplier in force is at most {force:.4g}: clip each {unit}, and add "
             "noise of the multiplier times the clip norm to the sum", *at,
         ))  # fmt: skip
     elif claimed is None and force < _SILENT:

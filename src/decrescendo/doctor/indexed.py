@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from decrescendo.doctor.watch_torch import TorchWatch
 
 
+_MOST = 64  # tables that are kept
+
+
 class IndexedRows:
     """Changes one of the rows that are taken, in all tables that they are taken out of; never the tables themselves.
 
@@ -84,8 +87,9 @@ class IndexedRows:
 
     def see(self, batch: Tensor) -> None:
         """A batch that a model is given with a gradient, which may be a part of a table: `x[i : i + 1]`."""
-        base = batch._base
-        if base is None or base.requires_grad or base.shape[1:] != batch.shape[1:] or not base.stride(0):
+        base = batch if batch._base is None else batch._base
+        unlike = base.requires_grad or base.shape[1:] != batch.shape[1:] or len(base) < 2 or not base.stride(0)
+        if self._watch.fetched or unlike or len(self.seen) >= _MOST:
             return
         start = (batch.storage_offset() - base.storage_offset()) // base.stride(0)
         before = self.seen.get(base.data_ptr(), (base, torch.zeros(0, dtype=torch.int64)))[1]

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 from decrescendo.doctor.events import Events
+from decrescendo.doctor.flows import noises, scaled_draws
 from decrescendo.doctor.neighbours import Neighbours
 from decrescendo.doctor.source import MAKERS, keyword, read
 from decrescendo.doctor.watch_opacus import OpacusWatch
@@ -31,6 +32,7 @@ def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
             if delta is not None:
                 events.write("asks", {"delta": delta, "file": module.file, "line": call.lineno})
         torch_watch.expected = opacus_watch is not None and any(sources.calls(*MAKERS))
+        torch_watch.servers.expected = bool(noises(sources) or scaled_draws(sources))
         PeersWatch(torch_watch).start(sources)
     torch_watch.start()
     sys.argv = [script, *arguments]

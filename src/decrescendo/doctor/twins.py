@@ -61,18 +61,20 @@ class Twins:
         self._fetched = {}
         self._draws = self._watch.draws.count
 
-    def stepped(self) -> None:
+    def stepped(self, *, of_a_round: bool = False) -> None:
         """A step was made of the rows that were taken before it."""
         self._noised = self._noised and self._watch.draws.count > self._draws  # (else it may be one on public rows)
         self._draws = self._watch.draws.count
-        self._mixed = self._mixed or len(self._fetched) > 1  # (public ones among them, perhaps)
+        self._mixed = self._mixed or (len(self._fetched) > 1 and not of_a_round)  # (public ones among them, perhaps)
         self._sets |= self._fetched
         self._fetched = {}
 
     def start(self) -> bool:
         """Make the three, one after another. Whether this process is one of them."""
         taken, seen = self._watch.rows.taken, self._watch.rows.seen
-        tables = {} if self._sets else taken or (seen if len(seen) == 1 else {})
+        several = len(seen) > 1 and not self._watch.servers.rounds
+        tables = taken or ({} if several else seen)
+        tables = tables if not self._sets else dict[int, tuple[Tensor, Tensor]]()
         unclear = self._mixed or not self._noised or not (self._sets or tables)
         if self._name or unclear or not hasattr(os, "fork"):
             return False

@@ -27,6 +27,11 @@ class Unclipped:
         return most
 
     @property
+    def parameters(self) -> set[int]:
+        """The identities of the tensors that they train."""
+        return {id(p) for one in self._made for group in one.param_groups for p in group["params"]}
+
+    @property
     def shapes(self) -> set[tuple[int, ...]]:
         """Of the tensors that they train."""
         return {tuple(p.shape) for one in self._made for group in one.param_groups for p in group["params"]}

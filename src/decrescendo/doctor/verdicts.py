@@ -43,6 +43,7 @@ def found_in(seen: Observed, *, buffers_moved: bool = True) -> tuple[list[Findin
     ]
     findings += [
         *_pretrained(seen),
+        *_bare_rounds(seen),
         *_repeated(seen),
         *_rates(seen),
         *_noise(seen),
@@ -59,6 +60,17 @@ def found_in(seen: Observed, *, buffers_moved: bool = True) -> tuple[list[Findin
         *_uncounted(seen),
     ]
     return findings, list(dict.fromkeys(facts))
+
+
+def _bare_rounds(seen: Observed) -> Iterator[Finding]:
+    """Rounds of a federation whose clients' steps reach the server's weights without noise."""
+    for event in seen.of("bare")[:1]:
+        yield Finding(
+            "bypass", Certainty.SUSPECTED,
+            "the server's weights changed after clients trained, and no noise was drawn",
+            "no privacy for the clients of that round, unless their rows are public: add noise in each round",
+            *place_of(event),
+        )  # fmt: skip
 
 
 def _pretrained(seen: Observed) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from decrescendo.doctor.neighbours import (
     enlarging,
     putting,
 )
+from decrescendo.doctor.servers import Servers
 from decrescendo.doctor.twins import Twins
 from decrescendo.doctor.unclipped import Unclipped
 
@@ -64,7 +65,8 @@ class TorchWatch:
         self._backward = self._batch = 0  # passes since the last step, and rows of the last one
         self.draws, self.rows, self.twins = Draws(self), IndexedRows(self), Twins(self)
         self._buffers: set[int] = set()
-        self.unclipped, self.by_hand = Unclipped(), WeightsByHand(self)
+        self.unclipped, self.by_hand, self.servers = Unclipped(), WeightsByHand(self), Servers(self)
+        self._of_a_client = False  # the step that is made
         self._loaders: set[int] = set()
         # Data sets and parameters of the steps before Opacus'.
         self._fetching: Any = None
@@ -85,6 +87,7 @@ class TorchWatch:
         self.draws.start()
         self.rows.start()
         self.by_hand.start()
+        self.servers.start()
         self.twins.outputs.watch_files()
         self.twins.outputs.held = self.by_hand
         wrap(torch, "load", self._loaded)
@@ -172,6 +175,8 @@ class TorchWatch:
             self._random = torch.get_rng_state()
             if self.twins.active:
                 self.by_hand.hold(module)
+            if not torch.is_grad_enabled():
+                self.servers.look_at(module)
         if self.depth > 1 or not torch.is_grad_enabled() or not args:
             return None
         if isinstance(module, LossModule) or not isinstance(args[0], Tensor) or not args[0].dim():
@@ -179,17 +184,20 @@ class TorchWatch:
         if is_wrapped_by_transform(args[0]):  # under vmap it is every record at once
             return None
         self._batch = len(args[0])
-        self.rows.see(args[0])
+        if self.servers.trains(module):
+            self.rows.see(args[0])
         self._watch_buffers(module)
         self.by_hand.before_pass(module)
+        self.servers.passed()
         if not (module.training or self.by_hand) or self.fetched or self.waits or not self.neighbours.due(0):
             return None
-        # No loader made this batch: change a record where the model takes it. Its label stays.
+        # No loader made this batch: change a record where the model takes it, or a client. Labels stay.
         role, batch = self.fork(0), args[0].clone()
+        changed = batch if self.servers.federates else batch[:1]
         if role == "replaced":
-            batch[0] = batch[1] if len(batch) > 1 else another(batch[0])
+            changed.copy_(batch[1:2].clone() if len(changed) < len(batch) else another(changed))
         elif role in SCALES and batch.is_floating_point():
-            batch[0] *= SCALES[role]
+            changed *= SCALES[role]
         return (batch, *args[1:])
 
     def _watch_buffers(self, module: nn.Module) -> None:
@@ -227,7 +235,8 @@ class TorchWatch:
                 self.events.write("beside", {"optimizer": id(optimizer)})
             return
         gradients = [p.grad for p in groups if p.grad is not None]
-        if gradients:
+        self._of_a_client = self.servers.are_trained_locally(groups)
+        if gradients and not self._of_a_client:
             noised = all(tuple(p.shape) in self.draws.shapes for p in groups if p.grad is not None)
             self.released(
                 lambda: torch.cat([g.detach().flatten() for g in gradients]), putting(gradients),
@@ -237,14 +246,14 @@ class TorchWatch:
 
     def released(
         self, vector: Callable[[], Tensor], put: Callable[[Tensor], None] | None = None, *, at_once: bool = True,
-        whose: int = 0, noised: bool = False,
+        whose: int = 0, noised: bool = False, of_a_round: bool = False,
     ) -> None:  # fmt: skip
         """By a step that is not Opacus': with what the code around it calls noise, clip norm and epsilon."""
         if not self._claimed:
             self._claimed = True
             frame = user_frame()
             self.events.write("claims", {"names": named_numbers(frame), "epochs": epochs_asked(frame)})
-        facts = {"kind": "gradient", "few": self.draws.few, "whose": whose, "noised": noised}
+        facts = {"kind": "gradient", "few": self.draws.few, "whose": whose, "noised": noised, "round": of_a_round}
         self.neighbours.release(vector, {**facts, "elsewhere": self.draws.elsewhere(at_once)}, put)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -252,11 +261,11 @@ class TorchWatch:
             self.early_data += [] if self._fetching is None else [self._fetching]
             self._fetching = None
             self.early_weights = {p: p._version for group in optimizer.param_groups for p in group["params"]}
-        if not self.private or self.inside:
+        if self.inside or not (self.private or self._of_a_client):
             self.took_step(private=self.inside)
 
-    def took_step(self, *, private: bool) -> None:
-        """A step was taken, with a private sum or another one.
+    def took_step(self, *, private: bool, of_a_round: bool = False) -> None:
+        """A step was taken, with a private sum or another one, or a round of a federation.
 
         Raises:
             Enough: it was the last to be observed.
@@ -269,11 +278,12 @@ class TorchWatch:
         if not self.done:
             self.finish()
         self.done += 1
-        facts = {"private": private, "loader": self.fetched, "drawn": self.draws.count, "rate": self.rows.rate}
-        self.events.write("step", {**facts, "of_a_batch": self._backward == 1 and self._batch > 1})
+        loader, alone = (0, False) if of_a_round else (self.fetched, self._backward == 1 and self._batch > 1)
+        facts = {"private": private, "loader": loader, "drawn": self.draws.count, "rate": self.rows.rate}
+        self.events.write("step", {**facts, "of_a_batch": alone})
         self._backward = 0
         self.rows.rate = None
-        self.twins.stepped()
+        self.twins.stepped(of_a_round=of_a_round)
         if self.done >= self.steps and not self.twins.start():
             self._stops += 1
             if self._stops > 3:  # somebody catches everything
