@@ -160,6 +160,15 @@ SUSPECT = {
         "for _ in range(epochs):\n    accountant.step(noise_multiplier=sigma, sample_rate=0.1)\n")
         .replace("for step in range(30):\n", "for step in range(30):\n    epochs = 3\n")),
     "divided by the rows of a mask": ("denominator", _hand("(total + noise) / 60", "(total + noise) / len(x[drawn])")),
+    "the sum is clipped": ("sensitivity", _hand(
+        "        nn.utils.clip_grad_norm_(model.parameters(), clip)\n", "").replace(
+        "    for total, p in zip(totals, model.parameters()):\n        noise",
+        "    norm = torch.stack([t.norm() for t in totals]).norm()\n    factor = min(1.0, clip / float(norm))\n"
+        "    totals = [factor * t for t in totals]\n    for total, p in zip(totals, model.parameters()):\n"
+        "        noise")),
+    "an epsilon of one's own": ("budget", _hand(_ASK, "print(epsilon(30))\n").replace(_TELL, "").replace(
+        "sigma, clip = 1.0, 0.5\n", "sigma, clip, rate = 1.0, 0.5, 0.1\n"
+        "def epsilon(steps):\n    return rate * math.sqrt(steps * math.log(1e5)) / sigma\n")),
     "a large delta": ("delta", _hand("sigma, clip = 1.0, 0.5", "sigma, clip, delta = 1.0, 0.5, 1e-2")),
     "noise on matrices": ("noise", _hand("        noise = torch.randn_like(total) * sigma * clip\n",
         "        noise = 0\n        if total.ndim > 1:\n            noise = torch.randn_like(total) * sigma * clip\n")),

@@ -1,11 +1,11 @@
-"""Rules of the source about clipping tensor by tensor."""
+"""Rules of the source about clipping tensor by tensor, or of a sum."""
 
 import ast
 import re
 from collections.abc import Iterator
 
 from decrescendo.doctor.flows import data_in, engines, given_to, noises, scope_of
-from decrescendo.doctor.source import Hit, Module, Sources, name_of, targets_of
+from decrescendo.doctor.source import Hit, Module, Sources, name_of, names_in, targets_of
 
 _TENSORS = re.compile(r"parameters\(\)|params|\.items\(\)|\.values\(\)|grads|state_dict")
 _SEVERAL = re.compile(r"sample|example|record|row|client|user|updates")
@@ -38,6 +38,41 @@ def follows_the_norms(sources: Sources) -> Iterator[Hit]:
                        "one record moves it, and with it all that the others add: take a constant, a public schedule, "
                        "or a quantile with noise that is accounted")  # fmt: skip
                 return
+
+
+def sums_clipped(sources: Sources) -> Iterator[Hit]:
+    """A clip factor that is computed of what a loop over examples has added up, after that loop."""
+    if engines(sources) or not noises(sources):
+        return
+    for module, call in sources.calls("backward", "grad"):
+        loop = next(iter(module.loops(call)), None)
+        if not isinstance(loop, ast.For):
+            continue
+        sums = {name for part in ast.walk(loop) for name in _added_to(part)} - {""}
+        function = module.function(call) or module.tree
+        later = [
+            node for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and node.lineno > (loop.end_lineno or 0)
+            and module.loops(node) == module.loops(loop)
+        ]  # fmt: skip
+        norms = {name_of(n.targets[0]) for n in later if "norm" in name_of(n.targets[0]) and names_in(n.value) & sums}
+        for node in later:
+            clips = re.search(r"\bmin\(|clamp\(|minimum\(", ast.unparse(node.value))
+            if clips and names_in(node.value) & norms and any(map(_CLIP.search, names_in(node.value))):
+                yield (module, node, "sensitivity", "the sum over the examples is clipped, not each example's gradient",
+                       "one record moves the clipped sum by up to 2 C, and all others' shares: clip each example's "
+                       "gradient inside the loop")  # fmt: skip
+                return
+
+
+def _added_to(node: ast.AST) -> set[str]:
+    """What gradients are added to: of `for t, p in zip(total, params): t += p.grad` the total."""
+    if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and name_of(node.iter.func) == "zip":
+        turned = node.target.elts if isinstance(node.target, ast.Tuple) else []
+        pairs = dict(zip(map(name_of, turned), map(name_of, node.iter.args), strict=False))
+        added = {name_of(part.target) for part in ast.walk(node) if isinstance(part, ast.AugAssign)}
+        return {pairs[name].lower() for name in added & pairs.keys()}
+    return {name_of(node.target).lower()} if isinstance(node, ast.AugAssign) else set()
 
 
 def tensors_apart(sources: Sources) -> Iterator[Hit]:

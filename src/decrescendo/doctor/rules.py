@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from decrescendo.doctor.account_rules import (
+    asymptotic,
     by_formula,
     counted_less_often,
     never_asked,
@@ -26,7 +27,7 @@ from decrescendo.doctor.batch_rules import (
 )
 from decrescendo.doctor.finding import Certainty, Finding
 from decrescendo.doctor.kept_rules import fitted_without_noise, kept_batches, left_midway, stale_noise
-from decrescendo.doctor.norm_rules import follows_the_norms, tensors_apart
+from decrescendo.doctor.norm_rules import follows_the_norms, sums_clipped, tensors_apart
 from decrescendo.doctor.published_rules import histories, label_counts, statistics, target_encodings
 from decrescendo.doctor.sampling_rules import drawn_by_number, shuffled
 from decrescendo.doctor.saved_rules import saved_statistics, standardised, whole_modules
@@ -224,5 +225,6 @@ RULES = (
     target_encodings, gradient_logs, stated_units, large_deltas, rows_together, clip_of_batches, tensors_apart,
     denominators, empty_batches, histories, counted_less_often, never_counted, never_asked, by_formula, seeds,
     fixed_keys, logs, trainer_logs, saved_scores, statistics, label_counts, standardised, saved_statistics,
-    whole_modules, selections, units, small_noise, other_deltas, high_targets, client_scores, fitted_without_noise,
+    whole_modules, asymptotic, sums_clipped, selections, units, small_noise, other_deltas, high_targets, client_scores,
+    fitted_without_noise,
 )  # fmt: skip
