@@ -64,6 +64,17 @@ def another(row: Tensor) -> Tensor:
     return row if row.dtype == torch.bool else row.max() - row
 
 
+def changed_rows(role: str, rows: Tensor, *, whole: bool) -> Tensor:
+    """The rows of a neighbour: with another first one, or with all of them changed, where a client is the unit."""
+    batch = rows.clone()
+    changed = batch if whole else batch[:1]
+    if role == "replaced":
+        changed.copy_(rows[1:2] if len(changed) < len(batch) else another(changed))
+    elif role in SCALES and batch.is_floating_point():
+        changed *= SCALES[role]
+    return batch
+
+
 def putting(gradients: Sequence[Tensor]) -> Callable[[Tensor], None]:
     """What writes a vector into gradients."""
 

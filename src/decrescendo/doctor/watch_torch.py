@@ -24,8 +24,8 @@ from decrescendo.doctor.neighbours import (
     GOING_ON,
     SCALES,
     Neighbours,
-    another,
     changed_indices,
+    changed_rows,
     enlarging,
     putting,
 )
@@ -192,13 +192,7 @@ class TorchWatch:
         if not (module.training or self.by_hand) or self.fetched or self.waits or not self.neighbours.due(0):
             return None
         # No loader made this batch: change a record where the model takes it, or a client. Labels stay.
-        role, batch = self.fork(0), args[0].clone()
-        changed = batch if self.servers.federates else batch[:1]
-        if role == "replaced":
-            changed.copy_(batch[1:2].clone() if len(changed) < len(batch) else another(changed))
-        elif role in SCALES and batch.is_floating_point():
-            changed *= SCALES[role]
-        return (batch, *args[1:])
+        return (changed_rows(self.fork(0), args[0], whole=self.servers.federates), *args[1:])
 
     def _watch_buffers(self, module: nn.Module) -> None:
         if id(module) in self._buffers:
