@@ -44,6 +44,11 @@ class WeightsByHand:
         """Whether any are known."""
         return bool(self._modules or self._functional)
 
+    @property
+    def in_a_dict(self) -> bool:
+        """Whether weights of a dict are trained."""
+        return bool(self._functional)
+
     def start(self) -> None:
         """Put the observer in."""
         wrap(torch.func, "functional_call", self._called)
@@ -97,10 +102,14 @@ class WeightsByHand:
 
     def _called(self, call: Callable[..., Any], module: nn.Module, given: Any, *args: Any, **kwargs: Any) -> Any:
         derives = running_transform() is not None
-        if self._watch.waits or len(self._watch.unclipped) or not (derives or self._watch.twins.active):
+        if self._watch.waits or not (derives or self._watch.twins.active):
             return call(module, given, *args, **kwargs)
         with outside_transforms():
-            self._look_at(module, [held for held in _tensors(given) if held.is_floating_point()], derives)
+            tensors = [held for held in _tensors(given) if held.is_floating_point()]
+            if (
+                not {t.data_ptr() for t in tensors} & self._watch.unclipped.addresses
+            ):  # of a module that an optimiser has
+                self._look_at(module, tensors, derives)
         return call(module, given, *args, **kwargs)
 
     def _look_at(self, module: nn.Module, tensors: list[Tensor], derives: bool) -> None:

@@ -32,6 +32,11 @@ class Unclipped:
         return {id(p) for one in self._made for group in one.param_groups for p in group["params"]}
 
     @property
+    def addresses(self) -> set[int]:
+        """Where these tensors lie."""
+        return {p.data_ptr() for one in self._made for group in one.param_groups for p in group["params"]}
+
+    @property
     def shapes(self) -> set[tuple[int, ...]]:
         """Of the tensors that they train."""
         return {tuple(p.shape) for one in self._made for group in one.param_groups for p in group["params"]}

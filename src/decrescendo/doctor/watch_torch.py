@@ -66,7 +66,7 @@ class TorchWatch:
         self.draws, self.rows, self.twins = Draws(self), IndexedRows(self), Twins(self)
         self._buffers: set[int] = set()
         self.unclipped, self.by_hand, self.servers = Unclipped(), WeightsByHand(self), Servers(self)
-        self._of_a_client = False  # the step that is made
+        self._of_others = False  # the step that is made: a client's, or beside the private ones
         self._loaders: set[int] = set()
         # Data sets and parameters of the steps before Opacus'.
         self._fetching: Any = None
@@ -229,9 +229,10 @@ class TorchWatch:
                 self.events.write("beside", {"optimizer": id(optimizer)})
             return
         gradients = [p.grad for p in groups if p.grad is not None]
-        self._of_a_client = self.servers.are_trained_locally(groups)
-        if gradients and not self._of_a_client:
-            noised = all(tuple(p.shape) in self.draws.shapes for p in groups if p.grad is not None)
+        noised = all(tuple(p.shape) in self.draws.shapes for p in groups if p.grad is not None)
+        # (A generator beside a critic whose weights are in a dict has no private rows, and no noise.)
+        self._of_others = self.servers.are_trained_locally(groups) or (self.by_hand.in_a_dict and not noised)
+        if gradients and not self._of_others:
             self.released(
                 lambda: torch.cat([g.detach().flatten() for g in gradients]), putting(gradients),
                 whose=id(optimizer), noised=noised,
@@ -255,7 +256,7 @@ class TorchWatch:
             self.early_data += [] if self._fetching is None else [self._fetching]
             self._fetching = None
             self.early_weights = {p: p._version for group in optimizer.param_groups for p in group["params"]}
-        if self.inside or not (self.private or self._of_a_client):
+        if self.inside or not (self.private or self._of_others):
             self.took_step(private=self.inside)
 
     def took_step(self, *, private: bool, of_a_round: bool = False) -> None:
