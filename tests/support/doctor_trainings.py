@@ -414,7 +414,8 @@ MISSED = {
     "divided by a name for the rows drawn": ("denominator", _LOOPED.replace(
         "        totals = ", "        count = a.shape[0]\n        totals = ").replace("/ 60\n", "/ max(1, count)\n")),
     "scores of a function that trains": ("beside", _HAND_HEAD + "def train():" + _HAND_LOOP
-                                         + "    return 0.0\nfor epoch in range(3):\n    tr_loss = train()\n"
+                                         + "    return float(nn.functional.cross_entropy(model(x), y))\n"
+                                         "for epoch in range(3):\n    tr_loss = train()\n"
                                          "    print(tr_loss)\n"),
     "resumed by an option": ("history", _CLEAN.replace(
         "engine = ", "resume = ''\nif resume:\n    model.load_state_dict(torch.load(resume)['model'])\nengine = ")),
