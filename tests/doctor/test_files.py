@@ -253,7 +253,8 @@ def test_the_page_has_the_numbers_of_the_examinations() -> None:
     rows = [("first", len(first["trainings"]), first["faults"], first["found_first"], first["false_first"])]
     seventh = "seventh: thirteen public scripts, five right ones with one fault at a time, and six right ones"
     eighth = "eighth: eleven public scripts, five right ones with one fault at a time, and eleven right ones"
-    for name, later in zip(("second", "third", seventh, eighth), content["examined_later"], strict=True):
+    ninth = "ninth: ten public scripts, five right ones with one fault at a time, and ten right ones"
+    for name, later in zip(("second", "third", seventh, eighth, ninth), content["examined_later"], strict=True):
         each = later["trainings"]
         assert all(one["found"] <= one["faults"] for one in each)
         rows.append((name, len(each), *(sum(one[key] for one in each) for key in ("faults", "found", "false"))))
