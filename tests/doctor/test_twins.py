@@ -157,15 +157,15 @@ class _Rows(Dataset[int]):
 
 
 def test_rows_of_a_data_set_are_exchanged_and_no_others() -> None:
-    table = torch.arange(100)
+    table = torch.arange(100.0)[:, None]
     copy = table.numpy().copy()
-    alone = torch.arange(100) + 1
+    alone = table + 1
     exchange(Subset(Subset(TensorDataset(table), range(80)), range(40, 80)))
-    assert table[:40].tolist() == list(range(40))
-    assert table[80:].tolist() == list(range(80, 100))
-    assert set(table[40:80].tolist()) == {75, 76, 77, 78, 79}
+    assert table[:40, 0].tolist() == list(range(40))
+    assert table[80:, 0].tolist() == list(range(80, 100))
+    assert set(table[40:80, 0].tolist()) == {75, 76, 77, 78, 79}
     assert copy[40:80].tolist() == table[40:80].tolist()  # the same rows in another variable
-    assert alone.tolist() == list(range(1, 101))
+    assert alone[:, 0].tolist() == list(range(1, 101))
 
 
 def test_rows_of_other_data_sets_are_exchanged() -> None:
@@ -176,7 +176,10 @@ def test_rows_of_other_data_sets_are_exchanged() -> None:
     assert len(own) == 40
     assert others[0] == 0
     part = Subset(others, [3, 5, 7, 9])
-    exchange(ConcatDataset([part]))
+    both = ConcatDataset([part, part])
+    exchange(both, {0, 2})
+    assert [both[i] for i in range(8)] == [7, 5, 3, 9, 3, 5, 7, 9]
+    exchange(part)
     assert [part[i] for i in range(4)] == [9, 7, 9, 7]
     assert others[3] == 3
 

@@ -8,6 +8,8 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from decrescendo.training.data.repeated_records import most_repeated
 
+# Samplers that draw from all rows of a data set.
+DRAWN_FROM_ALL = ("RandomSampler", "SequentialSampler", "UniformWithReplacementSampler")
 _MOST = 1_000_000  # rows that are counted
 
 

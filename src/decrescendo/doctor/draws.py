@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from decrescendo.doctor.watch_torch import TorchWatch
 
 _NORMAL = ("normal", "standard_normal", "laplace")
-_OTHERS = ("random", "uniform", "exponential")
+_OTHERS = ("random", "rand", "random_sample", "uniform", "exponential", "gumbel")
+_LOUDER = -8.0  # times the noise: more than what it changes is rounded away
 
 
 class Draws:
@@ -28,7 +30,7 @@ class Draws:
 
     def __init__(self, watch: TorchWatch) -> None:
         self._watch = watch
-        self.count = self._others = self._before = 0  # normal draws, others, and others before the step
+        self.count = self.others = self._before = 0  # normal draws, others, and others before the step
         self._states: list[Any] = []
         self.shapes = set[tuple[int, ...]]()  # of what was drawn in the step
         self._uniform: Any = None
@@ -48,19 +50,31 @@ class Draws:
         ):  # fmt: skip
             for name in names:
                 wrap(owner, name, around)
-        for name in ("gauss", "normalvariate"):
-            wrap(random, name, self._drawn)
-        kind = _watched(self._drawn, self._other)
+        for owner in (random, random.Random):
+            for name in ("gauss", "normalvariate"):
+                wrap(owner, name, self._drawn)
+            for name in ("random", "uniform", "expovariate"):
+                wrap(owner, name, self._other)
+        for name in ("rand", "random", "random_sample", "uniform", "exponential", "gumbel"):
+            wrap(np.random, name, self._other)
+        kind = _watched(np.random.Generator, self._drawn, self._other)
 
         def made(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return kind(make(*args, **kwargs).bit_generator)
 
         vars(np.random)["Generator"] = kind
+        vars(np.random)["RandomState"] = _watched(np.random.RandomState, self._drawn, self._other)
         wrap(np.random, "default_rng", made)
+
+    def watch_scipy(self) -> None:
+        """SciPy's distributions, if they are loaded."""
+        stats = sys.modules.get("scipy.stats")
+        for name in ("rv_continuous", "rv_discrete") if stats is not None else ():
+            wrap(getattr(stats, name), "rvs", self._drawn)
 
     def begin(self) -> None:
         """A step begins here."""
-        self._states, self._before = _states(), self._others
+        self._states, self._before = _states(), self.others
         self.shapes.clear()
 
     def elsewhere(self, at_once: bool) -> bool:
@@ -70,11 +84,11 @@ class Draws:
             at_once: the gradient is looked at in its own step. Later, the next batch has been drawn as well: then a
                 generator that moved shows nothing.
         """
-        moved = self._others != self._before or any(map(_differ, self._states, _states()))
+        moved = self.others != self._before or any(map(_differ, self._states, _states()))
         return self._early or (at_once and moved)
 
     def _other(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._others += 1
+        self.others += 1
         drawn = draw(*args, **kwargs)
         self._uniform = drawn
         return drawn
@@ -107,6 +121,8 @@ class Draws:
         self.few = self.few or (size == 1 and shape not in self._watch.unclipped.shapes)
         self.shapes.add(shape)
         self._early = self._early or (not self._states and 0 < self._watch.unclipped.numbers <= size)
+        if self._watch.neighbours.role == "louder":
+            return drawn * _LOUDER if np.ndim(drawn) == 0 and not isinstance(drawn, Tensor) else _multiplied(drawn)
         if self._watch.neighbours.role != "quiet":
             return drawn
         if isinstance(drawn, Tensor):
@@ -117,21 +133,26 @@ class Draws:
         return drawn * 0
 
 
-def _watched(normal: Callable[..., Any], other: Callable[..., Any]) -> type[np.random.Generator]:
-    """NumPy's generator, observed; its methods cannot be replaced. NumPy's own passes for one of these."""
-    own = np.random.Generator
+def _multiplied(drawn: Any) -> Any:
+    drawn *= _LOUDER
+    return drawn
+
+
+def _watched(own: Any, normal: Callable[..., Any], other: Callable[..., Any]) -> Any:
+    """A generator of NumPy's, observed; its methods cannot be replaced. NumPy's own passes for one of these."""
 
     class Kind(type):
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, own)
 
-    class Generator(own, metaclass=Kind):
+    class Watched(own, metaclass=Kind):
         pass
 
-    for name in (*_NORMAL, *_OTHERS):
-        setattr(Generator, name, getattr(own, name))
-        wrap(Generator, name, normal if name in _NORMAL else other)
-    return Generator
+    for name in (*_NORMAL, "randn", *_OTHERS):
+        if hasattr(own, name):
+            setattr(Watched, name, getattr(own, name))
+            wrap(Watched, name, other if name in _OTHERS else normal)
+    return Watched
 
 
 def _states() -> list[Any]:

@@ -3,6 +3,7 @@ set."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,6 @@ from decrescendo.doctor.neighbours import GOING_ON, SCALES
 
 if TYPE_CHECKING:
     from decrescendo.doctor.watch_torch import TorchWatch
-
-
-_MOST = 64  # tables that are kept
 
 
 class IndexedRows:
@@ -36,8 +34,6 @@ class IndexedRows:
         self._chosen: Tensor | None = None  # the rows' numbers, of the batch that a neighbour differs in
         self._last: tuple[int, Tensor] | None = None  # the table and the numbers that were taken last
         self._tables = set[int]()
-        self.taken: dict[int, tuple[Tensor, Tensor]] = {}  # tables, and the rows that were taken of them to train
-        self.seen: dict[int, tuple[Tensor, Tensor]] = {}  # the same of parts that a model was given
         self._inside = False
         self.rate: float | None = None  # at which coins drew the first rows that were taken since the last step
 
@@ -53,8 +49,9 @@ class IndexedRows:
         self._inside = True
         try:
             taken = take(rows, index)
-            index = index if type(index) is Tensor else torch.as_tensor(index)
-            return self._changed(rows, index, taken)
+            with contextlib.suppress(TypeError, ValueError):  # (a list of slices and the like)
+                return self._changed(rows, torch.as_tensor(index), taken)
+            return taken
         finally:
             self._inside = False
 
@@ -70,9 +67,7 @@ class IndexedRows:
             self._tables.add(rows.data_ptr())
         if rows.data_ptr() not in self._tables:
             return taken
-        if torch.is_grad_enabled():
-            before = self.taken.get(rows.data_ptr(), (rows, numbers[:0]))[1]
-            self.taken[rows.data_ptr()] = rows, torch.cat([before, numbers]).unique()
+        self._watch.twins.taken(rows, numbers)
         watch, neighbours = self._watch, self._watch.neighbours
         if not neighbours.waiting and neighbours.role not in GOING_ON:
             self._chosen = None
@@ -89,11 +84,9 @@ class IndexedRows:
         """A batch that a model is given with a gradient, which may be a part of a table: `x[i : i + 1]`."""
         base = batch if batch._base is None else batch._base
         unlike = base.requires_grad or base.shape[1:] != batch.shape[1:] or len(base) < 2 or not base.stride(0)
-        if self._watch.fetched or unlike or len(self.seen) >= _MOST:
-            return
-        start = (batch.storage_offset() - base.storage_offset()) // base.stride(0)
-        before = self.seen.get(base.data_ptr(), (base, torch.zeros(0, dtype=torch.int64)))[1]
-        self.seen[base.data_ptr()] = base, torch.cat([before, torch.arange(start, start + len(batch))]).unique()
+        if not self._watch.fetched and not unlike:
+            start = (batch.storage_offset() - base.storage_offset()) // base.stride(0)
+            self._watch.twins.taken(base, torch.arange(start, start + len(batch)), by_a_model=True)
 
     def _learn(self, rows: Tensor, numbers: Tensor) -> None:
         """Two tables of one length that the same rows are taken of, one after the other."""

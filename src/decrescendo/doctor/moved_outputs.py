@@ -60,7 +60,7 @@ class Moved:
 def moved_outputs(folder: Path) -> Moved:
     """The outputs of the twins, one beside the other, as far as the three are at the same places."""
     try:
-        own, others, quiet = (
+        own, others, noisy = (
             [json.loads(line) for line in (folder / f"{name}.outputs").read_text(encoding="utf-8").splitlines()]
             for name in TWINS
         )
@@ -69,15 +69,17 @@ def moved_outputs(folder: Path) -> Moved:
     except (OSError, ValueError):
         return Moved()
     moved = Moved(0)
-    for one, other, silent in zip(own, others, quiet, strict=False):
-        if one[:3] != silent[:3]:  # by noise, or by the time
-            break
+    for one, other, louder in zip(own, others, noisy, strict=False):
+        if one[:3] != louder[:3] or len({tuple(each[4:5]) for each in (one, other, louder)}) > 1:
+            break  # by noise, or by the time; or other random numbers follow
         if one[:3] != other[:3]:
             moved.turned = one
             break
         moved.compared = (moved.compared or 0) + 1
-        file, line, kind, text = one
-        if file and _moved(text, other[3], silent[3]):
+        file, line, kind, text, _, uniform = one
+        if uniform:  # which may be noise
+            continue
+        if file and _moved(text, other[3], louder[3]):
             moved.places.setdefault((file, kind), []).append((line, _shown(kind, text, other[3])))
         elif _NUMBER.search(text):
             moved.kept.add((file, line))
@@ -96,7 +98,7 @@ def _findings(moved: dict[tuple[str, str], list[tuple[int, str]]]) -> Iterator[F
 
 def _turned(one: list[Any]) -> Iterator[Finding]:
     """With other private rows the script went on elsewhere."""
-    file, line, kind, text = one
+    file, line, kind, text, *_ = one
     if file:
         shown = _shown(kind, text, text)
         says = f"whether this is {kind} depends on the private rows by more than the noisy sums: {shown}"
@@ -107,9 +109,9 @@ def _turned(one: list[Any]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _moved(one: str, other: str, silent: str) -> bool:
+def _moved(one: str, other: str, louder: str) -> bool:
     """Whether words, or a number, differ with other rows, but not without noise."""
-    words, numbers = zip(*map(_parts, (one, other, silent)), strict=True)
+    words, numbers = zip(*map(_parts, (one, other, louder)), strict=True)
     if words[0] != words[2] or words[0] != words[1]:
         return words[0] == words[2]
     return any(not _close(a, b) and _close(a, c) for a, b, c in zip(*numbers, strict=True))

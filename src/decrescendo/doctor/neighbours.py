@@ -3,6 +3,7 @@ record of it changed until the next release. Model, random numbers and code are 
 
 import contextlib
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +94,15 @@ def _unlike(label: Any, other: Any) -> bool:
     return isinstance(label, int) and label != other
 
 
+def forked() -> int:
+    """As `os.fork`; Python seeds its own random numbers anew in a child, which gets those of the parent here."""
+    state = random.getstate()
+    child = os.fork()
+    if child == 0:
+        random.setstate(state)
+    return child
+
+
 class Neighbours:
     """Which process this is, and what it releases.
 
@@ -135,7 +145,7 @@ class Neighbours:
         sys.stdout.flush()
         sys.stderr.flush()
         for role in (*ROLES, *GOING_ON):
-            child = os.fork()
+            child = forked()
             if child == 0:
                 self._become(role)
                 return self.change

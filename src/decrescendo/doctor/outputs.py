@@ -49,6 +49,7 @@ class Outputs:
         self._kept: dict[str, bytes] = {}
         self._home = ""
         self.held: WeightsByHand | None = None
+        self.state: Callable[[], list[int]] = list  # of random numbers
 
     def watch_files(self) -> None:
         """From the beginning: text files that are opened now may be written to later."""
@@ -94,7 +95,7 @@ class Outputs:
         self._count += 1
         if self.held and (kind in ("saved", FILE) or _OF_WEIGHTS.search(text.lower())) and self.held.moved:
             text = ""  # of weights that are not those of the first twin yet
-        self._lines.write((json.dumps([*user_place(), kind, text[:_LONGEST]]) + "\n").encode())
+        self._lines.write((json.dumps([*user_place(), kind, text[:_LONGEST], *self.state()]) + "\n").encode())
 
     def keep(self, path: str, content: bytes) -> None:
         """A file that was written, for those who read it again."""

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
 from decrescendo.doctor.by_hand import WeightsByHand
-from decrescendo.doctor.data_sets import facts_of
+from decrescendo.doctor.data_sets import DRAWN_FROM_ALL, facts_of
 from decrescendo.doctor.draws import Draws
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
 from decrescendo.doctor.indexed import IndexedRows
@@ -89,7 +89,7 @@ class TorchWatch:
         self.by_hand.start()
         self.servers.start()
         self.twins.outputs.watch_files()
-        self.twins.outputs.held = self.by_hand
+        self.twins.outputs.held, self.twins.outputs.state = self.by_hand, self.twins.state
         wrap(torch, "load", self._loaded)
 
     def fork(self, loader: int) -> str:
@@ -128,7 +128,7 @@ class TorchWatch:
 
         def changed(indices: Any) -> Any:
             self.fetched, self._fetching = id(loader), loader.dataset
-            self.twins.fetched(loader.dataset)
+            self.twins.fetched(loader.dataset, indices, all_are_drawn=facts["sampler"] in DRAWN_FROM_ALL)
             if id(loader) not in self._loaders:
                 self._loaders.add(id(loader))
                 self.events.write("loader", {"id": id(loader), **facts})
@@ -216,6 +216,9 @@ class TorchWatch:
         if self.inside or self.waits:
             return
         groups = [p for group in optimizer.param_groups for p in group["params"]]
+        if not self.private and (kwargs.get("closure") or args[1:] != (None,) * len(args[1:])):
+            self.twins.cannot_hold()  # the closure computes the gradient in the step
+            return
         if self.private:
             if any(getattr(p, "grad_sample", None) is not None for p in groups):
                 self.bypassed += 1
