@@ -8,8 +8,13 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from decrescendo.training.data.repeated_records import most_repeated
 
-# Samplers that draw from all rows of a data set.
-DRAWN_FROM_ALL = ("RandomSampler", "SequentialSampler", "UniformWithReplacementSampler")
+
+def draws_from_all(facts: dict[str, Any]) -> bool:
+    """Whether a loader, by its facts, draws from all rows of its data set."""
+    plain = facts["batches"] == "BatchSampler" and facts["sampler"] in ("RandomSampler", "SequentialSampler")
+    return plain or facts["batches"] == "UniformWithReplacementSampler"
+
+
 _MOST = 1_000_000  # rows that are counted
 
 

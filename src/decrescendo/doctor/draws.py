@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NORMAL = ("normal", "standard_normal", "laplace")
 _OTHERS = ("random", "rand", "random_sample", "uniform", "exponential", "gumbel")
-_LOUDER = -8.0  # times the noise: more than what it changes is rounded away
+_LOUDER = -1000.0  # times the noise, so that no rounding hides it
 
 
 class Draws:

@@ -102,10 +102,11 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
         if "buffers" in settled:  # BatchNorm, of what is no record
             findings = [found for found in findings if not found.says.startswith("BatchNorm")]
         findings = [*findings, *more, *outputs.findings()]
-        if outputs.compared is not None:
+        if outputs.compared:
             differ = f"{len(outputs.lines)} line{'s' * (len(outputs.lines) != 1)}"
-            facts = [*facts, f"outputs of the rest of the script, with other private rows and the same noisy sums: "
-                             f"{outputs.compared} were compared, and those of {differ} differ"]  # fmt: skip
+            facts = [*facts, f"{outputs.compared} later outputs were compared with those for other private rows and "
+                             f"the same noisy gradients: the outputs of {differ} changed"]  # fmt: skip
+            unknown += [f"outputs after an error of a copy of the script: {outputs.ended}"] if outputs.ended else []
         elif UNREACHED not in unknown:
             unknown.append(NOT_COMPARED)
         unseen = [*unseen, *missing, *unknown]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from decrescendo.doctor.finding import Certainty, Finding
-from decrescendo.doctor.outputs import FILE
+from decrescendo.doctor.outputs import FILE, UNREAD
 from decrescendo.doctor.twins import TWINS
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf")
@@ -22,12 +22,13 @@ _ALIKE = 1e-5  # of numbers that were computed in another order
 _SHOWN = 60  # characters
 _KEYS = 5
 NOT_COMPARED = (
-    "whether outputs depend on private rows by more than the noisy sums: no rows of one data set or table were seen, "
-    "no noise in a step, or nothing could be put in the place of a sum"
+    "whether outputs change with the private rows: the steps that were observed had no noise, took public rows beside "
+    "private ones, or rows that were not seen to come from a data set or a tensor"
 )
+_ALTHOUGH = "even when every noisy gradient is the same"
 _COSTS = (
-    "with other private rows, but the same batch sizes and noisy sums, it is another: epsilon does not cover it. Leave "
-    "it out, compute it on public rows, or add noise and account for it"
+    "epsilon covers the noisy gradients, and not this: leave it out, compute it on public rows, or add noise and "
+    "account for it"
 )
 
 
@@ -39,6 +40,7 @@ class Moved:
         compared: how many outputs are the same places in all three, or nothing where there were no twins.
         places: file and kind of those that moved, with their lines and what they are.
         kept: files and lines of those that never moved, and have numbers.
+        ended: the error that a twin ended with.
         turned: the first output that came in one of two, if the script went on elsewhere with other private rows.
     """
 
@@ -46,6 +48,7 @@ class Moved:
     places: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
     kept: set[tuple[str, int]] = field(default_factory=set)
     turned: list[Any] | None = None
+    ended: str = ""
 
     @property
     def lines(self) -> set[tuple[str, int]]:
@@ -75,13 +78,15 @@ def moved_outputs(folder: Path) -> Moved:
         if one[:3] != other[:3]:
             moved.turned = one
             break
-        moved.compared = (moved.compared or 0) + 1
         file, line, kind, text, _, uniform = one
-        if uniform:  # which may be noise
+        if kind == "ended":
+            moved.ended = text
+        if uniform or not file:  # which may be noise, or of a library
             continue
+        moved.compared = (moved.compared or 0) + 1
         if file and _moved(text, other[3], louder[3]):
             moved.places.setdefault((file, kind), []).append((line, _shown(kind, text, other[3])))
-        elif _NUMBER.search(text):
+        elif _NUMBER.search(text) and UNREAD not in text:
             moved.kept.add((file, line))
     moved.kept -= moved.lines
     return moved
@@ -92,7 +97,7 @@ def _findings(moved: dict[tuple[str, str], list[tuple[int, str]]]) -> Iterator[F
         line, shown = found[0]
         others = sorted({at for at, _ in found} - {line})
         also = f" (and in line{'s' * (len(others) > 1)} {', '.join(map(str, others))})" if others else ""
-        says = f"what is {kind} here depends on the private rows by more than the noisy sums: {shown}{also}"
+        says = f"what is {kind} here changes with the private rows {_ALTHOUGH}: {shown}{also}"
         yield Finding("beside", Certainty.PROVEN, says, _COSTS, file, line)
 
 
@@ -101,9 +106,9 @@ def _turned(one: list[Any]) -> Iterator[Finding]:
     file, line, kind, text, *_ = one
     if file:
         shown = _shown(kind, text, text)
-        says = f"whether this is {kind} depends on the private rows by more than the noisy sums: {shown}"
+        says = f"whether this is {kind} changes with the private rows {_ALTHOUGH}: {shown}"
         yield Finding(
-            "selection", Certainty.PROVEN, says,
+            "selection", Certainty.SUSPECTED, says,
             "a best score, an early end or another choice by private rows tells of them, and epsilon does not count "
             "it: choose by public rows", file, line,
         )  # fmt: skip

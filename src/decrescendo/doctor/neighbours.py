@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
@@ -103,6 +104,17 @@ def forked() -> int:
     return child
 
 
+def reap(child: int, seconds: float) -> None:
+    """Wait for a child, and end it after so many seconds, whatever it has done to its signals."""
+    deadline = time.monotonic() + seconds
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return
+        time.sleep(0.002)
+
+
 class Neighbours:
     """Which process this is, and what it releases.
 
@@ -149,7 +161,7 @@ class Neighbours:
             if child == 0:
                 self._become(role)
                 return self.change
-            os.waitpid(child, 0)
+            reap(child, _LONGEST)
             if role == "same" and not (self._folder / f"{role}.pt").exists():
                 break  # nothing is released after this batch, and the others would search as long
         return "parent"

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,15 +27,19 @@ from decrescendo.doctor.events import user_globals, user_place, wrap
 FILE = "written as a file"  # that is binary
 _PATHS = (str, os.PathLike)
 _OF_WEIGHTS = re.compile("weight|norm|param|theta|coef|bias|slope|intercept")
-_MOST, _LONGEST = 20_000, 4_000  # outputs, and characters of each
+UNREAD = "(not read)"
+_MOST, _LONGEST = 20_000, 200_000  # outputs, and characters of each
 # What a copy of the process must not do: write elsewhere, start programs, connect.
 _REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.remove", "os.rename", "os.rmdir",
             "os.link", "os.symlink", "os.truncate", "shutil.", "socket.connect", "socket.sendto", "sqlite3.connect",
-            "os.kill", "ftplib.", "smtplib.", "urllib.")  # fmt: skip
+            "os.kill", "os.chmod", "os.chown", "os.utime", "ftplib.", "smtplib.", "urllib.")  # fmt: skip
+_FOLDERS = ("makedirs", "mkdir", "remove", "unlink", "rmdir", "removedirs", "chmod", "utime")
 # Of other libraries: where they are given a number.
 _LOGGERS = (("torch.utils.tensorboard", "SummaryWriter", "add_scalar"),
             ("torch.utils.tensorboard", "SummaryWriter", "add_scalars"), ("wandb", "", "log"),
             ("mlflow", "", "log_metric"), ("mlflow", "", "log_metrics"), ("safetensors.torch", "", "save_file"),
+            ("torch.jit", "", "save"), ("pandas", "DataFrame", "to_parquet"), ("pandas", "DataFrame", "to_feather"),
+            ("pandas", "DataFrame", "to_hdf"),
             ("tqdm.std", "tqdm", "set_postfix"),
             ("tqdm.std", "tqdm", "set_postfix_str"), ("tqdm.std", "tqdm", "set_description"),
             ("tqdm.std", "tqdm", "write"))  # fmt: skip
@@ -73,7 +78,8 @@ class Outputs:
         os.chdir(folder)
         _stop_clocks()
         stand_ins: list[tuple[Any, str, Any]] = [
-            (os, "makedirs", _nothing), (os, "mkdir", _nothing), (time, "sleep", _nothing),
+            (time, "sleep", _nothing), *((os, name, _nothing) for name in _FOLDERS),
+            *((os, name, self._renamed) for name in ("rename", "replace", "renames")),
             (builtins, "print", self._printed), (logging.Logger, "handle", self._logged),
             (torch, "save", self._saved),
         ]  # fmt: skip
@@ -83,7 +89,11 @@ class Outputs:
             if hasattr(held, name):
                 stand_ins.append((held, name, self._told))
         for owner, name, stand_in in stand_ins:
+            own = getattr(owner, name)
             setattr(owner, name, stand_in)
+            for space in user_globals():  # `from torch import save`
+                space.update({key: stand_in for key, value in space.items() if value is own})
+        tempfile.tempdir = str(folder)
         wrap(torch, "load", self._loaded)
         sys.stdout, sys.stderr = _Stream(self), _Stream(self)
         sys.addaudithook(_refuse)
@@ -95,7 +105,8 @@ class Outputs:
         self._count += 1
         if self.held and (kind in ("saved", FILE) or _OF_WEIGHTS.search(text.lower())) and self.held.moved:
             text = ""  # of weights that are not those of the first twin yet
-        self._lines.write((json.dumps([*user_place(), kind, text[:_LONGEST], *self.state()]) + "\n").encode())
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} {UNREAD}"
+        self._lines.write((json.dumps([*user_place(), kind, text, *self.state()]) + "\n").encode())
 
     def keep(self, path: str, content: bytes) -> None:
         """A file that was written, for those who read it again."""
@@ -106,6 +117,11 @@ class Outputs:
             how["file"].write(str(how.get("sep") or " ").join(map(str, values)) + str(how.get("end") or "\n"))
         else:
             self.add("printed", str(how.get("sep") or " ").join(map(str, values)))
+
+    def _renamed(self, before: Any, after: Any, **_: Any) -> None:
+        found = self._found(before)
+        if isinstance(found, io.BytesIO):
+            self.keep(os.fspath(after), found.getvalue())
 
     def _logged(self, record: logging.LogRecord) -> None:
         self.add("logged", record.getMessage())
@@ -138,17 +154,16 @@ class Outputs:
     ) -> Any:  # fmt: skip
         text = {"encoding": encoding, "errors": errors, "newline": newline}
         writes, binary = bool(set("wax+") & set(mode)), "b" in mode
-        if not isinstance(file, _PATHS) or os.fspath(file) == os.devnull:
+        if not isinstance(file, _PATHS) or os.fspath(file) == os.devnull or "opener" in kwargs:
             return inner(file, mode, buffering, **text, **kwargs)
         if self._lines is None:
-            if not writes or binary or "+" in mode:
+            if not writes or binary or "+" in mode or not buffering:
                 return inner(file, mode, buffering, **text, **kwargs)
-            return _Text(
-                self, inner(file, mode.replace("t", "") + "b", **kwargs), line_buffering=buffering == 1, **text
-            )
+            raw = inner(file, mode.replace("t", "") + "b", **kwargs)
+            return _Text(self, raw, mode, line_buffering=buffering == 1, **text)
         if writes:
             path = os.fspath(file)
-            return _Bytes(self, path) if binary else _Text(self, io.BytesIO(), path=path, **text)
+            return _Bytes(self, path) if binary else _Text(self, io.BytesIO(), mode, path=path, **text)
         found = self._found(file)
         if isinstance(found, io.BytesIO):
             return found if binary else io.TextIOWrapper(found, **text)
@@ -158,9 +173,10 @@ class Outputs:
 class _Text(io.TextIOWrapper):
     """A text file, whose lines are outputs."""
 
-    def __init__(self, outputs: Outputs, raw: Any, *, path: str = "", **kwargs: Any) -> None:
+    def __init__(self, outputs: Outputs, raw: Any, mode: str, *, path: str = "", **kwargs: Any) -> None:
         super().__init__(raw, **kwargs)
         self._outputs, self._path = outputs, path
+        vars(self)["mode"] = mode
 
     def write(self, text: str) -> int:
         if self._outputs._lines is None:
@@ -222,6 +238,12 @@ def _leaves(name: str, content: Any, deep: int = 6) -> Iterator[str]:
             yield from _leaves(name, value, deep - 1)
     elif isinstance(content, str | int | float | bool) or content is None:
         yield f"{name} {content}"
+    elif isinstance(content, np.generic):
+        yield f"{name} {content.item()}"
+    elif deep and isinstance(getattr(content, "__dict__", None), dict) and not callable(content):
+        yield from _leaves(name, vars(content), deep - 1)
+    else:
+        yield f"{name} {UNREAD}"
 
 
 def _stop_clocks() -> None:
@@ -256,6 +278,7 @@ def _leaving() -> Iterator[int]:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    writes = event == "open" and isinstance(args[0], str) and args[2] & (os.O_WRONLY | os.O_RDWR)
-    if (writes and args[0] != os.devnull) or event.startswith(_REFUSED):
+    path = os.fsdecode(args[0]) if event == "open" and isinstance(args[0], (str, bytes)) else ""
+    writes = path and path != os.devnull and args[2] & (os.O_WRONLY | os.O_RDWR)
+    if (writes and not os.path.abspath(path).startswith(os.getcwd())) or event.startswith(_REFUSED):
         raise PermissionError(f"a copy of the training must not do this: {event}")

@@ -52,6 +52,8 @@ def main(folder: Path, steps: int, script: str, arguments: list[str]) -> None:
         ending = {"how": "error", "error": f"{type(error).__name__}: {error}"}
         traceback.print_exc()
     finally:
+        if ending["how"] == "error":
+            torch_watch.twins.outputs.add("ended", ending["error"])
         neighbours.ended()
         torch_watch.finish()
         if opacus_watch is not None:

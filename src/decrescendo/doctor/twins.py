@@ -22,15 +22,14 @@ from torch.utils.data import Subset, TensorDataset
 
 from decrescendo.base.torch_private import LoaderIterator
 from decrescendo.doctor.events import user_frame, wrap
-from decrescendo.doctor.neighbours import forked
+from decrescendo.doctor.neighbours import forked, reap
 from decrescendo.doctor.outputs import Outputs
 
 if TYPE_CHECKING:
     from decrescendo.doctor.watch_torch import TorchWatch
 
-# (Clocks go on: what is equal in the first and the last does not follow the time.)
 TWINS = ("as it is", "other rows", "other noise")
-_SECONDS, _LONGEST = 20, 40  # of the processor and of a clock, for each
+_SECONDS, _LONGEST = 20, 30  # of the processor and of a clock, for each
 _BATCHES = 6  # of a pass over a loader
 _LARGEST = 2**30  # bytes of releases
 _FEWER = 8  # the other rows are the last eighth, over and over
@@ -99,14 +98,12 @@ class Twins:
             if child == 0:
                 self._become(name, folder)
                 return True
-            os.waitpid(child, 0)
+            reap(child, _LONGEST)
             if not (folder / f"{TWINS[0]}.releases").exists():
                 break
         return False
 
     def _become(self, name: str, folder: Path) -> None:
-        import resource  # (not on every system)
-
         self._name = name
         watch = self._watch
         watch.neighbours.role = "louder" if name == "other noise" else "twin"
@@ -114,7 +111,8 @@ class Twins:
         watch.steps = _END
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_LONGEST)
-        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS)
         watch.draws.watch_scipy()
         wrap(LoaderIterator, "__next__", _shortened)
         kept = (folder / f"{TWINS[0]}.releases").open("wb" if name == TWINS[0] else "rb")
@@ -253,10 +251,16 @@ def exchange_rows(rows: Tensor, numbers: Tensor) -> None:
     order = numbers[_others(len(numbers))]
     own = rows[numbers].detach().clone()
     copies = [held for held in _variables() if held is not rows and _is_copy(held, rows, own)]
-    with torch.no_grad():
-        rows[numbers] = rows[order].clone()
+    # (Not in place: its memory may be that of a file.)
+    exchanged = rows.detach().clone()
+    exchanged[numbers] = exchanged[order]
+    rows.data = exchanged
     for held in copies:
-        held[...] = rows[numbers].reshape(held.shape) if len(held) == len(numbers) else rows.reshape(held.shape)
+        new = (exchanged[numbers] if len(held) == len(numbers) else exchanged).reshape(held.shape)
+        if isinstance(held, Tensor):
+            held.data = new.to(held.dtype)
+        else:
+            held[...] = new
 
 
 def _variables() -> Iterator[Any]:
@@ -274,7 +278,7 @@ def _variables() -> Iterator[Any]:
 
 def _is_copy(held: Any, rows: Tensor, own: Tensor) -> bool:
     """Whether something else has the numbers of all these rows."""
-    if isinstance(held, np.ndarray) and not (held.flags.writeable and held.dtype.kind == "f"):
+    if isinstance(held, np.ndarray) and not (held.flags.writeable and held.flags.owndata and held.dtype.kind == "f"):
         return False
     # (Labels of other rows may be the same.)
     if getattr(held, "requires_grad", False) or len(held.shape) < 2 or len(held) not in (len(rows), len(own)):
@@ -298,4 +302,5 @@ def _exchange_class(data: Any, order: Mapping[int, int]) -> None:
         return lambda held, key: inner(held, other(key))
 
     methods = {name: taking(getattr(kind, name)) for name in ("__getitem__", "__getitems__") if hasattr(kind, name)}
-    data.__class__ = type(kind.__name__, (kind,), methods)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # which its repr may have
+    data.__class__ = type(kind.__name__, (kind,), {**methods, **names})

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
 from decrescendo.doctor.by_hand import WeightsByHand
-from decrescendo.doctor.data_sets import DRAWN_FROM_ALL, facts_of
+from decrescendo.doctor.data_sets import draws_from_all, facts_of
 from decrescendo.doctor.draws import Draws
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
 from decrescendo.doctor.indexed import IndexedRows
@@ -128,7 +128,7 @@ class TorchWatch:
 
         def changed(indices: Any) -> Any:
             self.fetched, self._fetching = id(loader), loader.dataset
-            self.twins.fetched(loader.dataset, indices, all_are_drawn=facts["sampler"] in DRAWN_FROM_ALL)
+            self.twins.fetched(loader.dataset, indices, all_are_drawn=draws_from_all(facts))
             if id(loader) not in self._loaders:
                 self._loaders.add(id(loader))
                 self.events.write("loader", {"id": id(loader), **facts})
@@ -177,7 +177,7 @@ class TorchWatch:
                 self.by_hand.hold(module)
             if not torch.is_grad_enabled():
                 self.servers.look_at(module)
-        if self.depth > 1 or not torch.is_grad_enabled() or not args:
+        if self.depth > 1 or not torch.is_grad_enabled() or not args or torch.jit.is_tracing():
             return None
         if isinstance(module, LossModule) or not isinstance(args[0], Tensor) or not args[0].dim():
             return None
