@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from decrescendo.doctor import Certainty, Diagnosis
-from decrescendo.doctor.moved_outputs import _moved
+from decrescendo.doctor.exchanged import exchange
+from decrescendo.doctor.moved_outputs import NOT_COMPARED, _moved
 from decrescendo.doctor.outputs import Outputs, _refuse
-from decrescendo.doctor.twins import exchange
 
 from .conftest import Observe
 
@@ -126,8 +126,8 @@ def test_rows_that_lie_in_a_file_stay_as_they_are(observed: Observe, tmp_path: P
     text = _script('print("loss", loss_of(x, y))').replace("x = torch.randn(600, 8)", mapped)
     assert mapped in text
     found = observed(tmp_path, text)
-    assert list(_proven(found, tmp_path / "train.py")) == ['print("loss", loss_of(x, y))'], found.describe()
     assert Path("rows.npy").read_bytes() == before
+    assert NOT_COMPARED in found.unseen
 
 
 def test_a_copy_that_fails_says_so(observed: Observe, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class WeightsByHand:
 
     @property
     def in_a_dict(self) -> bool:
-        """Whether weights of a dict are trained."""
+        """Whether weights of a dict are trained. (An optimiser's, of a generator beside them, have no private rows.)"""
         return bool(self._functional)
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class WeightsByHand:
         trained = [p for p in module.parameters() if p.requires_grad]
         if any(map(torch.nn.parameter.is_lazy, trained)) or not _is_small(trained):
             return
-        before, now = self._modules.get(module), _joined(trained)
+        before, now = self._modules.get(module), joined(trained)
         self._modules[module] = now
         if not servers.are_trained_locally(list(module.parameters())):
             self._look(before, now)
@@ -81,9 +81,9 @@ class WeightsByHand:
         if module not in self._modules:
             return
         before, trained = self._modules[module], [p for p in module.parameters() if p.requires_grad]
-        if not torch.equal(before, _joined(trained)):
+        if not torch.equal(before, joined(trained)):
             self._watch.twins.release([p.data for p in trained])
-            self._modules[module] = _joined(trained)
+            self._modules[module] = joined(trained)
 
     def hold_all(self) -> None:
         """The same for every module."""
@@ -94,7 +94,7 @@ class WeightsByHand:
     def moved(self) -> bool:
         """Whether some may be others than those of the first twin."""
         return self._open or any(
-            not torch.equal(before, _joined([p for p in module.parameters() if p.requires_grad]))
+            not torch.equal(before, joined([p for p in module.parameters() if p.requires_grad]))
             for module, before in self._modules.items()
         )
 
@@ -115,11 +115,11 @@ class WeightsByHand:
     def _look_at(self, module: nn.Module, tensors: list[Tensor], derives: bool) -> None:
         if not tensors or not _is_small(tensors):
             return
-        before, now = self._functional.get(id(module)), _joined(tensors)
+        before, now = self._functional.get(id(module)), joined(tensors)
         if self._watch.twins.active:
             if before is not None and before.shape == now.shape and not torch.equal(before, now):
                 self._watch.twins.release([t.detach() for t in tensors])
-                now = _joined(tensors)
+                now = joined(tensors)
             self._open = derives
         self._functional[id(module)] = now
         if not self._watch.twins.active:
@@ -158,5 +158,6 @@ def _is_small(tensors: Sequence[Tensor]) -> bool:
     return len({t.device for t in tensors}) == 1 and sum(t.numel() for t in tensors) <= LARGEST
 
 
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors as one vector."""
     return torch.cat([t.detach().flatten() for t in tensors])

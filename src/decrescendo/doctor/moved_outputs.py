@@ -23,7 +23,7 @@ _SHOWN = 60  # characters
 _KEYS = 5
 NOT_COMPARED = (
     "whether outputs change with the private rows: the steps that were observed had no noise, took public rows beside "
-    "private ones, or rows that were not seen to come from a data set or a tensor"
+    "private ones, or rows that were not seen to come from a data set or a tensor, or a file is mapped for writing"
 )
 _ALTHOUGH = "even when every noisy gradient is the same"
 _COSTS = (

@@ -1,5 +1,6 @@
 """Observes torch: loaders, optimisers, noise and checkpoints, for Opacus' trainings and for hand-written ones."""
 
+import functools
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from decrescendo.base.torch_private import LossModule, fetching, is_wrapped_by_transform
-from decrescendo.doctor.by_hand import WeightsByHand
+from decrescendo.doctor.by_hand import WeightsByHand, joined
 from decrescendo.doctor.data_sets import draws_from_all, facts_of
 from decrescendo.doctor.draws import Draws
 from decrescendo.doctor.events import Events, user_frame, user_place, wrap
@@ -233,13 +234,10 @@ class TorchWatch:
             return
         gradients = [p.grad for p in groups if p.grad is not None]
         noised = all(tuple(p.shape) in self.draws.shapes for p in groups if p.grad is not None)
-        # (A generator beside a critic whose weights are in a dict has no private rows, and no noise.)
         self._of_others = self.servers.are_trained_locally(groups) or (self.by_hand.in_a_dict and not noised)
         if gradients and not self._of_others:
-            self.released(
-                lambda: torch.cat([g.detach().flatten() for g in gradients]), putting(gradients),
-                whose=id(optimizer), noised=noised,
-            )  # fmt: skip
+            whole = functools.partial(joined, gradients)
+            self.released(whole, putting(gradients), whose=id(optimizer), noised=noised)
             self.twins.release(gradients)
 
     def released(
