@@ -121,6 +121,7 @@ class Table:
             setting and both values are ``inferred``. Empty: none.
         inferred: in words, where ``variant_of`` is set.
         majority: share in % of the largest class among the test rows, by task, where a page says who scores no more.
+        differs: what is known to differ from the paper in every cell.
     """
 
     key: str
@@ -140,6 +141,7 @@ class Table:
     variant_of: str = ""
     inferred: str = ""
     majority: Mapping[str, float] = field(default_factory=dict[str, float])
+    differs: str = ""
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -10,6 +10,7 @@ from decrescendo_papers.experiments.alike import above
 from decrescendo_papers.experiments.comparisons import ENOUGH, seeds_in_words
 from decrescendo_papers.experiments.methods import DYNAMIC
 from decrescendo_papers.experiments.pages.claims import corrected, counts, same_sign, table_claims
+from decrescendo_papers.experiments.pages.elsewhere import elsewhere
 from decrescendo_papers.experiments.pages.filled import REACHED, Filled
 from decrescendo_papers.experiments.pages.scores import Score
 from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED, CLAIMED, Cell
@@ -140,9 +141,16 @@ def _why(filled: Filled, cell: Cell, claimed: float | None) -> str:
             if claimed is not None and claimed < 0 and gap > REACHED and score.seeds >= ENOUGH:
                 return f"its settings: with {words} it is above the paper's number"
             (near if abs(gap) <= REACHED and score.seeds >= ENOUGH else tried).append(words)
+    for words, score in elsewhere(filled, cell) if paper is not None else ():
+        if score.seeds:
+            gap = round(score.mean - (paper or 0.0), 9)
+            enough = score.seeds >= ENOUGH
+            told = f"{words} ({gap:+.2f}, {seeds_in_words(score.seeds)}{'' if enough else ': too few'})"
+            (near if abs(gap) <= REACHED and enough else tried).append(told)
     if near:
         return f"within {REACHED:.1f} point with {', '.join(near)}"
-    return NOT_EXPLAINED + (f"; tried: {', '.join(tried)}" if tried else "")
+    differs = f"; known to differ: {filled.table.differs}" if filled.table.differs else ""
+    return NOT_EXPLAINED + (f"; tried: {', '.join(tried)}" if tried else "") + differs
 
 
 def at_the_majority(filled: Filled) -> list[str]:
