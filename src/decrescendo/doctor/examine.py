@@ -106,9 +106,10 @@ def diagnosis(path: Path, script: Path, kept: Path | None, missing: Sequence[str
             differ = f"{len(outputs.lines)} line{'s' * (len(outputs.lines) != 1)}"
             facts = [*facts, f"{outputs.compared} later outputs were compared with those for other private rows and "
                              f"the same noisy gradients: the outputs of {differ} changed"]  # fmt: skip
-            unknown += [f"outputs after an error of a copy of the script: {outputs.ended}"] if outputs.ended else []
-        elif UNREACHED not in unknown:
+        elif outputs.compared is None and UNREACHED not in unknown:
             unknown.append(NOT_COMPARED)
+        if outputs.ended:
+            unknown.append(f"outputs after an error of a copy of the script: {outputs.ended}")
         unseen = [*unseen, *missing, *unknown]
     named = [_relative(finding, script, path) for finding in findings]
     return Diagnosis(str(path), ordered(named, settled), tuple(facts), tuple(unseen))
